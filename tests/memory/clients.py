@@ -169,7 +169,7 @@ class Thread:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        log, _ = branch.rollback_target(memory, verdict.cut_seq, self.generations, chains)
+        log, _ = branch.find_rollback_target(memory, verdict.cut_seq, self.generations, chains)
         reach = branch.covered_until(log)
         before = [m for m in live if m.seq <= reach]
         return branch.roll_back(

@@ -221,7 +221,7 @@ class Resource:
         does."""
         voice, memory = self.voices[name], self.load_joined(name)
         if cut < memory.coverage:
-            log, forgotten = branch.rollback_target(memory, cut, self.past, voice.chains)
+            log, forgotten = branch.find_rollback_target(memory, cut, self.past, voice.chains)
             if forgotten:
                 at = next((m.mark for m in reversed(voice.messages) if m.seq <= cut), EMPTY_MARK)
                 log = branch.add_rollback_note(

@@ -134,7 +134,7 @@ def calls_are_cut_from_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client takes back what is observed, and the notes of it stay."""
     monkeypatch.setattr(
-        branch, "rollback_target", lambda memory, cut, older, live: (memory.log.entries, False)
+        branch, "find_rollback_target", lambda memory, cut, older, live: (memory.log.entries, False)
     )
 
 

@@ -159,6 +159,11 @@ class Observation(Struct, frozen=True, kw_only=True):
     sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
     depth: int = 0  # how often its words have been condensed; 0: as the observer wrote them
 
+    @property
+    def is_rollback_note(self) -> bool:
+        """Whether it only says that messages were taken back; it covers none."""
+        return self.kind == "note"
+
     def __repr__(self) -> str:
         return f"<{self.kind.capitalize()} {self.id} ({self.after}, {self.last}] {self.source_tokens}t→{self.tokens}t>"
 

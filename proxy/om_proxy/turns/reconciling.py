@@ -244,7 +244,7 @@ class Reconciler:
         assert verdict.cut_seq is not None  # a fork has a cut
         older = await self._load_generations(memory)
         live = (await self.memories.store.outline(memory.key)).live
-        entries, forgotten = branch.rollback_target(
+        entries, forgotten = branch.find_rollback_target(
             memory, verdict.cut_seq, older, {m.seq: m.chain for m in live}
         )
         if forgotten:

@@ -45,15 +45,15 @@ def test_only_what_was_not_kept_is_forgotten() -> None:
     """A generation to return to, a log that never reflected, or nothing that stays: no note is
     needed."""
     plain = observed(WHOLE, 6)
-    assert branch.rollback_target(PAST, 8, (), LIVE) == ((), True)
-    assert branch.rollback_target(PAST, 8, [(1, PAST.log.entries)], LIVE) == ((), True)
-    assert branch.rollback_target(PAST, 8, [(0, plain.log.entries)], LIVE) == (
+    assert branch.find_rollback_target(PAST, 8, (), LIVE) == ((), True)
+    assert branch.find_rollback_target(PAST, 8, [(1, PAST.log.entries)], LIVE) == ((), True)
+    assert branch.find_rollback_target(PAST, 8, [(0, plain.log.entries)], LIVE) == (
         plain.log.entries,
         False,
     )
-    assert branch.rollback_target(PAST, 3, [(0, plain.log.entries)], LIVE) == ((), False)
-    assert branch.rollback_target(plain, 3, (), LIVE) == ((), False)
-    assert branch.rollback_target(PAST, 0, (), LIVE) == ((), False)
+    assert branch.find_rollback_target(PAST, 3, [(0, plain.log.entries)], LIVE) == ((), False)
+    assert branch.find_rollback_target(plain, 3, (), LIVE) == ((), False)
+    assert branch.find_rollback_target(PAST, 0, (), LIVE) == ((), False)
 
 
 def test_a_fork_through_a_stretch_in_the_middle() -> None:
@@ -72,13 +72,13 @@ def test_a_fork_through_a_stretch_in_the_middle() -> None:
     short = transitions.swap_reflection(
         transitions.keep_reflection(four, made), 4_000.0
     )  # 1…4, a reflection of 5…12, 13…16
-    assert branch.rollback_target(short, 9, [(0, four.log.entries)], LIVE) == (
+    assert branch.find_rollback_target(short, 9, [(0, four.log.entries)], LIVE) == (
         four.log.entries[:2],
         False,
     )
-    assert branch.rollback_target(short, 9, (), LIVE) == (short.log.entries[:1], True)
-    assert branch.rollback_target(short, 4, (), LIVE) == (short.log.entries[:1], False)
-    assert branch.rollback_target(short, 14, (), LIVE) == (short.log.entries[:2], False)
+    assert branch.find_rollback_target(short, 9, (), LIVE) == (short.log.entries[:1], True)
+    assert branch.find_rollback_target(short, 4, (), LIVE) == (short.log.entries[:1], False)
+    assert branch.find_rollback_target(short, 14, (), LIVE) == (short.log.entries[:2], False)
     assert [
         o.last for o in branch.add_rollback_note(short, short.log.entries[:1], MARKS[9], NOON, len)
     ] == [
@@ -127,9 +127,9 @@ def test_a_later_fork_keeps_what_the_note_stands_behind() -> None:
     log = revised(PAST, 8)
     rolled = branch.roll_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
     later = observed(rolled, 12)
-    assert branch.rollback_target(later, 10, (), LIVE) == (log, False)
-    assert branch.rollback_target(later, 12, (), LIVE) == (later.log.entries, False)
-    assert branch.rollback_target(later, 6, (), LIVE) == ((), True)
+    assert branch.find_rollback_target(later, 10, (), LIVE) == (log, False)
+    assert branch.find_rollback_target(later, 12, (), LIVE) == (later.log.entries, False)
+    assert branch.find_rollback_target(later, 6, (), LIVE) == ((), True)
 
 
 def test_reflecting_a_log_with_a_note() -> None:

@@ -204,7 +204,7 @@ def test_revised_at_the_very_beginning() -> None:
     nothing of it."""
     r = mixed(keep=0)
     m = r.load_joined("A")
-    log, forgotten = branch.rollback_target(m, 0, (), r.voices["A"].chains)
+    log, forgotten = branch.find_rollback_target(m, 0, (), r.voices["A"].chains)
     assert forgotten
     note = branch.add_rollback_note(m, log, EMPTY_MARK, datetime.fromtimestamp(NOW, UTC), tokens)[
         -1

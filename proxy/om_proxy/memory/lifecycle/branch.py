@@ -26,7 +26,7 @@ from om_proxy.memory.model import (
 )
 
 
-def valid_prefix(
+def take_valid_prefix(
     log: Sequence[Observation], cut_seq: int, live: Mapping[int, bytes]
 ) -> tuple[Observation, ...]:
     """The first entries of a log, as far as they cover nothing after `cut_seq` and nothing of another
@@ -49,7 +49,7 @@ def covered_until(log: Sequence[Observation], label: str | None = None) -> int:
     return log[-1].last if log else 0
 
 
-def rollback_target(
+def find_rollback_target(
     memory: Memory,
     cut_seq: int,
     older: Sequence[Generation],
@@ -64,7 +64,7 @@ def rollback_target(
     if memory.shared_log_ref:
         return log_sharing.remove_taken_back(memory, cut_seq, older, live)
     logs = (memory.log.entries, *(log for _, log in older))
-    states = [valid_prefix(log, cut_seq, live) for log in logs]
+    states = [take_valid_prefix(log, cut_seq, live) for log in logs]
     found = max(states, key=covered_until)  # max keeps the first of equals: the newest generation
     is_forgotten = cut_seq > 0 and all(
         _is_torn(log, len(state), cut_seq, live)

@@ -1,22 +1,23 @@
-"""Share one log between all threads of a resource: attach it to a thread's memory, change it, follow
-the thread's branch in it.
+"""Let the threads of a resource share one log.
 
 A thread keeps its own transcript, coverage and chunks. The log, its generations and its pending
-reflection stand in a memory of the resource, the *shared log*. `attach_log` puts it in place of the
-thread's own: the result is a Memory like any other, to which every rule of decisions.py applies.
-`detach_log` gives both back for the store, which writes them in one transaction. So coverage still
-moves only together with the entry that covers (docs/spec/behaviour.md#never-lost), and of two
-threads that change the log at once one computes again.
+reflection are kept in a Memory of the resource, called the *shared log*. `attach_log` replaces the
+thread's own log by it: the result is a Memory like any other, to which every rule of decisions.py
+applies. `detach_log` separates the two for the store, which writes them in one transaction. So
+coverage and the entry that covers are always written together
+(docs/spec/behaviour.md#never-lost). If two threads change the log at the same time, one of them
+computes its change again.
 
-An entry's *parts* name the stretch of each thread that it stands for. When a thread takes something
-back, these parts show which entries go. A reflection that holds it gives way to the entries it was
-made from, which are found by id in older generations.
+An entry's *parts* name the range of each thread that it covers. When a client removes messages from
+a thread, the parts show which entries must be removed. A reflection that covers such messages is
+replaced by its source entries, which are found by id in older generations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,17 +28,34 @@ from om_proxy.memory.model import (
     Observation,
     Part,
     SharedLogRef,
+    index_entries,
     replace_log,
     resource_key,
 )
 from om_proxy.memory.notes.sections import add_label, plain_text
 
-# the `Memory.shown_log_state` of a thread that has joined a shared log its prompt never showed
+# `Memory.shown_log_state` of a thread that has joined a shared log but has not yet shown it in a
+# prompt
 NEVER_SHOWN = (-1, 0)
 
 
+class LeftLog(NamedTuple):
+    """The result of leaving a shared log."""
+
+    own_entries: tuple[Observation, ...]  # the log that the thread takes with it
+    shared_log: Memory  # without the thread
+
+
+class RemainingEntries(NamedTuple):
+    """The entries of a log that remain when a client has taken messages back."""
+
+    entries: tuple[Observation, ...]
+    has_stale_entry: bool  # whether one had to stay that covers some of what was taken back
+
+
 def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
-    """Put the resource's log in place of the thread's own, which is empty."""
+    """Replace the thread's own log, which is empty, by the resource's. `label`: the thread's in the
+    parts of that log."""
     return replace(
         thread,
         scope="resource",
@@ -53,17 +71,17 @@ def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
 
 
 def is_consistent(memory: Memory) -> bool:
-    """Whether thread and shared log are of one moment: the log covers exactly what is not in the
-    thread's tail. They are read one after the other."""
+    """Return whether thread and shared log belong together: the log covers exactly what is not in
+    the thread's tail. They are read separately, so one may be newer."""
     return memory.shared_log_ref is None or memory.coverage == find_thread_coverage(
-        memory.log.entries, memory.shared_log_ref.label
+        memory.log.entries, memory.thread_label
     )
 
 
 def detach_log(memory: Memory) -> tuple[Memory, Memory]:
-    """The thread and the shared log, as the store keeps them."""
+    """Return the thread and the shared log, as the store keeps them."""
     ref = memory.shared_log_ref
-    assert ref is not None  # asked for only where a shared log is in use
+    assert ref is not None  # every caller has checked it
     shared_log = Memory(
         key=resource_key(memory.key),
         version=ref.version,
@@ -75,182 +93,202 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
 
 
 def join_shared_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
-    """Append a thread's own log to the shared one, and let the thread share that."""
-    own = thread.log.begin_generation(()) if thread.log.entries else thread.log
-    own = replace(own, reflection=None, unproductive_tokens=0)
-    bare = replace(thread, log=own, shown_log_state=NEVER_SHOWN)
-    return append_entries(attach_log(bare, shared_log, label), thread.log.entries)
+    """Append a thread's own log to the shared one, and attach the shared log to the thread."""
+    own_log = thread.log.begin_generation(()) if thread.log.entries else thread.log
+    own_log = replace(own_log, reflection=None, unproductive_tokens=0)
+    thread_without_log = replace(thread, log=own_log, shown_log_state=NEVER_SHOWN)
+    return append_entries(attach_log(thread_without_log, shared_log, label), thread.log.entries)
 
 
-def leave_shared_log(
-    memory: Memory, older: Sequence[Generation]
-) -> tuple[tuple[Observation, ...], Memory]:
-    """The thread's own log when it leaves the shared one, and the shared log without it. `older`: the
-    shared log's older generations.
+def leave_shared_log(memory: Memory, older_generations: Sequence[Generation]) -> LeftLog:
+    """Separate a thread from the shared log. `older_generations`: of the shared log.
 
-    Its own are the entries about it alone, from the beginning on without a gap. What stands only in
-    a reflection over several threads becomes raw again, and that reflection covers nothing of this
-    thread from then on.
+    The thread takes the entries that are about it alone, from its first message up to the first
+    gap. Its messages that only a reflection over several threads covers become raw again. That
+    reflection covers nothing of this thread from then on.
     """
     _, shared_log = detach_log(memory)
     label = memory.thread_label
-    own: list[Observation] = []
-    rest: list[Observation] = []
-    whole, end = True, 0
-    for o in _expand_mixed(memory.log.entries, label, _by_id(older)):
-        part = next((p for p in o.parts if p.label == label), None)
+    own_entries: list[Observation] = []
+    remaining: list[Observation] = []
+    is_gapless = True
+    last_seq = 0
+    for entry in _expand_mixed(memory.log.entries, label, index_entries(older_generations)):
+        part = next((part for part in entry.parts if part.label == label), None)
         if part is None:
-            rest.append(o)
-        elif len(o.parts) > 1:
-            whole = whole and not part.last
-            rest.append(_uncover_part(o, part, shared_log.next_id))
+            remaining.append(entry)
+        elif len(entry.parts) > 1:
+            # a part that covers nothing leaves no gap
+            is_gapless = is_gapless and part.covers_nothing
+            remaining.append(_uncover_part(entry, part, shared_log.next_id))
             shared_log = replace(shared_log, next_id=shared_log.next_id + 1)
-        elif whole := whole and continues_coverage(o, part, end):
-            own.append(_make_own_entry(o, part, memory.next_id + len(own)))
-            end = part.last
-    if tuple(rest) == shared_log.log.entries:
-        return tuple(own), shared_log
-    log = shared_log.log.begin_generation(tuple(rest))
-    return tuple(own), replace(shared_log, log=replace(log, reflection=None))
+        else:
+            # after a gap the entry is dropped: its messages become raw again
+            is_gapless = is_gapless and continues_coverage(entry, part, last_seq)
+            if is_gapless:
+                own_entries.append(_make_own_entry(entry, part, memory.next_id + len(own_entries)))
+                last_seq = part.last
+    if tuple(remaining) == shared_log.log.entries:
+        return LeftLog(tuple(own_entries), shared_log)
+    log = shared_log.log.begin_generation(tuple(remaining))
+    return LeftLog(tuple(own_entries), replace(shared_log, log=replace(log, reflection=None)))
 
 
-def continues_coverage(o: Observation, part: Part, end: int) -> bool:
-    """Whether an entry's part continues its thread's parts before it. A rollback note goes back to a
-    message that is covered; a part whose thread has left covers nothing."""
-    return part.after <= end if o.kind == "note" else part.after == end or not part.last
+def continues_coverage(entry: Observation, part: Part, last_seq: int) -> bool:
+    """Return whether a part continues its thread's parts before it, which end at `last_seq`."""
+    if entry.is_rollback_note:
+        return part.after <= last_seq  # the note goes back to a message that is covered
+    return part.covers_nothing or part.after == last_seq
 
 
-def _uncover_part(o: Observation, part: Part, id_: int) -> Observation:
-    """Let a reflection over several threads cover nothing of one of them. The result is another entry,
-    for older generations hold the old one."""
+def _uncover_part(entry: Observation, part: Part, id_: int) -> Observation:
+    """Return a copy of a reflection, with a new id, that covers nothing of one thread. Older
+    generations keep the original."""
     return replace(
-        o,
+        entry,
         id=id_,
-        parts=tuple(Part(p.label, 0, 0, EMPTY_CHAIN) if p is part else p for p in o.parts),
+        parts=tuple(Part(p.label, 0, 0, EMPTY_CHAIN) if p is part else p for p in entry.parts),
     )
 
 
-def _make_own_entry(o: Observation, part: Part, id_: int) -> Observation:
-    text = plain_text(o)
+def _make_own_entry(entry: Observation, part: Part, id_: int) -> Observation:
+    """Return the entry as the thread's own log stores it."""
     return replace(
-        o,
+        entry,
         id=id_,
         after=part.after,
         last=part.last,
         chain=part.chain,
-        text=text,
+        text=plain_text(entry),
         parts=(),
         sources=(),
     )
 
 
-def finish_leaving(thread: Memory, own: Sequence[Observation]) -> Memory:
-    """Give a thread that leaves the shared log `own` from `leave_shared_log`. The caller rolls back what
-    these entries leave uncovered (`branch.roll_back`)."""
+def finish_leaving(thread: Memory, own_entries: Sequence[Observation]) -> Memory:
+    """Give a thread that leaves the shared log the entries from `leave_shared_log`. The caller rolls
+    back what these entries leave uncovered (`branch.roll_back`)."""
     return replace(
         thread,
         scope="thread",
         other_threads_text="",
-        log=thread.log.begin_generation(tuple(own)),
-        next_id=thread.next_id + len(own),
+        log=thread.log.begin_generation(tuple(own_entries)),
+        next_id=thread.next_id + len(own_entries),
     )
 
 
 def _expand_mixed(
-    log: Sequence[Observation], label: str, found: Mapping[int, Observation]
+    entries: Iterable[Observation], label: str, entries_by_id: Mapping[int, Observation]
 ) -> Iterator[Observation]:
-    for o in log:
-        labels = {p.label for p in o.parts}
-        if label in labels and len(labels) > 1 and o.sources and all(s in found for s in o.sources):
-            yield from _expand_mixed([found[s] for s in o.sources], label, found)
+    """Replace each reflection over this thread and others by its sources, if they were kept."""
+    for entry in entries:
+        labels = {part.label for part in entry.parts}
+        is_mixed = label in labels and len(labels) > 1
+        if is_mixed and entry.sources and all(id_ in entries_by_id for id_ in entry.sources):
+            sources = [entries_by_id[id_] for id_ in entry.sources]
+            yield from _expand_mixed(sources, label, entries_by_id)
         else:
-            yield o
+            yield entry
 
 
 # ── entries ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def next_entry_id(memory: Memory) -> int:
-    """The id the next entry of the log gets."""
+    """Return the id that the next entry of the log gets."""
     return memory.shared_log_ref.next_id if memory.shared_log_ref else memory.next_id
 
 
 def reserve_entry_ids(memory: Memory, count: int) -> Memory:
-    """Count the ids that `count` new entries have taken."""
-    if memory.shared_log_ref:
-        return replace(
-            memory,
-            shared_log_ref=replace(
-                memory.shared_log_ref, next_id=memory.shared_log_ref.next_id + count
-            ),
-        )
+    """Advance the next entry id by `count`."""
+    if ref := memory.shared_log_ref:
+        return replace(memory, shared_log_ref=replace(ref, next_id=ref.next_id + count))
     return replace(memory, next_id=memory.next_id + count)
 
 
 def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
     """Append the thread's entries to the shared log."""
-    assert memory.shared_log_ref is not None  # asked for only where a shared log is in use
-    label, first = memory.shared_log_ref.label, memory.shared_log_ref.next_id
-    given = tuple(
+    assert memory.shared_log_ref is not None  # every caller has checked it
+    label = memory.thread_label
+    first_id = memory.shared_log_ref.next_id
+    new_entries = tuple(
         replace(
-            add_label(o, label),
-            id=first + i,
-            parts=(Part(label, o.after, o.last, o.chain, o.task, o.suggestion, o.at),),
+            add_label(entry, label),
+            id=first_id + i,
+            parts=(
+                Part(
+                    label,
+                    entry.after,
+                    entry.last,
+                    entry.chain,
+                    entry.task,
+                    entry.suggestion,
+                    entry.at,
+                ),
+            ),
             sources=(),
         )
-        for i, o in enumerate(entries)
+        for i, entry in enumerate(entries)
     )
-    return replace_log(reserve_entry_ids(memory, len(given)), entries=memory.log.entries + given)
+    memory = reserve_entry_ids(memory, len(new_entries))
+    return replace_log(memory, entries=memory.log.entries + new_entries)
 
 
 def list_own_parts(memory: Memory) -> list[Part]:
-    """The parts of the log's entries that are about this thread, without rollback notes."""
+    """Return the parts of the log's entries that are about this thread, without rollback notes."""
     label = memory.thread_label
-    return [p for o in memory.log.entries if o.kind != "note" for p in o.parts if p.label == label]
+    return [
+        part
+        for entry in memory.log.entries
+        if not entry.is_rollback_note
+        for part in entry.parts
+        if part.label == label
+    ]
 
 
 def merge_parts(sources: Sequence[Observation]) -> tuple[Part, ...]:
-    """The parts of a reflection of these entries, one for each thread. Where a thread's last entry is a
-    note, its part ends there."""
+    """Return the parts of a reflection of these entries, one for each thread. If the last entry of a
+    thread is a rollback note, the merged part ends at the note."""
     parts: dict[str, Part] = {}
-    for newer in chain.from_iterable(o.parts for o in sources):
-        older = parts.get(newer.label, newer)
-        parts[newer.label] = newer._replace(
-            after=min(older.after, newer.after),
-            task=older.task if newer.task is None else newer.task,
-            at=older.at if newer.task is None else newer.at,
+    for part in chain.from_iterable(entry.parts for entry in sources):
+        merged = parts.get(part.label, part)
+        parts[part.label] = part._replace(
+            after=min(merged.after, part.after),
+            task=merged.task if part.task is None else part.task,
+            at=merged.at if part.task is None else part.at,
         )
     return tuple(parts[label] for label in sorted(parts))
 
 
 def can_keep_shown_log(memory: Memory) -> bool:
-    """Whether this thread's prompt may go on with what it shows of the shared log while the prompt cache
-    is warm: everything newer in the log is about other threads (docs/spec/behaviour.md#scopes)."""
-    generation, length = memory.shown_log_state
-    if (
-        memory.shared_log_ref is None
-        or generation != memory.log.generation
-        or length > len(memory.log.entries)
-    ):
+    """Return whether everything newer in the shared log is about other threads, so that this
+    thread's prompt may keep what it shows while the prompt cache is warm
+    (docs/spec/behaviour.md#scopes)."""
+    if memory.shared_log_ref is None:
         return False
-    label = memory.shared_log_ref.label
-    return not any(p.label == label for o in memory.log.entries[length:] for p in o.parts)
+    generation, length = memory.shown_log_state
+    if generation != memory.log.generation or length > len(memory.log.entries):
+        return False
+    label = memory.thread_label
+    newer_entries = memory.log.entries[length:]
+    return not any(part.label == label for entry in newer_entries for part in entry.parts)
 
 
 def limit_log_to_shown(memory: Memory) -> Memory:
-    """Cut the shared log to what this thread's prompt shows of it."""
+    """Shorten the shared log to what this thread's prompt shows of it."""
     length = memory.shown_log_state[1]
-    return (
-        replace_log(memory, entries=memory.log.entries[:length])
-        if can_keep_shown_log(memory) and length < len(memory.log.entries)
-        else memory
+    if not can_keep_shown_log(memory) or length == len(memory.log.entries):
+        return memory
+    return replace_log(memory, entries=memory.log.entries[:length])
+
+
+def find_thread_coverage(entries: Sequence[Observation], label: str) -> int:
+    """Return the seq up to which a shared log covers a thread: the end of the newest entry about it.
+    A rollback note moves it back."""
+    return next(
+        (part.last for entry in reversed(entries) for part in entry.parts if part.label == label),
+        0,
     )
-
-
-def find_thread_coverage(log: Sequence[Observation], label: str) -> int:
-    """The coverage that a shared log gives a thread: the end of the newest entry about it. A rollback
-    note moves it back."""
-    return next((p.last for o in reversed(log) for p in o.parts if p.label == label), 0)
 
 
 # ── following a branch ────────────────────────────────────────────────────────────────────────────
@@ -259,40 +297,43 @@ def find_thread_coverage(log: Sequence[Observation], label: str) -> int:
 def remove_taken_back(
     memory: Memory,
     cut_seq: int,
-    older: Sequence[Generation],
-    live: Mapping[int, bytes],
-) -> tuple[tuple[Observation, ...], bool]:
-    """The shared log without what this thread took back after `cut_seq`, and whether an entry had to stay
-    that covers some of it.
+    older_generations: Sequence[Generation],
+    live_chains: Mapping[int, bytes],
+) -> RemainingEntries:
+    """Remove from the shared log what this thread took back after `cut_seq`.
 
-    `live`: the chain at each live message of the thread. A reflection that holds what was taken back
-    is undone to its sources. Where retention has dropped these, it stays, unless it is about
-    nothing but what was taken back. Entries before a note about the same thread stay.
+    `older_generations`: of the shared log; `live_chains`: the chain at each live message of the
+    thread. A reflection that covers what was taken back is replaced by its sources. If they were not
+    kept, the reflection stays, unless everything it covers was taken back. Entries before a rollback
+    note of the same thread stay.
     """
     label = memory.thread_label
-    found = _by_id(older)
+    entries_by_id = index_entries(older_generations)
 
-    def parts_of_thread(o: Observation) -> list[Part]:
-        return [p for p in o.parts if p.label == label]
+    def list_parts(entry: Observation) -> list[Part]:
+        return [part for part in entry.parts if part.label == label]
 
-    def still_stands(o: Observation) -> bool:
+    def still_holds(entry: Observation) -> bool:
         return all(
-            p.last <= cut_seq and (not p.last or live.get(p.last) == p.chain)
-            for p in parts_of_thread(o)
+            part.last <= cut_seq
+            and (part.covers_nothing or live_chains.get(part.last) == part.chain)
+            for part in list_parts(entry)
         )
 
-    def take_back(o: Observation) -> Iterator[Observation]:
-        if still_stands(o):
-            yield o
-        elif o.kind == "reflection" and o.sources and all(s in found for s in o.sources):
-            yield from chain.from_iterable(take_back(found[s]) for s in o.sources)
-        elif o.kind == "reflection" and (len(o.parts) > 1 or parts_of_thread(o)[0].after < cut_seq):
-            yield o
+    def keep_or_expand(entry: Observation) -> Iterator[Observation]:
+        if still_holds(entry):
+            yield entry
+        elif entry.kind != "reflection":
+            return  # taken back
+        elif entry.sources and all(id_ in entries_by_id for id_ in entry.sources):
+            for id_ in entry.sources:
+                yield from keep_or_expand(entries_by_id[id_])
+        elif len(entry.parts) > 1 or list_parts(entry)[0].after < cut_seq:
+            yield entry
 
-    rest = tuple(chain.from_iterable(map(take_back, memory.log.entries)))
-    notes = [i for i, o in enumerate(rest) if o.kind == "note" and parts_of_thread(o)]
-    return rest, not all(map(still_stands, rest[notes[-1] + 1 if notes else 0 :]))
-
-
-def _by_id(older: Sequence[Generation]) -> dict[int, Observation]:
-    return {o.id: o for _, log in older for o in log}
+    entries = tuple(chain.from_iterable(map(keep_or_expand, memory.log.entries)))
+    note_indices = [
+        i for i, entry in enumerate(entries) if entry.is_rollback_note and list_parts(entry)
+    ]
+    after_last_note = entries[note_indices[-1] + 1 :] if note_indices else entries
+    return RemainingEntries(entries, not all(map(still_holds, after_last_note)))
