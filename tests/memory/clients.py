@@ -170,7 +170,7 @@ class Thread:
         live = self.live()
         chains = {m.seq: m.chain for m in live}
         log, _ = branch.find_rollback_target(memory, verdict.cut_seq, self.generations, chains)
-        reach = branch.covered_until(log)
+        reach = branch.find_coverage(memory, log)
         before = [m for m in live if m.seq <= reach]
         return branch.roll_back(
             memory,

@@ -236,7 +236,7 @@ class Resource:
 
     @staticmethod
     def roll_back(voice: Voice, memory: Memory, cut: int, log: tuple[Observation, ...]) -> Memory:
-        reach = branch.covered_until(log, voice.label if memory.shared_log_ref else None)
+        reach = branch.find_coverage(memory, log)
         covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
         marks = [m.mark for m in covered]
         return branch.roll_back(
@@ -308,13 +308,7 @@ class Resource:
         for after, last, at, is_note in self._ranges(voice, memory):
             assert after <= end if is_note or not last else after == end, (voice.name, self.log)
             end, chain = last, at
-        assert (
-            memory.coverage
-            == end
-            == branch.covered_until(
-                memory.log.entries, voice.label if memory.shared_log_ref else None
-            )
-        )
+        assert memory.coverage == end == branch.find_coverage(memory, memory.log.entries)
         assert voice.chains.get(end, EMPTY_CHAIN) == chain, (
             f"{voice.name}: the log is about another branch"
         )

@@ -260,11 +260,9 @@ class Reconciler:
     async def _roll_back(
         self, memory: Memory, cut_seq: int, entries: tuple[Observation, ...], live: Sequence[Mark]
     ) -> Memory:
-        reach = branch.covered_until(
-            entries, memory.shared_log_ref.label if memory.shared_log_ref else None
-        )
-        covered = [m for m in live if m.seq <= reach]
-        tail = await self.memories.store.messages(memory.key, reach)
+        coverage = branch.find_coverage(memory, entries)
+        covered = [m for m in live if m.seq <= coverage]
+        tail = await self.memories.store.messages(memory.key, coverage)
         await self._check_versions(memory)
         before = (
             len(covered),

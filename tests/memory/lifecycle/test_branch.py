@@ -46,7 +46,7 @@ def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
     live = {m.seq: m.chain for m in made.tail}
     for cut, kept in ((6, True), (3, False)):
         log, _ = branch.find_rollback_target(pending, cut, (), live)
-        count = branch.covered_until(log)
+        count = branch.find_coverage(pending, log)
         rolled = branch.roll_back(
             pending, cut, log, made.marks[:count], made.tail[count:], (count, 1_000 * count), 5.0
         )

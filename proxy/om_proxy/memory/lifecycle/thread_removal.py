@@ -1,10 +1,10 @@
 """Remove a forgotten thread from a shared log: every entry that says anything of it goes
 (docs/spec/behaviour.md#forget).
 
-A reflection over several threads gives way to the entries it was made from, without the forgotten
-thread's. Where these were not kept, all of it goes: its text does not separate the threads. What it
-covered of the other threads is then raw again, and what stood behind it too, for a log covers a
-thread from the beginning on without a gap.
+A reflection over several threads is replaced by its source entries, except those about the
+forgotten thread. If the sources were not kept, the whole reflection is removed, because its text
+does not separate the threads. The messages of other threads that it covered become raw again, and
+so do all later ones: a log covers each thread from its first message without a gap.
 """
 
 from __future__ import annotations
@@ -14,53 +14,56 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, log_sharing
-from om_proxy.memory.model import Generation, Mark, Memory, Message, Observation
+from om_proxy.memory.model import Generation, Mark, Memory, Message, Observation, index_entries
 
 
-def mentions_thread(o: Observation, label: str) -> bool:
-    """Whether the entry says anything of this thread."""
-    return any(part.label == label for part in o.parts)
+def mentions_thread(entry: Observation, label: str) -> bool:
+    """Return whether the entry says anything of this thread."""
+    return any(part.label == label for part in entry.parts)
 
 
-def remove_thread(shared_log: Memory, older: Sequence[Generation], label: str) -> Memory:
-    """The shared log without this thread. `older`: its older generations, as in
-    `log_sharing.remove_taken_back`.
+def remove_thread(
+    shared_log: Memory, older_generations: Sequence[Generation], label: str
+) -> Memory:
+    """Remove this thread from the shared log. `older_generations`: of the shared log.
 
-    The result is always a new generation: a reflection or a prompt made from the one before no longer
-    fits.
+    This always starts a new generation, so that reflections and prompts made from the previous one
+    are recognised as outdated.
     """
-    found = {o.id: o for _, log in older for o in log}
+    entries_by_id = index_entries(older_generations)
 
-    def without_thread(o: Observation) -> Iterator[Observation]:
-        if not mentions_thread(o, label):
-            yield o
-        elif o.kind == "reflection":
-            for source in o.sources:
-                if source in found:
-                    yield from without_thread(found[source])
+    def keep_or_expand(entry: Observation) -> Iterator[Observation]:
+        if not mentions_thread(entry, label):
+            yield entry
+        elif entry.kind == "reflection":
+            for id_ in entry.sources:
+                if id_ in entries_by_id:
+                    yield from keep_or_expand(entries_by_id[id_])
+        # an observation about this thread is dropped
 
-    kept = tuple(
-        _drop_after_gaps(entry for o in shared_log.log.entries for entry in without_thread(o))
-    )
-    log = shared_log.log.begin_generation(kept)
+    remaining = (kept for entry in shared_log.log.entries for kept in keep_or_expand(entry))
+    log = shared_log.log.begin_generation(tuple(_drop_after_gaps(remaining)))
     return replace(shared_log, log=replace(log, reflection=None, unproductive_tokens=0))
 
 
-def _drop_after_gaps(log: Iterable[Observation]) -> Iterator[Observation]:
-    ends: dict[str, int] = {}
-    for o in log:
+def _drop_after_gaps(entries: Iterable[Observation]) -> Iterator[Observation]:
+    """Drop each entry that would leave a gap in the coverage of a thread."""
+    last_seqs: dict[str, int] = {}  # by label
+    for entry in entries:
         if all(
-            log_sharing.continues_coverage(o, part, ends.get(part.label, 0)) for part in o.parts
+            log_sharing.continues_coverage(entry, part, last_seqs.get(part.label, 0))
+            for part in entry.parts
         ):
-            ends |= {part.label: part.last for part in o.parts}
-            yield o
+            last_seqs |= {part.label: part.last for part in entry.parts}
+            yield entry
 
 
-def covers_less(before: Sequence[Observation], after: Sequence[Observation], label: str) -> bool:
-    """Whether the log covers less of this thread than it did."""
-    return log_sharing.find_thread_coverage(after, label) < log_sharing.find_thread_coverage(
-        before, label
-    )
+def covers_less(
+    entries_before: Sequence[Observation], entries_after: Sequence[Observation], label: str
+) -> bool:
+    """Return whether the log covers less of this thread than it did."""
+    coverage_before = log_sharing.find_thread_coverage(entries_before, label)
+    return log_sharing.find_thread_coverage(entries_after, label) < coverage_before
 
 
 def uncover_thread(
@@ -69,15 +72,17 @@ def uncover_thread(
     label: str,
     recent: Sequence[Mark],
     tail: Sequence[Message],
-    before: tuple[int, int],
+    covered: tuple[int, int],
 ) -> Memory:
-    """Make raw again what the log no longer covers of a stored thread. `recent`, `tail` and `before` as
-    in `branch.roll_back`."""
+    """Return the stored thread with the messages that the log no longer covers back in its tail.
+
+    `recent`: the newest live marks that the log still covers; `tail`: all later live messages;
+    `covered`: count and framed tokens of all live messages that the log still covers.
+    """
     memory = log_sharing.attach_log(thread, shared_log, label)
-    date = (
-        thread.render_date or 0.0
-    )  # the next prompt is dated anew: the log is of another generation
-    rolled, _ = log_sharing.detach_log(
-        branch.roll_back(memory, thread.end, shared_log.log.entries, recent, tail, before, date)
-    )
-    return rolled
+    # the date is kept: the new generation makes the next prompt choose one anyway
+    render_date = thread.render_date or 0.0
+    entries = shared_log.log.entries
+    rolled = branch.roll_back(memory, thread.end, entries, recent, tail, covered, render_date)
+    uncovered, _ = log_sharing.detach_log(rolled)
+    return uncovered
