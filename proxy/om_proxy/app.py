@@ -45,7 +45,7 @@ from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.write_probe import WriteProbe
 from om_proxy.telemetry.fact_lines import FactLines
-from om_proxy.telemetry.logs import report_start_failure, thread_label
+from om_proxy.telemetry.logs import report_start_failure, get_thread_label
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
@@ -146,7 +146,7 @@ class App:
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         token_counter = self._token_counter
         llm = Routed(Direct(self._memory_transport), self._litellm)
-        name_for_log = partial(thread_label, secret)
+        name_for_log = partial(get_thread_label, secret)
         self.store.spool.name_for_log = name_for_log
         facts = Facts(FactLines(name_for_log))
         self._deferred = DeferredTurns(budget, facts, lambda: not self._reopening.has_opened)

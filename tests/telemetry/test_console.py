@@ -30,7 +30,7 @@ TURN: dict[str, Any] = {
 
 
 def line(**changed: Any) -> str:
-    return render_event({**TURN, **changed}, "10:13:27", colored=False)
+    return render_event({**TURN, **changed}, "10:13:27", is_colored=False)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_any_other_event() -> None:
         "failures": 2,
     }
     assert (
-        render_event(event, "10:13:40", colored=False)
+        render_event(event, "10:13:40", is_colored=False)
         == "10:13:40  warning  observe.failed  thread=9d  failures=2"
     )
 
@@ -99,7 +99,7 @@ def test_any_other_event() -> None:
 def test_colors(level: str, shown: str) -> None:
     """A warning is yellow, an error red, the time faint."""
     event = {"event": "due.failed", "level": level}
-    assert render_event(event, "1", colored=True) == shown.format(f"{level}  due.failed")
+    assert render_event(event, "1", is_colored=True) == shown.format(f"{level}  due.failed")
 
 
 @given(st.text())

@@ -17,13 +17,13 @@ from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Key
 from om_proxy.telemetry.logs import (
     FLUSH_DELAY_S,
-    MAX_KNOWN_THREADS,
+    MAX_CACHED_LABELS,
     BufferedLineWriter,
     ConsoleLine,
     configure_log,
-    model_name,
-    thread_label,
-    thread_name,
+    get_shown_thread_name,
+    get_thread_label,
+    redact_model_name,
 )
 
 KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
@@ -193,8 +193,8 @@ def test_a_thread_s_own_name(
 ) -> None:
     """Only a console with `show_thread_names` shows the name: JSON lines are collected."""
     configure_log(log, show_thread_names=show_thread_names)
-    assert thread_name(KEY) == name
-    assert thread_name(None) is None
+    assert get_shown_thread_name(KEY) == name
+    assert get_shown_thread_name(None) is None
 
 
 def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str])
 def test_names_at_hand_are_bounded() -> None:
     """The number of remembered names is bounded."""
     line = ConsoleLine()
-    for number in range(MAX_KNOWN_THREADS + 2):
+    for number in range(MAX_CACHED_LABELS + 2):
         line(None, "info", {"event": "turn", "thread": f"{number:04x}", "name": "kitchen"})
     assert "thread=0001" in line(None, "info", {"event": "observed", "thread": "0001"})
     assert "thread=kitchen" in line(None, "info", {"event": "observed", "thread": "0002"})
@@ -223,10 +223,10 @@ def test_names_at_hand_are_bounded() -> None:
 
 def test_a_model_s_name() -> None:
     """A key in place of a model's name is not repeated, and a long name is cut."""
-    assert model_name("sk-proj-0hush1hush2hush3hush4hush5hush6") is not None
-    assert "hush" not in str(model_name("sk-proj-0hush1hush2hush3hush4hush5hush6"))
-    assert len(str(model_name("m" * 10_000))) == 300
-    assert model_name(None) is None
+    assert redact_model_name("sk-proj-0hush1hush2hush3hush4hush5hush6") is not None
+    assert "hush" not in str(redact_model_name("sk-proj-0hush1hush2hush3hush4hush5hush6"))
+    assert len(str(redact_model_name("m" * 10_000))) == 300
+    assert redact_model_name(None) is None
 
 
 def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,8 +289,8 @@ def test_python_s_own_words(tmp_path: Path) -> None:
 
 def test_a_thread_s_label() -> None:
     """The label is the one that the rest of the program uses; None without a thread."""
-    assert thread_label(b"secret", KEY) == label_thread(b"secret", KEY)
-    assert thread_label(b"secret", None) is None
+    assert get_thread_label(b"secret", KEY) == label_thread(b"secret", KEY)
+    assert get_thread_label(b"secret", None) is None
 
 
 def test_labels_differ() -> None:
@@ -301,14 +301,14 @@ def test_labels_differ() -> None:
         KEY._replace(resource="other"),
         KEY._replace(thread="other"),
     ]
-    found = {thread_label(b"secret", key) for key in (KEY, *others)} | {
-        thread_label(b"another", KEY)
+    found = {get_thread_label(b"secret", key) for key in (KEY, *others)} | {
+        get_thread_label(b"another", KEY)
     }
     assert len(found) == 5
 
 
 def test_labels_at_hand_are_bounded() -> None:
     """The number of cached labels is bounded, because clients choose the names."""
-    for number in range(MAX_KNOWN_THREADS + 10):
-        thread_label(b"secret", KEY._replace(thread=str(number)))
-    assert thread_label.cache_info().currsize == MAX_KNOWN_THREADS
+    for number in range(MAX_CACHED_LABELS + 10):
+        get_thread_label(b"secret", KEY._replace(thread=str(number)))
+    assert get_thread_label.cache_info().currsize == MAX_CACHED_LABELS

@@ -43,7 +43,7 @@ from om_proxy.server.deadline import Deadline
 from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
 from om_proxy.server.fair_queue import wait_slot
 from om_proxy.server.request_body import ClientDisconnected, read_body
-from om_proxy.telemetry.logs import thread_label
+from om_proxy.telemetry.logs import get_thread_label
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
 from om_proxy.upstream import Upstream
@@ -189,7 +189,7 @@ class ChatRoute:
                     turn.request, turn.reconciled.sent.digests, self._seed
                 )
             except Exception as exc:
-                thread = thread_label(self._secret, turn.key)
+                thread = get_thread_label(self._secret, turn.key)
                 logger.warning(
                     "split.failed", error=type(exc).__name__, thread=thread, at=raise_site(exc)
                 )

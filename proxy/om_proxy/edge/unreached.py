@@ -24,7 +24,7 @@ from om_proxy.identity.callers import Caller, identify_off_route
 from om_proxy.memory.model import Key
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.headers import Header, find_header
-from om_proxy.telemetry.logs import thread_label
+from om_proxy.telemetry.logs import get_thread_label
 
 logger = structlog.get_logger("turn")
 
@@ -98,7 +98,7 @@ class UnreachedRequests:
         )
 
     def _warn_once(self, unreached: Unreached) -> None:
-        client = thread_label(self._secret, Key(unreached.caller.tenant or "", "", "")) or ""
+        client = get_thread_label(self._secret, Key(unreached.caller.tenant or "", "", "")) or ""
         pair = (client, unreached.program, unreached.route)
         if self._warned.get(pair):
             return

@@ -20,20 +20,17 @@ FIELDS_OF_EVERY_EVENT = ("event", "level", "timestamp")
 MAX_NAME_CHARS = 40  # of a thread or model in a line of a turn
 
 
-def render_event(event: Mapping[str, Any], clock_time: str, *, colored: bool) -> str:
+def render_event(event: Mapping[str, Any], clock_time: str, *, is_colored: bool) -> str:
     """Render the line of one event. `clock_time`: the local time at which it happened
     (HH:MM:SS)."""
     level = str(event.get("level", "info"))
     words = render_turn(event) if event.get("event") == "turn" else render_fields(event, level)
     line = escape_controls("  ".join(word for word in words if word))
-    if not colored:
+    if not is_colored:
         return f"{clock_time}  {line}"
-    color = COLORS_BY_LEVEL.get(level)
-    return (
-        f"{DIM}{clock_time}{RESET}  {color}{line}{RESET}"
-        if color
-        else f"{DIM}{clock_time}{RESET}  {line}"
-    )
+    if color := COLORS_BY_LEVEL.get(level):
+        line = f"{color}{line}{RESET}"
+    return f"{DIM}{clock_time}{RESET}  {line}"
 
 
 def render_turn(event: Mapping[str, Any]) -> list[str]:
@@ -57,8 +54,8 @@ def render_memory(event: Mapping[str, Any]) -> str:
 
 
 def render_tokens(received: int | None, sent: int | None) -> str:
-    """Render `64,672 → 5,873 tokens (−91 %)`; one number if both are equal; an empty text if
-    nothing was counted."""
+    """Render `64,672 → 5,873 tokens (−91 %)`, or one number if both are equal. Return an empty
+    text if nothing was counted."""
     if received is None or sent is None:
         return ""
     if received == sent:

@@ -1,4 +1,4 @@
-"""Write facts as lines of the log: the first subscriber."""
+"""Write facts as lines of the logger."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from om_proxy.facts import (
 )
 from om_proxy.memory.model import Key
 from om_proxy.reasons import Reason, Status
-from om_proxy.telemetry.logs import model_name, thread_name
+from om_proxy.telemetry.logs import get_shown_thread_name, redact_model_name
 
-log = structlog.get_logger("memory")
+logger = structlog.get_logger("memory")
 
 
 class FactLines:
-    """Writes a line for each fact. `label` returns a thread's name in the log."""
+    """The subscriber that writes a line for each fact. `name_for_log` returns a thread's label, or
+    None for a thread that the log does not name."""
 
-    def __init__(self, label: Callable[[Key], str | None]) -> None:
-        self._label = label
-        # the logger itself: a lazy one is looked up anew for every event
-        self._turn_log = structlog.get_logger("turn").bind()
+    def __init__(self, name_for_log: Callable[[Key], str | None]) -> None:
+        self._name_for_log = name_for_log
+        # a bound logger: an unbound one is looked up again for every event
+        self._turn_logger = structlog.get_logger("turn").bind()
 
     def __call__(self, fact: Fact) -> None:
         match fact:  # the most frequent one first
@@ -41,47 +42,53 @@ class FactLines:
             case UnreachedTurnEnded():
                 self._write_unreached_turn(fact)
             case Bypassed(reason=reason):
-                # the client's fault needs no operator's attention
-                write = log.info if reason is Reason.UNREADABLE else log.error
+                # an unreadable request is the client's fault: no operator has to act
+                write = logger.info if reason is Reason.UNREADABLE else logger.error
                 thread = self._name(fact.key)
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
             case Uncommitted():
                 self._write_uncommitted(fact)
             case Observed(key=key, tokens=tokens, kept=kept):
                 source = fact.source_tokens
-                log.info(
-                    "observed", thread=self._label(key), source=source, tokens=tokens, kept=kept
+                logger.info(
+                    "observed",
+                    thread=self._name_for_log(key),
+                    source=source,
+                    tokens=tokens,
+                    kept=kept,
                 )
             case Reflected(key=key, tokens=tokens):
                 source = fact.source_tokens
-                log.info("reflected", thread=self._label(key), source=source, tokens=tokens)
+                logger.info(
+                    "reflected", thread=self._name_for_log(key), source=source, tokens=tokens
+                )
             case MemoryWorkFailed(work=work, error=error, failures=failures):
                 advice = {"advice": fact.advice} if fact.advice else {}
-                thread = self._label(fact.key)
-                log.warning(
+                thread = self._name_for_log(fact.key)
+                logger.warning(
                     f"{work}.failed", thread=thread, error=error, failures=failures, **advice
                 )
             case Forgotten(key=key, messages=messages):
-                thread = self._label(key)
-                log.info("memory.forgotten", thread=thread, messages=messages, bytes=fact.bytes)
+                thread = self._name_for_log(key)
+                logger.info("memory.forgotten", thread=thread, messages=messages, bytes=fact.bytes)
             case ForgottenMeanwhile(key=key):
-                log.info("memory.forgotten_meanwhile", thread=self._label(key))
+                logger.info("memory.forgotten_meanwhile", thread=self._name_for_log(key))
             case _:
                 assert_never(fact)
 
     def _write_turn(self, turn: TurnEnded) -> None:
         """Write one line for each request. A failure of the proxy is a warning; an error from the
         model server is not."""
-        name = thread_name(turn.key)  # None: the log may not show it
-        turn_log = self._turn_log.bind(name=name) if name else self._turn_log
-        write = turn_log.warning if is_own_failure(turn) else turn_log.info
+        name = get_shown_thread_name(turn.key)
+        turn_logger = self._turn_logger.bind(name=name) if name else self._turn_logger
+        write = turn_logger.warning if is_own_failure(turn) else turn_logger.info
         write(
             "turn",
             status=turn.status,
             memory=turn.memory,
             reason=turn.reason,
             thread=self._name(turn.key),
-            model=model_name(turn.model),
+            model=redact_model_name(turn.model),
             tokens_received=turn.tokens_received,
             tokens_sent=turn.tokens_sent,
             case=turn.case,
@@ -91,8 +98,8 @@ class FactLines:
         )
 
     def _write_unreached_turn(self, turn: UnreachedTurnEnded) -> None:
-        name = thread_name(turn.key)
-        write = self._turn_log.warning if is_own_failure(turn) else self._turn_log.info
+        name = get_shown_thread_name(turn.key)
+        write = self._turn_logger.warning if is_own_failure(turn) else self._turn_logger.info
         write(
             "turn",
             status=turn.status,
@@ -108,15 +115,15 @@ class FactLines:
         )
 
     def _write_uncommitted(self, fact: Uncommitted) -> None:
-        at = {} if fact.at is None else {"at": fact.at}
-        turns = {} if fact.turns is None else {"turns": fact.turns}
+        optional_fields = {"at": fact.at, "turns": fact.turns}
+        fields = {name: value for name, value in optional_fields.items() if value is not None}
         thread = self._name(fact.key)
-        log.error("memory.uncommitted", error=fact.error, thread=thread, **at, **turns)
+        logger.error("memory.uncommitted", error=fact.error, thread=thread, **fields)
 
     def _name(self, key: Key | None) -> str | None:
-        return self._label(key) if key else None
+        return self._name_for_log(key) if key else None
 
 
 def is_own_failure(turn: TurnEnded | UnreachedTurnEnded) -> bool:
-    """Whether the proxy failed the request, rather than the model server or the client."""
+    """Return whether the proxy failed the request, rather than the model server or the client."""
     return turn.status >= 500 and turn.end.startswith("om_")

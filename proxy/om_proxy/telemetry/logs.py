@@ -1,5 +1,5 @@
-"""Write events to stderr, as JSON lines or for people: flat fields, and never a text from a message
-or a header."""
+"""Write events to stderr, as JSON lines or for people. An event has flat fields, and never holds a
+text from a message or a header."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from om_proxy.telemetry.console import render_event
 
 FLUSH_DELAY_S = 0.05  # the longest wait of a line for the next ones
 MAX_FIELD_CHARS = 300  # an identifier fits, a conversation does not
-MAX_KNOWN_THREADS = 4_096  # threads whose labels are cached
+MAX_CACHED_LABELS = 4_096
 LEVELS_BY_METHOD = {"exception": "error", "warn": "warning"}  # if the level has another name
 # written as they are; the receipt's words are short strings of a closed list
 SCALAR_TYPES = frozenset((int, float, bool, type(None), Status, Reason))
@@ -47,32 +47,31 @@ LOGGED_LIBRARIES = ("uvicorn.error", "asyncio")
 def configure_log(
     log: Literal["auto", "json", "console", "off"], *, show_thread_names: bool = False
 ) -> None:
-    """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere.
+    """Set up `telemetry.log`. The function may be called again. `auto` is console on a terminal,
+    JSON elsewhere.
 
-    `show_thread_names`: whether a console shows a thread's own name, which is a header's value. It is
-    for servers of this machine's user only. JSON lines, which are collected, never hold the name.
+    `show_thread_names`: whether a console shows a thread's own name, which is a header's value:
+    only for servers of this machine's user. JSON lines, which are collected, never hold the name.
     """
-    console = log == "console" or (log == "auto" and sys.stderr.isatty())
-    processors: list[Processor] = [ConsoleLine()] if console else [render_json_line]
-    _Shown.thread_names = console and show_thread_names
+    is_console = log == "console" or (log == "auto" and sys.stderr.isatty())
+    processors: list[Processor] = [ConsoleLine()] if is_console else [render_json_line]
+    _Privacy.shows_thread_names = is_console and show_thread_names
     structlog.configure(
         processors=processors,
         wrapper_class=_EventLogger,
         logger_factory=_create_logger_factory(log),
         cache_logger_on_first_use=log != "off",
     )
-    logging.basicConfig(
-        handlers=[logging.NullHandler()], force=True
-    )  # also silences logging's last resort
+    # without any handler, logging's last resort would write to stderr
+    logging.basicConfig(handlers=[logging.NullHandler()], force=True)
     for name in LOGGED_LIBRARIES:
         logging.getLogger(name).handlers = [StdlibBridge(logging.WARNING)]
 
 
 def capture_python_warnings() -> None:
-    """Log as events what Python itself would write to stderr: warnings, and errors that end a
-    thread or happen in a finaliser. Their texts may hold anything (pydantic's warnings hold the
-    value they are about), so only class and place are logged. This changes the whole process, for
-    good."""
+    """Log what Python itself would write to stderr as events: warnings, and errors that end a
+    thread or happen in a finaliser. Their texts may hold anything (a warning of pydantic holds the
+    value), so only class and place are logged. The hooks of the whole process are replaced."""
     warnings.showwarning = lambda message, category, filename, lineno, *_: _log_python_error(
         category, (filename, lineno)
     )
@@ -85,11 +84,14 @@ def capture_python_warnings() -> None:
 
 
 def report_start_failure(exc: Exception) -> None:
-    """Write one line on stderr that says why the program cannot start, whatever `telemetry.log`
-    says: nothing else would tell the operator. An exception other than OmError is named by class
-    and place only."""
-    unforeseen = f"it cannot start: {type(exc).__name__} at {_render_place(_find_raise_place(exc.__traceback__))}"
-    message = str(exc) if isinstance(exc, OmError) else unforeseen
+    """Write one line on stderr that says why the program cannot start, even if `telemetry.log` is
+    off: nothing else would tell the operator. Name only class and place of an exception other than
+    OmError."""
+    if isinstance(exc, OmError):
+        message = str(exc)
+    else:
+        place = _render_place(_find_raise_place(exc.__traceback__))
+        message = f"it cannot start: {type(exc).__name__} at {place}"
     with contextlib.suppress(OSError, ValueError):  # as for `BufferedLineWriter`
         sys.stderr.write(f"om-proxy: {redact_secrets(message)}\n")
         sys.stderr.flush()
@@ -102,29 +104,29 @@ def _log_python_error(kind: type[BaseException], at: tuple[str, int | None] | No
         )
 
 
-class _Shown:
-    """The private fields that the configured log may show."""
+class _Privacy:
+    """The private fields that the configured log shows."""
 
-    thread_names = False
-
-
-def thread_name(key: Key | None) -> str | None:
-    """Return the thread's own name if the configured log may show it; None: show its label
-    instead."""
-    return key.thread if key and _Shown.thread_names else None
+    shows_thread_names = False
 
 
-@lru_cache(maxsize=MAX_KNOWN_THREADS)  # redacting costs 20 µs, and every request names its model
-def model_name(model: str | None) -> str | None:
-    """Return the model as the client names it: cut, and without anything that looks like a
+def get_shown_thread_name(key: Key | None) -> str | None:
+    """Return the thread's own name if the configured log shows it, else None: the log then shows
+    the label only."""
+    return key.thread if key and _Privacy.shows_thread_names else None
+
+
+@lru_cache(maxsize=MAX_CACHED_LABELS)  # redacting costs 20 µs, and every request names its model
+def redact_model_name(model: str | None) -> str | None:
+    """Return the model as the client names it, cut, and without anything that looks like a
     credential."""
     return redact_secrets(model[:MAX_FIELD_CHARS]) if model else None
 
 
-@lru_cache(maxsize=MAX_KNOWN_THREADS)  # 10 µs, and every request says it
-def thread_label(secret: bytes, key: Key | None) -> str | None:
-    """Return the thread's label, which replaces its name in events, as the name is a header's
-    value. The admin API shows the label beside the name."""
+@lru_cache(maxsize=MAX_CACHED_LABELS)  # hashing costs 10 µs, and every request names its thread
+def get_thread_label(secret: bytes, key: Key | None) -> str | None:
+    """Return the thread's label, which replaces its name in events: the name is a header's value.
+    The admin API shows the label beside the name."""
     return label_thread(secret, key) if key else None
 
 
@@ -136,8 +138,8 @@ def _create_logger_factory(log: str) -> Any:
 
 
 class BufferedLineWriter:
-    """Writes warnings and errors at once, with all lines before them. Other lines wait
-    FLUSH_DELAY_S and are written together.
+    """A log file that writes warnings and errors at once, with all lines before them. Other lines
+    wait FLUSH_DELAY_S and are written together.
 
     A write for each request's line costs 50 µs, a tenth of the request. A SIGKILL can lose the
     waiting lines, which report no problem. If nothing can be written (a full disk, a closed pipe),
@@ -146,9 +148,9 @@ class BufferedLineWriter:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._waiting: list[bytes] = []
+        self._waiting_lines: list[bytes] = []
         self._lock = threading.Lock()
-        self._flushing: asyncio.AbstractEventLoop | None = None  # the loop that will flush
+        self._flushing_loop: asyncio.AbstractEventLoop | None = None  # it will call `flush`
         atexit.register(self.flush)
 
     def write_now(self, line: bytes | str) -> None:
@@ -162,33 +164,33 @@ class BufferedLineWriter:
             self.write_now(line)
             return
         self._add(line)
-        if self._flushing is not loop:
-            self._flushing = loop
+        if self._flushing_loop is not loop:
+            self._flushing_loop = loop
             loop.call_later(FLUSH_DELAY_S, self.flush)
 
     def flush(self) -> None:
         with self._lock:
-            self._flushing = None
-            lines, self._waiting = self._waiting, []
+            self._flushing_loop = None
+            lines = self._waiting_lines
+            self._waiting_lines = []
             if lines:
                 with contextlib.suppress(OSError, ValueError):
                     self._out.write(b"".join(lines))
                     self._out.flush()
 
     def _add(self, line: bytes | str) -> None:
-        self._waiting.append(
-            (line if isinstance(line, bytes) else line.encode("utf-8", "backslashreplace")) + b"\n"
-        )
+        encoded = line if isinstance(line, bytes) else line.encode("utf-8", "backslashreplace")
+        self._waiting_lines.append(encoded + b"\n")
 
     debug = info = write_later
     warning = warn = error = exception = critical = fatal = msg = write_now
 
 
 def flatten_event(_: Any, level: str, event: EventDict) -> EventDict:
-    """Add level and time. Scalars pass, clipped; an exception becomes its class, anything else its
-    type.
+    """Add level and time to an event. Scalars stay, and strings are clipped. An exception becomes
+    its class, anything else its type.
 
-    One processor does it, not three: every request waits for one event.
+    One processor does all of this, because every request waits for its event.
     """
     if "exc_info" in event and event.pop("exc_info"):
         event["error"] = sys.exc_info()[1]
@@ -210,28 +212,30 @@ def _flatten_value(value: Any) -> Any:
 
 
 class ConsoleLine:
-    """Renders events for people, in colour if stderr is a terminal and `NO_COLOR` is not set.
+    """The processor that renders events for people, in colour if stderr is a terminal and
+    `NO_COLOR` is not set.
 
-    Later lines about a thread (`observed`) name it as its turn's line did: by its own name, if
-    names are shown.
+    Later lines about a thread (`observed`) name the thread as the line of its turn did: by its own
+    name, if names are shown.
     """
 
     def __init__(self) -> None:
-        self._colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        self._names_by_label: BoundedCache[str, str] = BoundedCache(max_items=MAX_KNOWN_THREADS)
+        self._is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._names_by_label: BoundedCache[str, str] = BoundedCache(max_items=MAX_CACHED_LABELS)
 
     def __call__(self, logger: Any, level: str, event: EventDict) -> str:
-        said = self._name_thread(flatten_event(logger, level, event))
-        clock_time = datetime.fromisoformat(said["timestamp"]).astimezone().strftime("%H:%M:%S")
-        return render_event(said, clock_time, colored=self._colored)
+        fields = self._name_thread(flatten_event(logger, level, event))
+        clock_time = datetime.fromisoformat(fields["timestamp"]).astimezone().strftime("%H:%M:%S")
+        return render_event(fields, clock_time, is_colored=self._is_colored)
 
-    def _name_thread(self, said: EventDict) -> EventDict:
-        thread, name = said.get("thread"), said.get("name")
-        if thread and name:
-            self._names_by_label.put(thread, name)
-        elif thread and (known := self._names_by_label.get(thread)):
-            said["thread"] = known
-        return said
+    def _name_thread(self, fields: EventDict) -> EventDict:
+        """Replace the label of a thread by its name, if an earlier event had both."""
+        label, name = fields.get("thread"), fields.get("name")
+        if label and name:
+            self._names_by_label.put(label, name)
+        elif label and (known_name := self._names_by_label.get(label)):
+            fields["thread"] = known_name
+        return fields
 
 
 def render_json_line(logger: Any, level: str, event: EventDict) -> bytes:
@@ -241,13 +245,13 @@ def render_json_line(logger: Any, level: str, event: EventDict) -> bytes:
 def _log_info(self: Any, event: str, **fields: Any) -> None:
     """Log an event at level info. structlog's own method takes four more calls, 40 µs of a busy
     server's time for every request."""
-    said: Any = {**self._context, **fields, "event": event}
+    rendered: Any = {**self._context, **fields, "event": event}
     try:
         for process in self._processors:
-            said = process(self._logger, "info", said)
+            rendered = process(self._logger, "info", rendered)
     except structlog.DropEvent:
         return
-    self._logger.info(said)
+    self._logger.info(rendered)
 
 
 _EventLogger = type(
@@ -256,25 +260,27 @@ _EventLogger = type(
 
 
 class StdlibBridge(logging.Handler):
-    """Logs a library's warning as an event: its place, and the exception's class and place. The
-    warning's text is logged only if the server speaks of itself (a port in use): beside an
-    exception, or from asyncio, it may hold an exception's text."""
+    """The handler that logs a library's warning as an event: its place, and the exception's class
+    and place. The text is logged only for uvicorn's own warnings (a port in use). With an
+    exception, or from asyncio, the text may quote the exception's."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg).startswith(IGNORED_LIBRARY_MESSAGES):
             return
         exc = record.exc_info[1] if record.exc_info else None
         at = _render_place(_find_raise_place(exc.__traceback__)) if exc else None
-        own = record.name == LOGGED_LIBRARIES[0] and exc is None
-        said = record.getMessage().strip() if own else f"{record.filename}:{record.lineno}"
-        log = structlog.get_logger(record.name)
-        log.log(record.levelno, "library", logger=record.name, said=said, error=exc, at=at)
+        has_safe_text = record.name == LOGGED_LIBRARIES[0] and exc is None
+        text = (
+            record.getMessage().strip() if has_safe_text else f"{record.filename}:{record.lineno}"
+        )
+        logger = structlog.get_logger(record.name)
+        logger.log(record.levelno, "library", logger=record.name, said=text, error=exc, at=at)
 
 
 def _find_raise_place(trace: TracebackType | None) -> tuple[str, int | None] | None:
     """Find the file and line that raised."""
-    last = traceback.extract_tb(trace)[-1:]
-    return (last[0].filename, last[0].lineno) if last else None
+    frames = traceback.extract_tb(trace)
+    return (frames[-1].filename, frames[-1].lineno) if frames else None
 
 
 def _render_place(place: tuple[str, int | None] | None) -> str | None:
