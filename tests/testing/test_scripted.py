@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from om_proxy.errors import OmError
 from om_proxy.testing.faults import Fault, Faults
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.prompt_cache import PromptCache, common_prefix
+from om_proxy.testing.prompt_cache import PromptCache, find_common_prefix
 from om_proxy.testing.scripted import (
     ACTOR,
     OBSERVER,
@@ -141,7 +141,7 @@ def test_prompt_cache_forgets() -> None:
 )
 def test_common_prefix(one: str, other: str, same: str) -> None:
     """It returns the longest text with which both begin."""
-    assert common_prefix(one, other) == same
+    assert find_common_prefix(one, other) == same
 
 
 QUESTION = "Two things. What is the height limit at the Quarry Steps dock?"

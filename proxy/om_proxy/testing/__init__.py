@@ -2,8 +2,8 @@
 a loopback server.
 
 `ScriptedServer` answers like an OpenAI-compatible model server, by rules, without a key.
-`serve_on_loopback` runs any ASGI application on a free loopback port. A client tested against them
-needs no network:
+`serve_on_loopback` runs any ASGI application on a free loopback port. A client that is tested with
+them needs no network:
 
     >>> import asyncio, httpx
     >>> from om_proxy.testing import ScriptedServer, serve_on_loopback

@@ -13,10 +13,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 async def read_body(receive: Receive) -> bytes:
-    parts, more = [], True
-    while more:
+    parts: list[bytes] = []
+    has_more = True
+    while has_more:
         message = await receive()
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
         parts.append(message.get("body", b""))
     return b"".join(parts)
 
@@ -28,17 +29,20 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def start_response(
-    send: Send, status: int, content_type: bytes, *more: tuple[bytes, bytes]
+    send: Send, status: int, content_type: bytes, *extra_headers: tuple[bytes, bytes]
 ) -> None:
-    headers = [(b"content-type", content_type), (b"x-request-id", b"scripted"), *more]
+    headers = [(b"content-type", content_type), (b"x-request-id", b"scripted"), *extra_headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def send_json(send: Send, status: int, value: Any, retry_after: float | None = None) -> None:
+async def send_json(
+    send: Send, status: int, value: Any, retry_after_s: float | None = None
+) -> None:
     body = orjson.dumps(value)
-    length = (b"content-length", str(len(body)).encode())
-    wait = [(b"retry-after", f"{retry_after:g}".encode())] if retry_after is not None else []
-    await start_response(send, status, b"application/json", length, *wait)
+    headers = [(b"content-length", str(len(body)).encode())]
+    if retry_after_s is not None:
+        headers.append((b"retry-after", f"{retry_after_s:g}".encode()))
+    await start_response(send, status, b"application/json", *headers)
     await end_response(send, body)
 
 

@@ -21,7 +21,7 @@ ANSWERS_BY_KIND: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. It strikes `times` requests of the matching models; None: every request."""
+    """A fault that strikes `times` requests to the matching models; None: every request."""
 
     kind: Kind
     model: str = "*"  # a glob
@@ -33,20 +33,20 @@ class Fault:
 
 
 class Faults:
-    """The faults of one server. Each counts how often it has struck."""
+    """The faults of one server, each with the number of requests that it still strikes."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
-        self._left: list[tuple[Fault, int | None]] = []
+        self._remaining: list[tuple[Fault, int | None]] = []
         self.switch(*faults)
 
     def switch(self, *faults: Fault) -> None:
-        """Replace all faults by these; without arguments, the server is healthy."""
-        self._left = [(fault, fault.times) for fault in faults]
+        """Replace all faults by these. Without arguments, the server is healthy."""
+        self._remaining = [(fault, fault.times) for fault in faults]
 
     def take_next(self, model: str) -> Fault | None:
         """Take the first fault that strikes a request to this model, and count it."""
-        for i, (fault, left) in enumerate(self._left):
-            if fnmatchcase(model, fault.model) and left != 0:
-                self._left[i] = (fault, None if left is None else left - 1)
+        for index, (fault, times) in enumerate(self._remaining):
+            if fnmatchcase(model, fault.model) and times != 0:
+                self._remaining[index] = (fault, None if times is None else times - 1)
                 return fault
         return None

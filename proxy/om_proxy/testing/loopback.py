@@ -17,7 +17,7 @@ SHUTDOWN_GRACE_S = 2  # for open requests, at the end
 
 
 class _Server(uvicorn.Server):
-    """A server that sets `listening`, and leaves signals to the program it runs in."""
+    """A server that sets `listening`, and leaves signals to the program that runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -41,9 +41,10 @@ class _Server(uvicorn.Server):
 async def serve_on_loopback(
     app: Any, *, port: int = 0, lifespan: Literal["auto", "on", "off"] = "auto"
 ) -> AsyncIterator[str]:
-    """Yield the application's base URL, `http://127.0.0.1:<port>`. Port 0 takes a free one.
+    """Serve the application, and yield its base URL, `http://127.0.0.1:<port>`. Port 0 takes a free
+    port.
 
-    A port in use and a failing start raise OmError."""
+    Raises OmError if the port is in use or the application does not start."""
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -63,15 +64,15 @@ async def serve_on_loopback(
             listener.bind(("127.0.0.1", port))
         except OSError as exc:
             raise OmError(f"port {port} of 127.0.0.1 is in use; choose another") from exc
-        run = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         listening = asyncio.create_task(server.listening.wait())
         try:
-            await asyncio.wait({run, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if run.done():
-                run.result()  # raises the error of a failed start
+            await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()  # raises the error of a failed start
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             listening.cancel()
-            if not run.done():
+            if not serving.done():
                 server.should_exit = True
-                await run
+                await serving

@@ -52,7 +52,7 @@ _FINDING = re.compile(
     r"\d|`|\b(?:because|cause|root|error|bug|fails?|failed|wrong|means|turns out|so far|decid\w+)\b",
     re.IGNORECASE,
 )
-_TELLING = re.compile(
+_OUTCOME = re.compile(
     r"\b(?:Error|ERROR|[A-Z]\w+Error|Traceback|FAILED|failed|passed|total|denied|timed out|exceeded|done in)\b",
 )
 _BULLET = re.compile(r"^\s*[*\-•]\s*(?P<mark>[🔴🟡🟢✅])")
@@ -88,42 +88,46 @@ class Note:
 
 def observe(prompt: str) -> str:
     """Return the observer's whole answer to a prompt: observations, current task, suggested
-    response. A prompt of several threads gets a section for each."""
+    response. If the prompt holds several threads, the answer has a section for each."""
     threads = _THREAD.findall(prompt)
     if threads:
-        parts = (
+        sections = (
             f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads
         )
         return "<observations>\n{}\n</observations>".format(
-            "\n".join(parts).replace(_OPEN, "").replace(_CLOSE, "")
+            "\n".join(sections).replace(_OPEN, "").replace(_CLOSE, "")
         )
     return observe_one(prompt)
 
 
 def observe_one(prompt: str) -> str:
-    said = list(parse_transcript(prompt))
-    notes = list(drop_repeats(note for message in said for note in write_notes(message)))
+    """Return the observer's whole answer for one thread."""
+    messages = list(parse_transcript(prompt))
+    notes = list(drop_repeats(note for message in messages for note in write_notes(message)))
     if not notes:
-        notes = [Note("🟢", None, "Nothing of note was said.", "")]
-    asks = [n.text for n in notes if n.mark == "🟡"]
-    ends = [clip(split_sentences(s.text)[0]) for s in said if s.speaker == "Assistant" and s.text]
-    parts = [f"<observations>\n{render_notes(notes)}\n</observations>"]
-    parts += [f"<current-task>{asks[-1]}</current-task>"] if asks else []
-    parts += [f"<suggested-response>Continue from: {ends[-1]}</suggested-response>"] if ends else []
-    return "\n".join(parts)
+        notes = [Note("🟢", None, "Nothing of note was message.", "")]
+    blocks = [f"<observations>\n{render_notes(notes)}\n</observations>"]
+    questions = [note.text for note in notes if note.mark == "🟡"]
+    if questions:
+        blocks.append(f"<current-task>{questions[-1]}</current-task>")
+    replies = [m.text for m in messages if m.speaker == "Assistant" and m.text]
+    if replies:
+        opening = clip(split_sentences(replies[-1])[0])
+        blocks.append(f"<suggested-response>Continue from: {opening}</suggested-response>")
+    return "\n".join(blocks)
 
 
 def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
-    """Return the reflector's whole answer: the same notes, fewer of them. Notes of several threads
-    get a section for each."""
+    """Return the reflector's whole answer: the same notes, fewer of them. If the notes are of
+    several threads, the answer has a section for each."""
     threads = _THREAD.findall(prompt)
     if threads:
         texts: dict[str, list[str]] = {}
         for label, text in threads:
             texts.setdefault(label, []).append(text)
         parts = (
-            f'<thread id="{label}">\n{reflect_one(chr(10).join(all_), tokens)}\n</thread>'
-            for label, all_ in texts.items()
+            f'<thread id="{label}">\n{reflect_one(chr(10).join(sections), tokens)}\n</thread>'
+            for label, sections in texts.items()
         )
         return "<observations>\n{}\n</observations>".format(
             "\n".join(parts).replace(_OPEN, "").replace(_CLOSE, "")
@@ -132,18 +136,20 @@ def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
 
 
 def reflect_one(prompt: str, tokens: Callable[[str], int]) -> str:
-    given = list(parse_notes(prompt))
-    notes = list(drop_repeats(given))
-    surplus = tokens(render_notes(notes)) - min(
-        TARGET_REFLECTION_SHARE * tokens(render_notes(given)), requested_tokens(prompt)
+    """Return the reflector's whole answer for one thread."""
+    all_notes = list(parse_notes(prompt))
+    notes = list(drop_repeats(all_notes))
+    target_tokens = min(
+        TARGET_REFLECTION_SHARE * tokens(render_notes(all_notes)), find_requested_tokens(prompt)
     )
+    surplus = tokens(render_notes(notes)) - target_tokens
     for mark in "🟢🟡✅":
         notes, surplus = drop_oldest(notes, mark, surplus, tokens)
     return f"<observations>\n{render_notes(notes)}\n</observations>"
 
 
-def requested_tokens(prompt: str) -> float:
-    """Return the size in tokens that the prompt asks for last; infinity if it asks for none."""
+def find_requested_tokens(prompt: str) -> float:
+    """Find the size in tokens that the prompt asks for last. Return infinity if it asks for none."""
     sizes = _SIZE.findall(prompt)
     return float(sizes[-1]) if sizes else math.inf
 
@@ -153,77 +159,82 @@ def drop_oldest(
 ) -> tuple[list[Note], float]:
     """Drop the oldest notes of this mark until no surplus tokens are left. Return the kept notes
     and what is left of the surplus."""
-    kept = []
+    kept_notes = []
     for note in notes:
         if note.mark == mark and surplus > 0:
             surplus -= tokens(str(note))
         else:
-            kept.append(note)
-    return kept, surplus
+            kept_notes.append(note)
+    return kept_notes, surplus
 
 
 def parse_transcript(prompt: str) -> Iterator[TranscriptMessage]:
     """Parse the messages to observe from the prompt's fence."""
     day = ""
-    said: TranscriptMessage | None = None
+    message: TranscriptMessage | None = None
     for line in extract_transcript(prompt).splitlines():
-        if dated := _DATE.match(line):
-            day = (dated["bound"] or "") + dated["day"]
+        if heading := _DATE.match(line):
+            day = (heading["bound"] or "") + heading["day"]
         elif head := _SPEAKER.match(line):
-            if said:
-                yield said
-            said = TranscriptMessage(
+            if message:
+                yield message
+            message = TranscriptMessage(
                 head["who"], head["name"].strip(), day, head["time"], head["text"].strip()
             )
-        elif said:
-            said = replace(said, text=f"{said.text}\n{line.removeprefix('  ')}".lstrip("\n"))
-    if said:
-        yield said
+        elif message:
+            text = f"{message.text}\n{line.removeprefix('  ')}".lstrip("\n")
+            message = replace(message, text=text)
+    if message:
+        yield message
 
 
 def extract_transcript(prompt: str) -> str:
-    """Return the text in the prompt's fence; empty if there is none."""
-    found = _FENCE.search(prompt)
-    return found[1] if found else ""
+    """Return the text in the prompt's fence, or an empty text if there is none."""
+    fence = _FENCE.search(prompt)
+    return fence[1] if fence else ""
 
 
-def write_notes(said: TranscriptMessage) -> Iterator[Note]:
-    for mark, text in _RULES[said.speaker](said):
-        yield Note(mark, said.time, text, said.day)
+def write_notes(message: TranscriptMessage) -> Iterator[Note]:
+    for mark, text in _RULES[message.speaker](message):
+        yield Note(mark, message.time, text, message.day)
 
 
-def note_user_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
-    for sentence in split_sentences(said.text):
+def note_user_text(message: TranscriptMessage) -> Iterator[tuple[str, str]]:
+    for sentence in split_sentences(message.text):
         if _QUESTION.search(sentence):
             yield "🟡", f"User asked: {clip(sentence, MAX_QUESTION_CHARS)}"
         elif len(sentence) >= MIN_SENTENCE_CHARS and _ASSERTS.search(sentence):
             yield "🔴", f"User said: {clip(sentence)}"
 
 
-def note_assistant_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+def note_assistant_text(message: TranscriptMessage) -> Iterator[tuple[str, str]]:
     candidates = [
-        s
-        for s in split_sentences(said.text)
-        if len(s) >= MIN_SENTENCE_CHARS and not s.endswith("?")
+        sentence
+        for sentence in split_sentences(message.text)
+        if len(sentence) >= MIN_SENTENCE_CHARS and not sentence.endswith("?")
     ]
-    done = [s for s in candidates if _FINISHED.search(s)]
-    found = [s for s in candidates if s not in done and _FINDING.search(s)]
-    yield from (("✅", clip(s)) for s in done[:1])
-    yield from (("🟢", f"Assistant: {clip(s)}") for s in found[: 2 - len(done[:1])])
+    finished = [sentence for sentence in candidates if _FINISHED.search(sentence)]
+    findings = [s for s in candidates if s not in finished and _FINDING.search(s)]
+    if finished:
+        yield "✅", clip(finished[0])
+    max_findings = 1 if finished else 2
+    yield from (("🟢", f"Assistant: {clip(finding)}") for finding in findings[:max_findings])
 
 
-def note_tool_call(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+def note_tool_call(message: TranscriptMessage) -> Iterator[tuple[str, str]]:
     yield (
         "🟢",
-        f"Assistant called {said.name}({clip(' '.join(said.text.split()), MAX_ARGUMENT_CHARS)})",
+        f"Assistant called {message.name}({clip(' '.join(message.text.split()), MAX_ARGUMENT_CHARS)})",
     )
 
 
-def note_tool_result(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+def note_tool_result(message: TranscriptMessage) -> Iterator[tuple[str, str]]:
     """Note the first and the last line that tell how the call went."""
-    telling = [" ".join(line.split()) for line in said.text.splitlines() if _TELLING.search(line)]
-    for line in dict.fromkeys([*telling[:1], *telling[-1:]]):
-        yield "🟢", f"{said.name}: {clip(line, MAX_RESULT_CHARS)}"
+    outcomes = [
+        " ".join(line.split()) for line in message.text.splitlines() if _OUTCOME.search(line)
+    ]
+    for line in dict.fromkeys([*outcomes[:1], *outcomes[-1:]]):
+        yield "🟢", f"{message.name}: {clip(line, MAX_RESULT_CHARS)}"
 
 
 _RULES: dict[str, Callable[[TranscriptMessage], Iterator[tuple[str, str]]]] = {
@@ -243,7 +254,7 @@ def clip(text: str, limit: int = MAX_SENTENCE_CHARS) -> str:
 
 
 def drop_repeats(notes: Iterable[Note]) -> Iterator[Note]:
-    """Yield each text once, at its first place."""
+    """Yield the notes without those whose text came before."""
     seen: set[str] = set()
     for note in notes:
         if note.text not in seen:
@@ -264,7 +275,7 @@ def render_notes(notes: Sequence[Note]) -> str:
 
 
 def parse_notes(prompt: str) -> Iterator[Note]:
-    """Parse the notes in a prompt; other text is ignored. Sub-bullets stay with their bullet."""
+    """Parse the notes in a prompt, and ignore other text. Sub-bullets stay with their bullet."""
     day = ""
     note: Note | None = None
     for line in prompt.splitlines():
@@ -273,14 +284,10 @@ def parse_notes(prompt: str) -> Iterator[Note]:
         elif bullet := _BULLET.match(line):
             if note:
                 yield note
-            rest = line[bullet.end() :].strip()
-            timed = re.match(r"\((\d{1,2}:\d{2})\)\s*", rest)
-            note = Note(
-                bullet["mark"],
-                timed[1] if timed else None,
-                rest[timed.end() :] if timed else rest,
-                day,
-            )
+            text = line[bullet.end() :].strip()
+            prefix = re.match(r"\((\d{1,2}:\d{2})\)\s*", text)
+            time = prefix[1] if prefix else None
+            note = Note(bullet["mark"], time, text[prefix.end() :] if prefix else text, day)
         elif note and re.match(r"\s+[*\-•]", line):
             note = replace(note, text=f"{note.text}\n{line}")
     if note:

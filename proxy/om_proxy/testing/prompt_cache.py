@@ -19,29 +19,30 @@ class PromptCache:
     def __init__(self, count: Callable[[str], int], lifetime_s: float) -> None:
         self._count = count
         self._lifetime_s = lifetime_s
-        self._seen: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=MAX_REMEMBERED_PROMPTS)
+        self._prompts: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=MAX_REMEMBERED_PROMPTS)
 
     def match_and_remember(self, prompt: Sequence[str], now: float) -> int:
         """Return the tokens of the prompt's longest remembered prefix, and remember the prompt."""
-        fresh = [seen for at, seen in self._seen if now - at <= self._lifetime_s]
-        tokens = max((self._count_shared_tokens(prompt, seen) for seen in fresh), default=0)
-        self._seen.append((now, tuple(prompt)))
-        return tokens // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS if tokens >= MIN_CACHED_TOKENS else 0
-
-    def _count_shared_tokens(self, prompt: Sequence[str], seen: Sequence[str]) -> int:
-        same = next(
-            (i for i, pair in enumerate(zip(prompt, seen, strict=False)) if pair[0] != pair[1]),
-            None,
+        earlier_prompts = [text for at, text in self._prompts if now - at <= self._lifetime_s]
+        shared_tokens = max(
+            (self._count_shared_tokens(prompt, earlier) for earlier in earlier_prompts), default=0
         )
-        if same is None:
-            return sum(map(self._count, prompt[: min(len(prompt), len(seen))]))
-        return sum(map(self._count, prompt[:same])) + self._count(
-            common_prefix(prompt[same], seen[same])
-        )
+        self._prompts.append((now, tuple(prompt)))
+        if shared_tokens < MIN_CACHED_TOKENS:
+            return 0
+        return shared_tokens // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
+
+    def _count_shared_tokens(self, prompt: Sequence[str], earlier: Sequence[str]) -> int:
+        for index, (text, earlier_text) in enumerate(zip(prompt, earlier, strict=False)):
+            if text != earlier_text:
+                prefix = find_common_prefix(text, earlier_text)
+                return sum(map(self._count, prompt[:index])) + self._count(prefix)
+        return sum(map(self._count, prompt[: len(earlier)]))
 
 
-def common_prefix(one: str, other: str) -> str:
-    low, high = 0, min(len(one), len(other))  # one[:low] == other[:low] always holds
+def find_common_prefix(one: str, other: str) -> str:
+    low = 0  # one[:low] == other[:low] always holds
+    high = min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)

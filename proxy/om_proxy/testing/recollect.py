@@ -36,41 +36,49 @@ _STOP_WORDS = frozenset(
 @dataclass(frozen=True, slots=True)
 class Statement:
     text: str
-    date: str | None  # of the `Date:` heading it stands under, in an observation block
+    date: str | None  # of the `Date:` heading above it, in an observation block
 
 
-def find_answer(question: str, shown: Sequence[str]) -> Statement | None:
-    """Find the statement of `shown` that answers the question; None: nothing does."""
-    asked = frozenset(content_words(question))
-    candidates = [(s, asked.intersection(content_words(s.text))) for s in split_statements(shown)]
-    rarity = Counter(word for _, shared in candidates for word in shared)
-    names = asked.intersection(content_words(" ".join(_NAME.findall(question))))
-    fit = [
-        (s, shared)
-        for s, shared in candidates
-        if shared >= names and len(shared) >= max(1, MIN_SHARED_WORDS_SHARE * len(asked))
+def find_answer(question: str, texts: Sequence[str]) -> Statement | None:
+    """Find the statement in `texts` that answers the question. Return None if there is none."""
+    question_words = frozenset(list_content_words(question))
+    names = question_words.intersection(list_content_words(" ".join(_NAME.findall(question))))
+    min_shared_words = max(1, MIN_SHARED_WORDS_SHARE * len(question_words))
+    candidates = [
+        (statement, question_words.intersection(list_content_words(statement.text)))
+        for statement in split_statements(texts)
     ]
+    occurrences = Counter(word for _, shared_words in candidates for word in shared_words)
+    fitting = [
+        (statement, shared_words)
+        for statement, shared_words in candidates
+        if shared_words >= names and len(shared_words) >= min_shared_words
+    ]
+
+    def score(candidate: tuple[Statement, frozenset[str]]) -> float:
+        return sum(1 / occurrences[word] for word in candidate[1])
+
     # the first of equal statements wins: it is the source, the others repeat it
-    best = max(fit, key=lambda pair: sum(1 / rarity[word] for word in pair[1]), default=None)
+    best = max(fitting, key=score, default=None)
     return best[0] if best else None
 
 
-def split_statements(shown: Iterable[str]) -> Iterator[Statement]:
-    """Split texts into sentences and bullet lines, without the questions."""
-    for text in shown:
+def split_statements(texts: Iterable[str]) -> Iterator[Statement]:
+    """Yield the sentences and bullet lines of the texts, without the questions."""
+    for text in texts:
         date = None
         for line in text.splitlines():
             heading = _HEADING.match(line)
             date = heading[1] if heading else date
             if "🟡" in line:
                 continue
-            bare = _SPEAKER.sub("", _BULLET.sub("", line)).strip()
-            for sentence in _SENTENCE_END.split(bare):
+            statement_text = _SPEAKER.sub("", _BULLET.sub("", line)).strip()
+            for sentence in _SENTENCE_END.split(statement_text):
                 if sentence and not sentence.endswith("?"):
                     yield Statement(sentence, date)
 
 
-def content_words(text: str) -> Iterator[str]:
+def list_content_words(text: str) -> Iterator[str]:
     """Yield the words that carry meaning, in lower case and without a plural's "s"."""
     for word in _WORD.findall(text.lower()):
         if word not in _STOP_WORDS and (len(word) > 2 or word[0].isdigit()):

@@ -2,15 +2,16 @@
 rules.
 
 Models:
-- `scripted-actor` says the script's next line. The newest message of the prompt is the key to it:
-  the text of a user's message, or the `tool_call_id` of a tool's result. Without a line for it, the
-  model answers a question from the prompt alone (testing/recollect.py), or notes the message.
+- `scripted-actor` says the script's next line. The newest message of the prompt is the line's key:
+  the text of a user's message, or the `tool_call_id` of a tool's result. If the script has no such
+  line, the model answers a question from the prompt alone (testing/recollect.py), or notes the
+  message.
 - `scripted-observer` and `scripted-reflector` write and shorten observations by rule
   (testing/notes.py).
 - any other name is an actor too.
 
-`usage` is counted, not invented: the tokens of the prompt, and cached tokens by comparing it with
-earlier prompts.
+`usage` is counted: the tokens of the prompt, and cached tokens by comparing the prompt with earlier
+prompts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ACTOR = "scripted-actor"
 OBSERVER = "scripted-observer"
 REFLECTOR = "scripted-reflector"
 UNKNOWN_ANSWER = "I don't know: nothing I have been shown says that."
-STREAMED_DELTA_CHARS = 24  # characters of a streamed delta
+STREAMED_DELTA_CHARS = 24
 
 Message = Mapping[str, Any]
 
@@ -54,8 +55,8 @@ class RecordedRequest:
 
 
 class ScriptedServer:
-    """The server. `requests` holds the requests it got, in order; `faults.switch(…)` changes its
-    faults at any time."""
+    """The scripted model server, an ASGI application. `requests` holds the requests that it got, in
+    order. `faults.switch(…)` changes its faults at any time."""
 
     def __init__(
         self,
@@ -84,11 +85,11 @@ class ScriptedServer:
 
     def requests_to(self, model: str) -> list[RecordedRequest]:
         """Return the requests that one model got."""
-        return [seen for seen in self.requests if seen.model == model]
+        return [request for request in self.requests if request.model == model]
 
     def count_prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Count the tokens of these messages in a prompt."""
-        return sum(self._count(_write_json(m)) for m in messages)
+        return sum(self._count(_write_json(message)) for message in messages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,11 +98,11 @@ class ScriptedServer:
         if path == "/models" and scope["method"] == "GET":
             await asgi.send_json(send, 200, _list_models())
         elif path == "/chat/completions" and scope["method"] == "POST":
-            await self._chat(scope, receive, send)
+            await self._answer_chat(scope, receive, send)
         else:
             await asgi.send_json(send, 404, _error_body("no such route", "not_found"))
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await asgi.read_body(receive)
         try:
             request = orjson.loads(body)
@@ -120,13 +121,13 @@ class ScriptedServer:
         self.requests.append(
             RecordedRequest(body, model, messages, *usage, answer, tuple(scope["headers"]))
         )
-        if not await self.act_out_fault(receive, send, fault, model, usage[0]):
-            cut = fault is not None and fault.kind == "cut"
-            await (
-                self._stream(send, request, answer, usage, cut=cut)
-                if request.get("stream")
-                else asgi.send_json(send, 200, self._build_completion(model, answer, usage))
-            )
+        if await self.act_out_fault(receive, send, fault, model, usage[0]):
+            return
+        if request.get("stream"):
+            is_cut = fault is not None and fault.kind == "cut"
+            await self._stream(send, request, answer, usage, is_cut=is_cut)
+        else:
+            await asgi.send_json(send, 200, self._build_completion(model, answer, usage))
 
     async def act_out_fault(
         self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
@@ -208,16 +209,16 @@ class ScriptedServer:
         answer: Message,
         usage: tuple[int, int, int],
         *,
-        cut: bool,
+        is_cut: bool,
     ) -> None:
         head = self._build_head(str(request.get("model", ACTOR)), "chat.completion.chunk")
         await asgi.start_response(send, 200, b"text/event-stream")
-        pieces = list(split_into_deltas(answer))
-        for delta in pieces[: len(pieces) // 2] if cut else pieces:
+        deltas = list(split_into_deltas(answer))
+        for delta in deltas[: len(deltas) // 2] if is_cut else deltas:
             await asgi.send_event(
                 send, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             )
-        if cut:
+        if is_cut:
             return  # a body without its end: the server closes the connection
         await asgi.send_event(
             send,
@@ -232,26 +233,26 @@ class ScriptedServer:
 
 
 def cue(message: Message) -> str:
-    """Return a script's key for this message: a result's call id, else the message's text."""
-    return (
-        str(message["tool_call_id"])
-        if message.get("role") == "tool"
-        else message_text(message).strip()
-    )
+    """Return the script's key for this message: the call id of a tool's result, else the text."""
+    if message.get("role") == "tool":
+        return str(message["tool_call_id"])
+    return message_text(message).strip()
 
 
 def improvise(messages: Sequence[Message]) -> str:
-    """Answer a message that is not in the script: a question from the prompt alone; anything else
-    is noted."""
+    """Answer a message that is not in the script: answer a question from the prompt alone, and note
+    anything else."""
     text = message_text(messages[-1]).strip() if messages else ""
-    questions = [s for s in notes.split_sentences(text) if s.endswith("?")]
+    sentences = notes.split_sentences(text)
+    questions = [sentence for sentence in sentences if sentence.endswith("?")]
     if not questions:
         return f"Noted: {notes.clip(text, 80)}"
-    found = recollect.find_answer(questions[-1], [message_text(m) for m in messages[:-1]])
-    if found is None:
+    earlier_texts = [message_text(message) for message in messages[:-1]]
+    statement = recollect.find_answer(questions[-1], earlier_texts)
+    if statement is None:
         return UNKNOWN_ANSWER
-    when = f"On {found.date} you said" if found.date else "You said"
-    return f"{when}: {found.text}"
+    when = f"On {statement.date} you said" if statement.date else "You said"
+    return f"{when}: {statement.text}"
 
 
 def message_text(message: Message) -> str:
@@ -263,18 +264,16 @@ def message_text(message: Message) -> str:
 
 
 def split_into_deltas(answer: Message) -> Iterator[dict[str, Any]]:
-    """Split the answer as a stream brings it: role, text, then each tool call's name and its
-    arguments."""
+    """Yield the deltas of a streamed answer: role, text, then the name and the arguments of each
+    tool call."""
     yield {"role": "assistant", "content": "" if answer.get("content") else None}
     for piece in _split_text(answer.get("content") or ""):
         yield {"content": piece}
     for index, call in enumerate(answer.get("tool_calls") or ()):
         function = call["function"]
-        named = {"name": function["name"], "arguments": ""}
+        head = {"name": function["name"], "arguments": ""}
         yield {
-            "tool_calls": [
-                {"index": index, "id": call["id"], "type": "function", "function": named}
-            ]
+            "tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": head}]
         }
         for piece in _split_text(function["arguments"]):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
@@ -303,14 +302,14 @@ def _write_tools(request: Message) -> list[str]:
 
 def _cache_counts(count: Callable[[str], int]) -> Callable[[str], int]:
     """Cache the count of each text: a client sends the same messages again and again."""
-    known: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
-    def counted(text: str) -> int:
-        if text not in known:
-            known[text] = count(text)
-        return known[text]
+    def count_cached(text: str) -> int:
+        if text not in counts:
+            counts[text] = count(text)
+        return counts[text]
 
-    return counted
+    return count_cached
 
 
 def _usage_object(usage: tuple[int, int, int]) -> dict[str, Any]:
@@ -324,11 +323,9 @@ def _usage_object(usage: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _list_models() -> dict[str, Any]:
-    owned = {"object": "model", "created": 0, "owned_by": "scripted"}
-    return {
-        "object": "list",
-        "data": [{"id": name, **owned} for name in (ACTOR, OBSERVER, REFLECTOR)],
-    }
+    fields = {"object": "model", "created": 0, "owned_by": "scripted"}
+    models = [{"id": name, **fields} for name in (ACTOR, OBSERVER, REFLECTOR)]
+    return {"object": "list", "data": models}
 
 
 def _error_body(message: str, code: str) -> dict[str, Any]:
