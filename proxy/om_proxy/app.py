@@ -45,7 +45,7 @@ from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.write_probe import WriteProbe
 from om_proxy.telemetry.fact_lines import FactLines
-from om_proxy.telemetry.logs import report_start_failure, get_thread_label
+from om_proxy.telemetry.logs import get_thread_label, report_start_failure
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.agents.clipping import clip_middle, fair_share
+from om_proxy.agents.clipping import clip_middle, compute_fair_share
 from tests.agents.scripted_llm import words
 
 
@@ -42,13 +42,13 @@ def test_what_fits_stays_whole(most: int | None) -> None:
 )
 def test_fair_share(sizes: list[int], budget: int, share: int | None) -> None:
     """The longest texts are cut first, all to the same length."""
-    assert fair_share(sizes, budget) == share
+    assert compute_fair_share(sizes, budget) == share
 
 
 @given(st.lists(st.integers(0, 1_000)), st.integers(0, 5_000))
 def test_shares_fit(sizes: list[int], budget: int) -> None:
     """Capped sizes fit the budget, and no cap is smaller than it must be."""
-    share = fair_share(sizes, budget)
+    share = compute_fair_share(sizes, budget)
     if share is None:
         assert sum(sizes) <= budget
     else:

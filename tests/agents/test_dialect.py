@@ -23,7 +23,7 @@ NO_IMAGES = "No endpoints found that support image input"
 def test_body() -> None:
     """Text and images are content parts, text alone is one string; a setting is written only if it
     is set."""
-    assert Dialect().body("m", PROMPT) == {
+    assert Dialect().write_body("m", PROMPT) == {
         "model": "m",
         "messages": [
             {"role": "system", "content": "be exact"},
@@ -39,7 +39,7 @@ def test_body() -> None:
         "temperature": 0.3,
         "max_tokens": 1_000,
     }
-    bare = Dialect().body("m", Prompt("s", ("one", "two")))
+    bare = Dialect().write_body("m", Prompt("s", ("one", "two")))
     assert bare["messages"][1]["content"] == "one\n\ntwo"
     assert set(bare) == {"model", "messages"}
 
@@ -96,7 +96,7 @@ def test_nothing_is_adapted_twice() -> None:
 def test_adapted_bodies() -> None:
     """A left-out parameter is not in the body; without images, their placeholders stay in the
     text."""
-    body = Dialect(limit_name=None, temperature=False, images=False).body("m", PROMPT)
+    body = Dialect(limit_name=None, temperature=False, images=False).write_body("m", PROMPT)
     assert set(body) == {"model", "messages"}
     assert body["messages"][1]["content"] == "look\n\nand say"
 
@@ -128,8 +128,8 @@ def test_images_by_their_addresses(url: str, shown: bool) -> None:
     """If addresses may not be sent, a note replaces each image that is not inline; otherwise it is
     sent as it came."""
     prompt = Prompt("s", ("Image #1:", Image(url), "and say"))
-    content = Dialect(addresses=False).body("m", prompt)["messages"][1]["content"]
-    as_it_came = Dialect().body("m", prompt)["messages"][1]["content"]
+    content = Dialect(addresses=False).write_body("m", prompt)["messages"][1]["content"]
+    as_it_came = Dialect().write_body("m", prompt)["messages"][1]["content"]
     assert as_it_came[1] == {"type": "image_url", "image_url": {"url": url}}
     assert content == (as_it_came if shown else f"Image #1:\n\n{IMAGE_NOT_SHOWN}\n\nand say")
 
@@ -140,5 +140,5 @@ def test_an_image_with_parameters_without_end(parameter: str) -> None:
     character."""
     image = Image("data:image/png" + parameter * 100_000)
     assert measure_peak_bytes(
-        lambda: Dialect(addresses=False).body("m", Prompt("s", (image,)))
+        lambda: Dialect(addresses=False).write_body("m", Prompt("s", (image,)))
     ) < len(image.url)

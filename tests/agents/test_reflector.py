@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from om_proxy.agents import wording
 from om_proxy.agents.dialect import Dialect
 from om_proxy.agents.llm import Answer, Target
-from om_proxy.agents.reflector import Reflected, Reflector, requested_tokens
+from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
 from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
 from om_proxy.memory.notes.cut_off import Finish
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
@@ -77,7 +77,7 @@ async def test_guidance_rises() -> None:
         wording.write_guidance(
             level,
             source_tokens=100,
-            most_tokens=most,
+            max_tokens=most,
             earlier="too-long" if level != "none" else None,
         )
         for level, most in zip(levels, (36, 34, 28), strict=True)
@@ -177,7 +177,7 @@ async def test_tries_share_all_but_their_guidance() -> None:
     """All tries have the same system prompt and notes, byte for byte, so that a second try reads
     them from the model's prompt cache."""
     _, llm = await reflect(sized(90), "", sized(60), WHOLE)
-    first, *others = [Dialect().body("a", prompt)["messages"] for _, prompt in llm.asked]
+    first, *others = [Dialect().write_body("a", prompt)["messages"] for _, prompt in llm.asked]
     notes_end = first[1]["content"].index("</previous-observations>") + len(
         "</previous-observations>\n\n"
     )
@@ -192,14 +192,14 @@ async def test_tries_share_all_but_their_guidance() -> None:
 def test_no_level_asks_for_more_than_is_accepted(source: int, share: float) -> None:
     """An answer of the requested size is always accepted; a higher level never requests more."""
     accept_below = max(2, int(source * share))
-    sizes = [requested_tokens(level, source, accept_below) for level in wording.LEVELS]
+    sizes = [compute_requested_tokens(level, source, accept_below) for level in wording.LEVELS]
     assert all(1 <= size < accept_below for size in sizes)
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_a_background_reflection_asks_for_its_shares() -> None:
     """With a target of three quarters, the levels request 0.65, 0.55, 0.4 and 0.25 of the notes."""
-    assert [requested_tokens(level, 20_000, 15_001) for level in wording.LEVELS] == [
+    assert [compute_requested_tokens(level, 20_000, 15_001) for level in wording.LEVELS] == [
         13_000,
         11_000,
         8_000,

@@ -151,7 +151,7 @@ def test_title_only_when_asked() -> None:
 def test_levels_differ() -> None:
     """Each level has its own guidance, with both sizes."""
     told = [
-        wording.write_guidance(level, source_tokens=21_000, most_tokens=13_000)
+        wording.write_guidance(level, source_tokens=21_000, max_tokens=13_000)
         for level in wording.LEVELS
     ]
     assert len(set(told)) == 4
@@ -162,7 +162,7 @@ def test_levels_differ() -> None:
 @pytest.mark.parametrize("earlier", [None, *wording.EARLIER_FAULTS])
 def test_only_what_was_too_long_is_called_so(earlier: wording.EarlierFault | None) -> None:
     """A model is told the fault of its earlier answer, and no other."""
-    text = wording.write_guidance("gentle", source_tokens=100, most_tokens=55, earlier=earlier)
+    text = wording.write_guidance("gentle", source_tokens=100, max_tokens=55, earlier=earlier)
     assert ("too long" in text) is (earlier == "too-long")
     assert ("cut off" in text) is (earlier == "cut-off")
     assert ("not in the format" in text) is (earlier == "unusable")
@@ -171,7 +171,7 @@ def test_only_what_was_too_long_is_called_so(earlier: wording.EarlierFault | Non
 def test_strong_keeps_what_the_assistant_told() -> None:
     """The strong level drops what is minor or closed, but not the assistant's words or the only
     line about a subject."""
-    text = wording.write_guidance("strong", source_tokens=100, most_tokens=40)
+    text = wording.write_guidance("strong", source_tokens=100, max_tokens=40)
     assert "drop 🟢, but for one that is the only line" in text
     assert "drop 🟡 whose matter is closed; what the assistant advised" in text
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from om_proxy.agents.reflector import requested_tokens
+from om_proxy.agents.reflector import compute_requested_tokens
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Reflect, RequestState, Swap
 from om_proxy.memory.lifecycle.thresholds import Limits
@@ -34,7 +34,7 @@ def write_as_accepted(source: int, accept_below: int) -> int:
 
 def write_as_asked(source: int, accept_below: int) -> int:
     """A reflection of the size the prompt names."""
-    return requested_tokens("none", source, accept_below)
+    return compute_requested_tokens("none", source, accept_below)
 
 
 @dataclass(slots=True)

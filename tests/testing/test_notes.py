@@ -20,6 +20,6 @@ def count_words(text: str) -> int:
 def test_a_reflection_keeps_to_the_size_it_is_asked_for() -> None:
     """A reflection is no longer than requested. Otherwise each reflection of the demo would cost
     four calls."""
-    guidance = wording.write_guidance("strong", source_tokens=count_words(NOTES), most_tokens=60)
+    guidance = wording.write_guidance("strong", source_tokens=count_words(NOTES), max_tokens=60)
     assert count_words(reflect(f"{NOTES}\n\n{guidance}", count_words)) <= 60 + TAGS
     assert count_words(reflect(NOTES, count_words)) > 60 + TAGS

@@ -31,31 +31,29 @@ _string = msgspec.json.Decoder(str)
 
 
 def render_arguments(arguments: str) -> str:
-    """Render the arguments; none are an empty text. Never raises: invalid JSON stays as it is."""
+    """Render the arguments. Return an empty text if there are none, and invalid JSON as it is."""
     try:
         fields = _object.decode(arguments)
         return "\n".join(_render_fields(fields, 0))
-    except (
-        ValueError,
-        RecursionError,
-    ):  # no object, no JSON at all, a lone surrogate, or levels without end
+    # no object, no JSON at all, a lone surrogate, or too many levels
+    except (ValueError, RecursionError):
         return arguments
 
 
 def _render_fields(fields: dict[str, Raw], level: int) -> Iterator[str]:
     for key, value in fields.items():
         name = " ".join(key.split())
-        first, *more = _render_value(bytes(value).strip(), level)
-        if more:
-            yield f"{name}:"
-            yield from (f"  {line}" for line in (first, *more))
+        lines = _render_value(bytes(value).strip(), level)
+        if len(lines) == 1:
+            yield f"{name}: {lines[0]}"
         else:
-            yield f"{name}: {first}"
+            yield f"{name}:"
+            yield from (f"  {line}" for line in lines)
 
 
 def _render_value(value: bytes, level: int) -> list[str]:
-    """Return the value's lines, at least one. Only a value with a line end is written out; any other
-    is shorter as JSON."""
+    """Return the value's lines, at least one. Only a value with a line end is written out: any
+    other value is shorter as JSON."""
     if value.startswith(b'"'):
         text = _string.decode(value)
         return text.splitlines() if text.strip() else [value.decode()]
@@ -71,6 +69,6 @@ def _render_value(value: bytes, level: int) -> list[str]:
 
 
 def _render_item(item: bytes, level: int) -> Iterator[str]:
-    first, *more = _render_value(item, level)
-    yield f"- {first}"
-    yield from (f"  {line}" for line in more)
+    first_line, *other_lines = _render_value(item, level)
+    yield f"- {first_line}"
+    yield from (f"  {line}" for line in other_lines)

@@ -14,8 +14,10 @@ from om_proxy.memory.notes.cut_off import Finish, read_finish
 
 
 def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
-    """Read the first choice of a completion's JSON. Raises ModelBusy for another body (a gateway's
-    page, half a body), and the error that some routers wrap in a 200."""
+    """Read the first choice of a completion's JSON.
+
+    Raises BrokenAnswer for half a body, ModelBusy for another body (a gateway's page), and the
+    error that some routers wrap in a 200."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -23,8 +25,8 @@ def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float)
         if body.lstrip().startswith(b"{"):
             raise BrokenAnswer("the memory model's answer broke off") from exc
         raise ModelBusy("the memory model's server answered something that is no JSON") from exc
-    completion = _mapping(parsed)
-    if error := _mapping(completion.get("error")):
+    completion = _read_mapping(parsed)
+    if error := _read_mapping(completion.get("error")):
         code = error.get("code")
         status = code if isinstance(code, int) and 400 <= code < 600 else 502
         raise build_model_error(
@@ -38,44 +40,47 @@ def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         raise ModelBusy("the memory model's server answered without a choice")
-    choice = _mapping(choices[0])
-    message = _mapping(choice.get("message"))
-    usage = _mapping(completion.get("usage"))
-    details = _mapping(usage.get("prompt_tokens_details"))
-    named = completion.get("model")
+    choice = _read_mapping(choices[0])
+    message = _read_mapping(choice.get("message"))
+    usage = _read_mapping(completion.get("usage"))
+    details = _read_mapping(usage.get("prompt_tokens_details"))
+    reported_model = completion.get("model")
     return Answer(
         text=_join_texts(message.get("content")) or _join_texts(message.get("refusal")),
-        model=named if isinstance(named, str) and named else model,
-        input_tokens=_token_count(usage.get("prompt_tokens")),
-        output_tokens=_token_count(usage.get("completion_tokens")),
-        cached_tokens=_token_count(
+        model=reported_model if reported_model and isinstance(reported_model, str) else model,
+        input_tokens=_read_token_count(usage.get("prompt_tokens")),
+        output_tokens=_read_token_count(usage.get("completion_tokens")),
+        # DeepSeek reports prompt_cache_hit_tokens
+        cached_tokens=_read_token_count(
             details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
-        ),  # the latter: DeepSeek
+        ),
         finish=_read_finish(choice),
     )
 
 
 def _read_finish(choice: Mapping[str, Any]) -> Finish:
-    """Read how the choice ended. litellm calls every unknown word `stop`, and keeps the word itself
-    beside it."""
+    """Read how the choice ended. litellm reports every unknown word as `stop`, and keeps the word
+    itself in another field."""
     reported = choice.get("finish_reason")
-    native = _mapping(choice.get("provider_specific_fields")).get("native_finish_reason")
+    native = _read_mapping(choice.get("provider_specific_fields")).get("native_finish_reason")
     if native and read_finish(reported) == "stop":
         return read_finish(native)
     return read_finish(reported)
 
 
 def _join_texts(content: Any) -> str:
-    """Return a string content, or the joined texts of its parts; parts have no parts."""
+    """Return a string content, or the joined texts of its parts. Parts have no parts."""
     texts = (
-        [_mapping(part).get("text") for part in content] if isinstance(content, list) else [content]
+        [_read_mapping(part).get("text") for part in content]
+        if isinstance(content, list)
+        else [content]
     )
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _token_count(value: Any) -> int:
+def _read_token_count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _read_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -82,18 +82,18 @@ _MODEL_FAMILIES = (  # names that litellm knows without their provider's prefix
 
 
 def read_provider(model: str) -> str | None:
-    """Read the provider from a model's name; None: it names none."""
+    """Read the provider from a model's name. Return None if the name holds none."""
     if model == "default":
         return "gemini"
-    prefix, slash, rest = model.partition("/")
-    if slash and rest:
+    prefix, _, own_name = model.partition("/")
+    if own_name:
         return prefix
     return next((provider for pattern, provider in _MODEL_FAMILIES if pattern.match(model)), None)
 
 
 def find_key(model: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:
-    """Find the key in the provider's variable, for the provider's own address only; None: there is
-    none."""
+    """Find the key in the provider's variable, for the provider's own address only. Return None if
+    there is none."""
     provider = read_provider(model) or ""
     if base_url is not None and not is_provider_host(provider, base_url):
         return None
@@ -103,8 +103,8 @@ def find_key(model: str, base_url: str | None, environ: Mapping[str, str]) -> st
 
 
 def is_provider_host(provider: str, base_url: str) -> bool:
-    """Whether an address is one of the provider's own. Only over https: a key does not travel in
-    the clear."""
+    """Return whether an address is one of the provider's own. It must be https: a key does not
+    travel in the clear."""
     parts = urlsplit(base_url)
     host = parts.hostname or ""
     return parts.scheme == "https" and any(
@@ -115,21 +115,19 @@ def is_provider_host(provider: str, base_url: str) -> bool:
 def list_missing_variables(
     model: str, base_url: str | None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """List the variables of which none is set, for a model without its own key; empty: nothing is
-    known to be missing."""
+    """List the variables of which none is set, for a model without its own key. Return an empty
+    list if nothing is known to be missing."""
     provider = read_provider(model) or ""
-    own = base_url is None or is_provider_host(provider, base_url)
-    names = KEY_VARIABLES.get(provider, ()) if own else ()
+    is_own_address = base_url is None or is_provider_host(provider, base_url)
+    names = KEY_VARIABLES.get(provider, ()) if is_own_address else ()
     return () if any(environ.get(name) for name in names) else names
 
 
 def reveal_secret(secret: Any) -> str | None:
-    """Return the text of a setting's secret; None for an empty one."""
-    return (
-        (secret if isinstance(secret, str) else secret.get_secret_value()) or None
-        if secret
-        else None
-    )
+    """Return the text of a setting's secret, or None for an empty one."""
+    if not secret:
+        return None
+    return (secret if isinstance(secret, str) else secret.get_secret_value()) or None
 
 
 class ListedModel(NamedTuple):
@@ -150,8 +148,12 @@ def list_models(choice: Any) -> Iterator[ListedModel]:
             for item in choice["up_to"].values():
                 yield from list_models(item)
         else:
-            own = choice.get("api_base"), bool(choice.get("api_key")), choice.get("max_retries")
-            yield ListedModel(str(choice["model"]), *own)
+            yield ListedModel(
+                name=str(choice["model"]),
+                base=choice.get("api_base"),
+                has_key=bool(choice.get("api_key")),
+                max_retries=choice.get("max_retries"),
+            )
     else:
         for item in choice:
             yield from list_models(item)

@@ -2,10 +2,11 @@
 
 Servers agree on the messages and differ in the rest. A call adapts each of these once:
 
-- the limit of output tokens has two names (`max_tokens`, and `max_completion_tokens` for OpenAI's
-  newer models): refused as unknown it is renamed, refused as too large, or again, it is left out;
-- a temperature that is refused is left out;
-- images that are refused are left out: their numbered places stay in the text.
+- The limit of output tokens has two names: `max_tokens`, and `max_completion_tokens` for OpenAI's
+  newer models. A limit that is refused as unknown is renamed. A limit that is refused as too large,
+  or for the second time, is left out.
+- A temperature that is refused is left out.
+- Images that are refused are left out. Their numbered placeholders stay in the text.
 
 An image's address is sent only to a server that the proxy itself asks; see `addresses`.
 """
@@ -38,9 +39,9 @@ IMAGE_NOT_SHOWN = "[not shown: only its address was given]"
 class Dialect:
     """The form of requests that one model of one server takes, learnt from its refusals.
 
-    `addresses`: whether an image may be sent as an address that the server fetches. False where a
-    library in between would fetch it itself: then only inline images are shown, and a note stands
-    for the others.
+    `addresses`: whether an image may be sent as an address that the server fetches. It is False if
+    a library in between would fetch the image itself: only inline images are shown then, and a note
+    replaces the others.
     """
 
     limit_name: str | None = OLD_LIMIT_NAME  # of the output limit; None: the model takes none
@@ -51,15 +52,12 @@ class Dialect:
 
     @classmethod
     def of(cls, base_url: str) -> Dialect:
-        """Begin with the new limit name for OpenAI, whose models all take it; its imitators take at
-        least the old one."""
-        return cls(
-            limit_name=NEW_LIMIT_NAME
-            if base_url.startswith("https://api.openai.com/")
-            else OLD_LIMIT_NAME
-        )
+        """Return the dialect to begin with: the new limit name for OpenAI, whose models all take it,
+        and the old one for its imitators."""
+        is_openai = base_url.startswith("https://api.openai.com/")
+        return cls(limit_name=NEW_LIMIT_NAME if is_openai else OLD_LIMIT_NAME)
 
-    def body(self, model: str, prompt: Prompt) -> dict[str, Any]:
+    def write_body(self, model: str, prompt: Prompt) -> dict[str, Any]:
         body: dict[str, Any] = {"model": model, "messages": self._write_messages(prompt)}
         if self.temperature and prompt.temperature is not None:
             body["temperature"] = prompt.temperature
@@ -68,39 +66,34 @@ class Dialect:
         return body
 
     def adapted_to(self, prompt: Prompt, error_text: str) -> Dialect | None:
-        """Return the dialect to try after this refusal; None: nothing that it names can be left
-        out."""
-        if self.limit_name and prompt.max_output_tokens and _LIMIT_REFUSAL.search(error_text):
-            return self._without_limit(error_text)
-        if (
-            self.temperature
-            and prompt.temperature is not None
-            and "temperature" in error_text.lower()
-        ):
+        """Return the dialect to try after this refusal. Return None if the refusal names nothing
+        that can be left out."""
+        sends_limit = self.limit_name is not None and bool(prompt.max_output_tokens)
+        if sends_limit and _LIMIT_REFUSAL.search(error_text):
+            return self._adapt_limit(error_text)
+        sends_temperature = self.temperature and prompt.temperature is not None
+        if sends_temperature and "temperature" in error_text.lower():
             return replace(self, temperature=False)
-        if self.images and _has_images(prompt) and _IMAGE_REFUSAL.search(error_text):
+        sends_images = self.images and _has_images(prompt)
+        if sends_images and _IMAGE_REFUSAL.search(error_text):
             return replace(self, images=False)
         return None
 
-    def _without_limit(self, error_text: str) -> Dialect:
+    def _adapt_limit(self, error_text: str) -> Dialect:
+        """Leave the limit out if it is too large or was refused before, else rename it."""
         if self.is_limit_renamed or _LIMIT_TOO_LARGE.search(error_text):
             return replace(self, limit_name=None)
-        return replace(
-            self,
-            limit_name=NEW_LIMIT_NAME if self.limit_name == OLD_LIMIT_NAME else OLD_LIMIT_NAME,
-            is_limit_renamed=True,
-        )
+        other_name = NEW_LIMIT_NAME if self.limit_name == OLD_LIMIT_NAME else OLD_LIMIT_NAME
+        return replace(self, limit_name=other_name, is_limit_renamed=True)
 
     def _write_messages(self, prompt: Prompt) -> list[dict[str, Any]]:
-        """Write the messages. Text alone is a string: servers without content parts take that too."""
+        """Write the messages. Text alone is written as a string, which servers without content parts
+        take too."""
         user = prompt.user if self.addresses else map(_replace_address, prompt.user)
         parts = [part for part in user if self.images or isinstance(part, str)]
         texts = [part for part in parts if isinstance(part, str)]
-        content = (
-            "\n\n".join(texts)
-            if len(texts) == len(parts)
-            else [_write_part(part) for part in parts]
-        )
+        is_text_only = len(texts) == len(parts)
+        content = "\n\n".join(texts) if is_text_only else [_write_part(part) for part in parts]
         return [{"role": "system", "content": prompt.system}, {"role": "user", "content": content}]
 
 
@@ -115,8 +108,8 @@ def _replace_address(part: str | Image) -> str | Image:
 
 
 def _is_inline(url: str) -> bool:
-    """Whether an image is inline. Base64 has no colon, and every address has one; searching it costs
-    a fraction of checking every character of a large picture."""
+    """Return whether an image is inline. Base64 has no colon, and every address has one. Searching
+    for a colon costs a fraction of checking every character of a large picture."""
     head = _INLINE_IMAGE.match(url)
     return head is not None and url.find(":", head.end()) < 0
 

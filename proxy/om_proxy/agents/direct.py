@@ -30,8 +30,10 @@ MAX_LEARNT_DIALECTS = 256
 
 
 class Direct:
-    """`transport`: to the memory models' servers; another part closes it. `clock`: unix seconds, for
-    Retry-After dates."""
+    """The way to models on servers that speak OpenAI's chat completions.
+
+    `transport` leads to the memory models' servers; its owner closes it. `clock` returns unix
+    seconds, for Retry-After dates."""
 
     def __init__(
         self, transport: httpx.AsyncBaseTransport, *, clock: Callable[[], float] = time.time
@@ -43,31 +45,30 @@ class Direct:
         )
 
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
-        """Get one answer. After a refused parameter (dialect.py) the call adapts and remembers the
-        dialect; that is no retry of a failed call."""
+        """Ask for one answer. If a parameter is refused, adapt and remember the dialect (dialect.py)
+        and ask again. Such a call does not count as a retry."""
         if target.base_url is None:
             raise ModelError(f"no address for {target.model}", "set memory.api_base")
-        place = (target.base_url, target.model)
-        dialect = self._dialects.get(place) or Dialect.of(target.base_url)
+        dialect_key = (target.base_url, target.model)
+        dialect = self._dialects.get(dialect_key) or Dialect.of(target.base_url)
         for _ in range(MAX_ADAPTATIONS + 1):
-            status, headers, body = await self._post(target, dialect.body(target.model, prompt))
+            status, headers, body = await self._post(
+                target, dialect.write_body(target.model, prompt)
+            )
             if status == 200:
                 return read_answer(body, target.model, headers, self._clock())
             code, message = _read_error(body)
-            adapted = (
+            next_dialect = (
                 dialect.adapted_to(prompt, f"{code} {message}") if _is_refusal(status) else None
             )
-            if adapted is None:
+            if next_dialect is None:
                 break
-            dialect = adapted
-            self._remember(place, dialect)
+            dialect = next_dialect
+            # but not that images are refused: it may have been this one image
+            self._dialects.put(dialect_key, replace(dialect, images=True))
         raise build_model_error(
             status, code=code, message=message, headers=headers, now=self._clock()
         )
-
-    def _remember(self, place: tuple[str, str], dialect: Dialect) -> None:
-        """Remember the dialect, but not that images are refused: it may have been one image."""
-        self._dialects.put(place, replace(dialect, images=True))
 
     async def _post(
         self, target: Target, body: Mapping[str, Any]
@@ -76,7 +77,7 @@ class Direct:
         try:
             request = httpx.Request(
                 "POST",
-                _completions_url(target.base_url or ""),
+                _build_completions_url(target.base_url or ""),
                 headers=_build_headers(target),
                 content=orjson.dumps(body),
                 extensions={
@@ -89,8 +90,10 @@ class Direct:
                 },
             )
         except (httpx.InvalidURL, ValueError, TypeError) as exc:
-            said = f"the request could not be written ({type(exc).__name__})"
-            raise ModelError(said, "check memory.api_base and key") from exc
+            raise ModelError(
+                f"the request could not be written ({type(exc).__name__})",
+                "check memory.api_base and key",
+            ) from exc
         try:
             response = await self._transport.handle_async_request(request)
             try:
@@ -113,15 +116,15 @@ def _build_headers(target: Target) -> list[tuple[str, str]]:
     return [*target.headers, *key, *fixed]
 
 
-def _completions_url(base_url: str) -> httpx.URL:
-    """Append the endpoint's path to the base; a query in the base (Azure's api-version) stays."""
+def _build_completions_url(base_url: str) -> httpx.URL:
+    """Append the endpoint's path to the base. A query in the base (Azure's api-version) stays."""
     base = httpx.URL(base_url)
     return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
 
 
 async def _read_body(response: httpx.Response) -> bytes:
-    """Read the body. A connection that ends in a 200 answer means a cut-off answer, not a busy
-    server."""
+    """Read the body. If the connection ends within a 200 answer, the answer is cut off, and the
+    server is not busy."""
     try:
         return await _read_decompressed(response)
     except (httpx.HTTPError, httpx.StreamError) as exc:
@@ -131,8 +134,8 @@ async def _read_body(response: httpx.Response) -> bytes:
 
 
 async def _read_decompressed(response: httpx.Response) -> bytes:
-    """Read the body, decompressed if it came compressed all the same. httpx's own way has no bound,
-    and a compressed megabyte may hold many."""
+    """Read the body, and decompress it: some servers compress unasked. httpx decompresses without a
+    bound, and a compressed megabyte may hold many."""
     decode = create_decoder(response.headers.get("content-encoding", "").encode(), MAX_ANSWER_BYTES)
     if decode is None:
         raise ModelBusy("the memory model's server answered in a compression it was not asked for")
@@ -156,7 +159,7 @@ async def _read_decompressed(response: httpx.Response) -> bytes:
 
 
 def _is_refusal(status: int) -> bool:
-    """Whether the request itself may be at fault: some local servers answer 500 or 501 to an
+    """Return whether the request itself may be at fault. Some local servers answer 500 or 501 to an
     image."""
     return status in (400, 404, 415, 422, 500, 501)
 

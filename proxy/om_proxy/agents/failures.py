@@ -1,4 +1,4 @@
-"""Translate a memory model's refusal: try again, send less, or give up."""
+"""Translate a memory model's refusal into an error: try again, send less, or give up."""
 
 from __future__ import annotations
 
@@ -35,45 +35,45 @@ def build_model_error(
 def _choose_error(
     status: int, *, code: object, message: str, headers: Mapping[str, str], now: float
 ) -> ModelBusy | PromptTooLong | ModelError:
-    named = str(code) if isinstance(code, str | int) and _CODE.fullmatch(str(code)) else ""
-    said = f"the memory model's server answered {status} {named}".rstrip()
-    if status == 413 or (
-        400 <= status < 500
-        and status not in BUSY_STATUSES
-        and is_too_long_text(f"{named} {message[:MAX_ERROR_TEXT_CHARS]}")
-    ):
-        return PromptTooLong(f"{said}: the prompt is too long")
-    if named in QUOTA_CODES:
-        return ModelError(said, "see to the account's quota, or choose another memory.model")
-    if status in BUSY_STATUSES or status >= 500:
-        return ModelBusy(said, read_retry_after(headers, now))
+    has_clean_code = isinstance(code, str | int) and _CODE.fullmatch(str(code))
+    clean_code = str(code) if has_clean_code else ""
+    text = f"the memory model's server answered {status} {clean_code}".rstrip()
+    is_busy = status in BUSY_STATUSES or status >= 500
+    is_client_error = status >= 400 and not is_busy
+    server_text = f"{clean_code} {message[:MAX_ERROR_TEXT_CHARS]}"
+    if status == 413 or (is_client_error and is_too_long_text(server_text)):
+        return PromptTooLong(f"{text}: the prompt is too long")
+    if clean_code in QUOTA_CODES:
+        return ModelError(text, "see to the account's quota, or choose another memory.model")
+    if is_busy:
+        return ModelBusy(text, read_retry_after(headers, now))
     if status in (401, 403):
         return ModelError(
-            said, "check memory.api_key, or the credential the model is inherited with"
+            text, "check memory.api_key, or the credential the model is inherited with"
         )
     if status == 404:
-        return ModelError(said, "check memory.model and memory.api_base")
-    return ModelError(said)
+        return ModelError(text, "check memory.model and memory.api_base")
+    return ModelError(text)
 
 
 def read_error_text(error: Any) -> tuple[str | None, str]:
-    """Read code and message of an error's JSON, in any form; for matching only, never for showing.
-    Servers repeat prompts in errors, so only the beginning is read."""
+    """Read code and message of an error's JSON, in any form. They are for matching, never for
+    showing. Servers repeat prompts in errors, so only the beginning is read."""
     if isinstance(error, Mapping) and isinstance(error.get("message"), str):
-        code, param = error.get("code") or error.get("type"), error.get("param")
-        message = f"{param if isinstance(param, str) else ''} {error['message']}"[
-            :MAX_ERROR_TEXT_CHARS
-        ]
-        return str(code)[:MAX_ERROR_TEXT_CHARS] if isinstance(code, str | int) else None, message
+        code = error.get("code") or error.get("type")
+        code_text = str(code)[:MAX_ERROR_TEXT_CHARS] if isinstance(code, str | int) else None
+        param = error.get("param")
+        message = f"{param if isinstance(param, str) else ''} {error['message']}"
+        return code_text, message[:MAX_ERROR_TEXT_CHARS]
     try:
         return None, orjson.dumps(error)[:MAX_ERROR_TEXT_CHARS].decode("utf-8", "replace")
-    except orjson.JSONEncodeError:  # it reads more levels than it writes
+    except orjson.JSONEncodeError:  # orjson reads more levels than it writes
         return None, ""
 
 
 def read_retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds until the server wants to be asked again; None: it names none that can be
-    read."""
+    """Return the seconds until the server wants to be asked again, or None if it names none that can
+    be read."""
     milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -88,7 +88,7 @@ def read_retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _parse_number(value: str | None) -> float | None:
-    """Parse a finite number from 0 on."""
+    """Parse a finite number that is not negative."""
     try:
         number = float(value or "")
     except ValueError:

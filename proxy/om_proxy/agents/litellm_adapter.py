@@ -30,26 +30,23 @@ from om_proxy.agents.llm import Answer, Prompt, Target
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
 
 ANSWER_TIMEOUT_S = 600.0
-MAX_CAUSES = 10  # exceptions examined behind the one that litellm raises
+MAX_CAUSES = 10  # examined exceptions in the chain of causes
 
 _DEFAULT_ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
 _FIXED_ENVIRONMENT = {  # replaces the operator's own
-    # no image is downloaded: a second lock behind dialect.py's, where a release has it
+    # no image is downloaded; dialect.py prevents it too, but not every release has this variable
     "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",
     "JSON_LOGS": "",  # would write every uncaught exception with its text
     "LITELLM_LOG": "CRITICAL",  # a value that is no level ends the import
     "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD": "",  # would print each prompt and answer
 }
-_LOGGER_NAMES = (
-    "LiteLLM",
-    "LiteLLM Router",
-    "LiteLLM Proxy",
-    "litellm",
-)  # the others it makes are below these
+# litellm's other loggers are children of these
+_LOGGER_NAMES = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "litellm")
 
 
 class LiteLLM:
-    """Costs nothing until its first call. `close` ends its thread."""
+    """The way to models through litellm. It costs nothing until its first call. `close` ends its
+    thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -63,9 +60,10 @@ class LiteLLM:
         )
 
     def close(self) -> None:
-        """Cancel what is under way and end the thread; a later call starts it anew."""
+        """Cancel the calls under way and end the thread. A later call starts another thread."""
         with self._start_lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
         if loop and thread:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -86,8 +84,9 @@ class LiteLLM:
         try:
             response = await litellm.acompletion(**_build_arguments(target, prompt))
         except Exception as exc:  # any exception of a provider's client is translated here, once
-            failed = _find_missing_key(litellm, target, exc) or _translate_error(exc, self._clock())
-            raise failed from None  # its text may quote the prompt
+            missing_key = _find_missing_key(litellm, target, exc)
+            # from None: the exception's text may quote the prompt
+            raise missing_key or _translate_error(exc, self._clock()) from None
         return read_completion(response.model_dump(), target.model)
 
 
@@ -104,8 +103,8 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 @cache
 def _import_litellm() -> Any:
-    """Import litellm silenced: it fetches no price list, reads no .env, sends no telemetry, prints
-    no advertisement on errors and writes no logs."""
+    """Import litellm and silence it: it fetches no price list, reads no .env, sends no telemetry,
+    prints no advertisement on errors and writes no logs."""
     for name, value in _DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ.update(_FIXED_ENVIRONMENT)
@@ -133,14 +132,14 @@ def _silence_loggers() -> None:
 
 
 def _build_arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
-    given = {
+    server = {
         "api_base": target.base_url,
         "api_key": target.api_key,
         "extra_headers": dict(target.headers) or None,
     }
     return {
-        **Dialect(addresses=False).body(target.model, prompt),
-        **{name: value for name, value in given.items() if value is not None},
+        **Dialect(addresses=False).write_body(target.model, prompt),
+        **{name: value for name, value in server.items() if value is not None},
         "timeout": ANSWER_TIMEOUT_S,
         "num_retries": 0,
         "max_retries": 0,  # of the OpenAI client below it
@@ -148,28 +147,26 @@ def _build_arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
 
 
 def _find_missing_key(litellm: Any, target: Target, exc: Exception) -> ModelError | None:
-    """Find out whether a key is missing: litellm reports it in as many ways as it has providers, for
-    some as an unreachable server. Clouds (AWS_…, VERTEX…) find credentials elsewhere too."""
-    if (
-        target.api_key
-        or target.base_url
-        or target.headers
-        or getattr(exc, "status_code", 500) != 500
-    ):
+    """Return an error if the failed call had no key. litellm reports a missing key in a different
+    way for each provider, for some as an unreachable server. Clouds (AWS_…, VERTEX…) find
+    credentials in other ways too."""
+    if target.api_key or target.base_url or target.headers:
         return None
-    missing = litellm.validate_environment(model=target.model)["missing_keys"]
-    if not missing or any(name.startswith(("AWS_", "VERTEX")) for name in missing):
+    if getattr(exc, "status_code", 500) != 500:
+        return None
+    variables = litellm.validate_environment(model=target.model)["missing_keys"]
+    if not variables or any(name.startswith(("AWS_", "VERTEX")) for name in variables):
         return None
     return ModelError(
         "litellm has no key for the memory model",
-        f"set {' or '.join(missing)} where the proxy runs, or memory.api_key",
+        f"set {' or '.join(variables)} where the proxy runs, or memory.api_key",
     )
 
 
 def _translate_error(exc: Exception, now: float) -> ModelError:
-    """Translate by status if there is one; else it is a failed connection, or a fault that only the
-    operator can correct."""
-    if _is_broken_off(exc):
+    """Translate an exception by its status. Without a status, the connection failed, or there is a
+    fault that only the operator can correct."""
+    if _is_answer_cut(exc):
         return BrokenAnswer("the memory model's answer broke off")
     name = type(exc).__name__
     if name == "APIConnectionError":
@@ -177,15 +174,15 @@ def _translate_error(exc: Exception, now: float) -> ModelError:
     status = getattr(exc, "status_code", None)
     if not isinstance(status, int):
         return ModelError(f"litellm could not ask the model ({name})", "check memory.model")
-    too_long = "context_length_exceeded" if name == "ContextWindowExceededError" else None
+    code = "context_length_exceeded" if name == "ContextWindowExceededError" else name
     return build_model_error(
-        status, code=too_long or name, message=str(exc), headers=_read_headers(exc), now=now
+        status, code=code, message=str(exc), headers=_read_headers(exc), now=now
     )
 
 
-def _is_broken_off(exc: BaseException) -> bool:
-    """Whether the connection ended within an answer. litellm has many names for that; the causes
-    tell."""
+def _is_answer_cut(exc: BaseException) -> bool:
+    """Return whether the connection ended within an answer. litellm has many names for that, so the
+    causes of the exception are examined."""
     cause: BaseException | None = exc
     for _ in range(MAX_CAUSES):
         if cause is None:

@@ -1,4 +1,4 @@
-"""The question to a memory model, its answer, and the ways to reach it."""
+"""The prompt for a memory model, its answer, and the ways to reach a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question: a system message, then one user message of texts and images in order."""
+    """A system message, then one user message of texts and images in order."""
 
     system: str = field(repr=False)
     user: tuple[str | Image, ...] = field(repr=False)
@@ -29,8 +29,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's answer. `cached_tokens` are a part of `input_tokens`; all three are 0 where the server
-    reports no usage. `finish`: how the model ended it, as far as the server says."""
+    """A model's answer. `cached_tokens` are a part of `input_tokens`. All three figures are 0 if the
+    server reports no usage. `finish`: how the model ended the answer, as far as the server says."""
 
     text: str = field(repr=False)
     model: str
@@ -51,19 +51,19 @@ class Target:
     base_url: str | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_key: str | None = field(default=None, repr=False)
-    max_retries: int = 2  # while it is busy; retries.py caps all of a list together
+    max_retries: int = 2  # while the model is busy; retries.py limits the tries of a whole list
 
 
 class LLM(Protocol):
     """A way to ask a model once: `ModelCaller` retries."""
 
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
-        """Raises ModelBusy (worth another try), PromptTooLong or ModelError; their texts never quote
-        prompt or answer."""
+        """Return the model's answer. Raises ModelBusy (worth another try), PromptTooLong or
+        ModelError. Their texts never quote prompt or answer."""
 
 
 class Routed:
-    """Asks each target by its own way."""
+    """The way that asks each target by the target's own way."""
 
     def __init__(self, direct: LLM, litellm: LLM) -> None:
         self._ways: dict[Via, LLM] = {"direct": direct, "litellm": litellm}

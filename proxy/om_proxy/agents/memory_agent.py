@@ -1,5 +1,4 @@
-"""The base of observer and reflector: it asks models, counts tokens and knows a model's
-abilities."""
+"""The base of observer and reflector."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ from om_proxy.agents.retries import ModelCaller
 
 
 class MemoryAgent:
-    """`tokens` counts tokens. It runs in a thread: its first call loads ranks, and long texts take
-    time."""
+    """The part of an agent that asks models, counts tokens and knows a model's abilities.
+
+    `tokens` counts the tokens of a text. It runs in a thread: its first call loads ranks, and long
+    texts take time."""
 
     def __init__(
         self,

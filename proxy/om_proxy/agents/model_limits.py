@@ -1,5 +1,4 @@
-"""Fit a prompt to a model: its settings are clamped to the model's abilities
-(docs/spec/behaviour.md#models)."""
+"""Fit a prompt's settings to a model's abilities (docs/spec/behaviour.md#models)."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ def unknown_abilities(_model: str) -> Abilities:
 def clamp_prompt(
     system: str, user: tuple[str | Image, ...], settings: ModelSettings, abilities: Abilities
 ) -> Prompt:
-    """Leave out a temperature that the model refuses; limit the output to the model's own limit."""
+    """Return the prompt without a temperature that the model refuses, and with an output limit that
+    the model can reach."""
     limits = [limit for limit in (settings.max_output_tokens, abilities.max_output) if limit]
     return Prompt(
         system=system,
@@ -35,6 +35,6 @@ def clamp_prompt(
 
 
 def can_show_images(target: Target, abilities: Abilities) -> bool:
-    """Whether to show images. An unknown model that is asked directly is tried with them: direct.py
-    leaves them out after a refusal."""
+    """Return whether to show images. An unknown model that is asked directly is tried with images:
+    direct.py leaves them out after a refusal."""
     return target.via == "direct" if abilities.takes_images is None else abilities.takes_images

@@ -1,4 +1,4 @@
-"""The observer: turns messages into notes, through one usable answer of a model."""
+"""Turn messages into notes, by one usable answer of a model."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ _OBSERVATIONS_TAG = re.compile(r"<\s*observations?\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverTask:
-    """The messages to observe, and the notes and hints known already."""
+    """The messages to observe, and the notes and hints that the thread has already."""
 
     messages: tuple[Message, ...]
     previous: str = field(default="", repr=False)  # the log's text, cut to its budget
-    task: str | None = field(default=None, repr=False)  # the current task that stands
+    task: str | None = field(default=None, repr=False)  # the current task so far
     title: str | None = field(default=None, repr=False)
     undated_to: int = 0  # seq; as in Memory
-    # the beginning of the client's instructions, where they are at hand
+    # the beginning of the client's instructions, if they are at hand
     about_assistant: str = field(default="", repr=False)
     timezone: ZoneInfo = UTC  # of the user, as far as known
     instruction: str | None = field(default=None, repr=False)  # the operator's, beside the prompt
-    variant: str = field(
-        default="default", repr=False
-    )  # of the prompt; see wording.write_observer_prompt
+    # of the prompt; see wording.write_observer_prompt
+    variant: str = field(default="default", repr=False)
     want_title: bool = False
-    # only where the messages reach the newest one: otherwise it is stale when it is shown
+    # only if the messages reach the newest one: otherwise the suggestion is stale when it is shown
     # (docs/spec/behaviour.md#hints)
     want_suggestion: bool = False
     clip_tokens: int | None = None  # of the messages in the prompt; None: no limit
@@ -51,8 +50,9 @@ class ObserverTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Usable notes, and their cost, unusable answers included. A hint or title of None: the answer
-    left it out, or it was not wanted. An empty task: nothing is open any more."""
+    """Usable notes, and their cost, which includes unusable answers. If a hint or the title is None,
+    the answer left it out, or it was not wanted. An empty task means that nothing is open any
+    more."""
 
     text: str = field(repr=False)
     task: str | None = field(default=None, repr=False)
@@ -66,61 +66,68 @@ class Observed:
 
 
 class Observer(MemoryAgent):
-    """Turns messages into notes."""
+    """The agent that turns messages into notes."""
 
     async def observe(
         self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings
     ) -> Observed:
-        """Ask for notes. Raises Unusable after two answers that must not enter a memory; CutOff after
-        one without its end (fewer messages help); PromptTooLong; or the last model's ModelError."""
+        """Ask for notes, and return them.
+
+        Raises Unusable after two answers that must not enter a memory, CutOff after one answer
+        without its end (fewer messages help), PromptTooLong, or the last model's ModelError."""
         system = wording.write_observer_prompt(
             task.variant,
             want_title=task.want_title,
             instruction=task.instruction,
             want_suggestion=task.want_suggestion,
         )
-        shown = await self._render_transcript(task)
-        prompt = self._prepare_prompt(
-            system, partial(_write_user_prompt, task, shown), settings, with_images=task.images
+        transcript = await self._render_transcript(task)
+        write_prompt = self._prepare_prompt(
+            system, partial(_write_user_prompt, task, transcript), settings, with_images=task.images
         )
-        answer, spent = await self._caller.ask(targets, prompt)
+        answer, cost = await self._caller.ask(targets, write_prompt)
         try:
-            return _build_observed(await self._parse_answer(task, answer), answer, spent)
+            return _build_observed(await self._parse_answer(task, answer), answer, cost)
         except CutOff:
             raise
         except Unusable:
-            # another model, where there is one
-            answer, more = await self._caller.ask([*targets[1:], targets[0]], prompt)
-            return _build_observed(await self._parse_answer(task, answer), answer, spent + more)
+            # the second answer comes from another model, if there is one
+            answer, second_cost = await self._caller.ask([*targets[1:], targets[0]], write_prompt)
+            parsed = await self._parse_answer(task, answer)
+            return _build_observed(parsed, answer, cost + second_cost)
 
     async def observe_together(
         self, tasks: Mapping[str, ObserverTask], targets: Sequence[Target], settings: ModelSettings
     ) -> dict[str, Observed]:
-        """Ask for notes of several threads in one call, by their labels (memory/notes/sections.py).
-        The tasks differ in their thread alone. A thread without usable notes is missing.
+        """Ask for notes of several threads in one call, and return the notes by the threads' labels
+        (memory/notes/sections.py). The tasks differ in their thread alone. The result leaves out
+        threads without usable notes.
 
         Raises like `observe`: Unusable only if no thread has usable notes, CutOff at once, because
         the cut answer does not tell which thread lacks its end.
         """
-        one = next(iter(tasks.values()))
+        first_task = next(iter(tasks.values()))
         system = wording.write_observer_prompt(
-            one.variant, want_title=one.want_title, instruction=one.instruction, threads=True
+            first_task.variant,
+            want_title=first_task.want_title,
+            instruction=first_task.instruction,
+            threads=True,
         )
-        shown = {label: await self._render_transcript(task) for label, task in tasks.items()}
-        prompt = self._prepare_prompt(
+        transcripts = {label: await self._render_transcript(task) for label, task in tasks.items()}
+        write_prompt = self._prepare_prompt(
             system,
-            partial(_write_prompt_of_several, tasks, shown),
+            partial(_write_prompt_of_several, tasks, transcripts),
             settings,
-            with_images=one.images,
+            with_images=first_task.images,
         )
-        answer, spent = await self._caller.ask(targets, prompt)
-        made = await self._parse_threads(tasks, answer, spent)
-        if not made:
-            answer, more = await self._caller.ask([*targets[1:], targets[0]], prompt)
-            made = await self._parse_threads(tasks, answer, spent + more)
-        if not made:
+        answer, cost = await self._caller.ask(targets, write_prompt)
+        observed = await self._parse_threads(tasks, answer, cost)
+        if not observed:
+            answer, second_cost = await self._caller.ask([*targets[1:], targets[0]], write_prompt)
+            observed = await self._parse_threads(tasks, answer, cost + second_cost)
+        if not observed:
             raise Unusable("the answer is no observation: of none of the threads")
-        return made
+        return observed
 
     def _prepare_prompt(
         self,
@@ -130,20 +137,21 @@ class Observer(MemoryAgent):
         *,
         with_images: bool,
     ) -> Callable[[Target], Prompt]:
-        """Return the function that writes the prompt for a model. `write_user_parts` is told whether
-        to show images: only if the task has them shown and the model takes them."""
+        """Return the function that writes the prompt for a model. The argument of `write_user_parts`
+        is whether to show images: only if the task shows them and the model takes them."""
 
         def write_prompt(target: Target) -> Prompt:
             abilities = self._abilities(target.model)
-            images = with_images and can_show_images(target, abilities)
-            return clamp_prompt(system, tuple(write_user_parts(images)), settings, abilities)
+            show_images = with_images and can_show_images(target, abilities)
+            return clamp_prompt(system, tuple(write_user_parts(show_images)), settings, abilities)
 
         return write_prompt
 
     async def _parse_threads(
-        self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: CallCost
+        self, tasks: Mapping[str, ObserverTask], answer: Answer, cost: CallCost
     ) -> dict[str, Observed]:
-        made: dict[str, Observed] = {}
+        """Parse the answer's section of each thread, and leave out threads without usable notes."""
+        observed: dict[str, Observed] = {}
         texts = await asyncio.to_thread(_split_answer, answer, tasks.keys())
         for label, text in texts.items():
             try:
@@ -152,8 +160,8 @@ class Observer(MemoryAgent):
                 )
             except Unusable:
                 continue
-            made[label] = _build_observed(parsed, answer, spent)
-        return made
+            observed[label] = _build_observed(parsed, answer, cost)
+        return observed
 
     async def _render_transcript(self, task: ObserverTask) -> RenderedTranscript:
         return await asyncio.to_thread(
@@ -166,11 +174,11 @@ class Observer(MemoryAgent):
         )
 
     async def _parse_answer(self, task: ObserverTask, answer: Answer) -> ParsedNotes:
-        source = sum_framed_tokens(task.messages)
+        source_tokens = sum_framed_tokens(task.messages)
         parsed = await asyncio.to_thread(
             parse_observation,
             answer.text,
-            source_tokens=source,
+            source_tokens=source_tokens,
             tokens=self._tokens,
             finish=answer.finish,
         )
@@ -182,68 +190,73 @@ class Observer(MemoryAgent):
 
 
 def _write_user_prompt(
-    task: ObserverTask, shown: RenderedTranscript, images: bool
+    task: ObserverTask, transcript: RenderedTranscript, show_images: bool
 ) -> Iterator[str | Image]:
-    """Write the one user message: known notes, the transcript, then its images behind their
-    numbers."""
+    """Yield the parts of the user message: earlier notes, the transcript, then its images after
+    their numbers."""
     yield "\n\n".join(
         (
             *_render_task(task),
-            *_render_known(task),
-            f"# New messages\n\nTimes are those of {task.timezone.key}.\n\n{shown.text}",
+            *_render_earlier_notes(task),
+            f"# New messages\n\nTimes are those of {task.timezone.key}.\n\n{transcript.text}",
         )
     )
-    for number, image in shown.images if images else ():
+    for number, image in transcript.images if show_images else ():
         yield f"Image #{number}:"
         yield image
     yield "Write the observations of these new messages now, in the format you were told and nothing else."
 
 
 def _write_prompt_of_several(
-    tasks: Mapping[str, ObserverTask], shown: Mapping[str, RenderedTranscript], images: bool
+    tasks: Mapping[str, ObserverTask],
+    transcripts: Mapping[str, RenderedTranscript],
+    show_images: bool,
 ) -> Iterator[str | Image]:
-    """Write the known notes of all, then for each thread its hints, transcript and images."""
-    one = next(iter(tasks.values()))
-    yield "\n\n".join((*_render_known(replace(one, task=None, title=None)), "# New messages"))
+    """Yield the earlier notes of all threads, then for each thread its hints, transcript and
+    images."""
+    first_task = next(iter(tasks.values()))
+    earlier_notes = _render_earlier_notes(replace(first_task, task=None, title=None))
+    yield "\n\n".join((*earlier_notes, "# New messages"))
     for label, task in tasks.items():
         blocks = (*_render_task(task), *_render_blocks(task, ("current-task", "thread-title")))
-        known = "".join(f"{block}\n" for block in blocks)
+        hints = "".join(f"{block}\n" for block in blocks)
+        transcript = transcripts[label]
         yield sections.wrap_in_tag(
-            label, f"{known}Times are those of {task.timezone.key}.\n\n{shown[label].text}"
+            label, f"{hints}Times are those of {task.timezone.key}.\n\n{transcript.text}"
         )
-        for number, image in shown[label].images if images else ():
+        for number, image in transcript.images if show_images else ():
             yield f"Image #{number} of conversation {label}:"
             yield image
     yield "Write the observations of these new messages now, conversation by conversation, in the format you were told."
 
 
 def _split_answer(answer: Answer, labels: Collection[str]) -> dict[str, str]:
-    """Split an answer into one answer a thread. Raises CutOff if the end of the whole answer is
-    missing."""
+    """Split an answer into one answer for each thread. Raises CutOff if the end of the whole answer
+    is missing."""
     refuse_cut_off(answer.text, answer.finish)
-    return {
-        label: _wrap_section(said)
-        for label, said in sections.split_by_thread(answer.text, labels).items()
-    }
+    sections_by_label = sections.split_by_thread(answer.text, labels)
+    return {label: _wrap_section(section) for label, section in sections_by_label.items()}
 
 
-def _wrap_section(said: str) -> str:
-    """Wrap a thread's section as an answer of its own: all of it counts, not only its bullet
+def _wrap_section(section: str) -> str:
+    """Wrap a thread's section as an answer of its own, so that all of it counts, not only its bullet
     lines."""
-    return said if _OBSERVATIONS_TAG.search(said) else f"<observations>\n{said}\n</observations>"
+    if _OBSERVATIONS_TAG.search(section):
+        return section
+    return f"<observations>\n{section}\n</observations>"
 
 
 def _render_task(task: ObserverTask) -> Iterator[str]:
-    """Render the block that comes first: it is the same in every call, so a prompt cache keeps
+    """Render the block that comes first. It is the same in every call, so that a prompt cache keeps
     it."""
     if task.about_assistant:
         yield f"<about-assistant>\n{escape(task.about_assistant)}\n</about-assistant>"
 
 
-def _render_known(task: ObserverTask) -> Iterator[str]:
-    if blocks := list(
-        _render_blocks(task, ("previous-observations", "current-task", "thread-title"))
-    ):
+def _render_earlier_notes(task: ObserverTask) -> Iterator[str]:
+    tags = ("previous-observations", "current-task", "thread-title")
+    blocks = list(_render_blocks(task, tags))
+    if blocks:
         yield "# Known already"
         yield from blocks
 
@@ -259,15 +272,15 @@ def _render_blocks(task: ObserverTask, tags: Sequence[str]) -> Iterator[str]:
             yield f"<{tag}>\n{escape(text)}\n</{tag}>"
 
 
-def _build_observed(parsed: ParsedNotes, answer: Answer, spent: CallCost) -> Observed:
+def _build_observed(parsed: ParsedNotes, answer: Answer, cost: CallCost) -> Observed:
     return Observed(
         text=parsed.text,
         task=parsed.task,
         suggestion=parsed.suggestion,
         title=parsed.title,
         model=answer.model,
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cached_tokens=spent.cached_tokens,
-        calls=spent.calls,
+        input_tokens=cost.input_tokens,
+        output_tokens=cost.output_tokens,
+        cached_tokens=cost.cached_tokens,
+        calls=cost.calls,
     )

@@ -1,9 +1,9 @@
-"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough
+"""Rewrite a long log shorter, with firmer guidance until the log is short enough
 (docs/spec/behaviour.md#reflector).
 
-Guidance rises by level, but only after an answer that is too long. An unusable answer (empty, prose,
-cut off) says nothing about length, and a firmer level would cost facts for nothing: the reflector
-asks again at the same level, the next model where there is one.
+Guidance rises by one level after each answer that is too long. An unusable answer (empty, prose, cut
+off) says nothing about length, and a firmer level would cost facts for nothing. So the reflector asks
+again at the same level, and asks the next model if there is one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.observations import ParsedNotes, parse_reflection, refuse_cut_off
 
 MAX_ANSWERS = 4
-# A level asks for a share of the notes' size, or of the accepted size where that is less. So an
-# answer that keeps to it is always accepted, with some room for models that count badly.
+# A level asks for a share of the notes' size, or of the accepted size if that is less. So an answer
+# of the requested size is always accepted, with some room for models that count badly.
 SIZE_SHARES: dict[wording.Level, float] = {
     "none": 0.65,
     "gentle": 0.55,
@@ -41,8 +41,8 @@ ACCEPTED_SHARES: dict[wording.Level, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflected:
-    """A shorter log, and the cost of all calls for it. A hint of None: the answer left it out, and
-    the old one stays."""
+    """A shorter log, and the cost of all calls for it. If a hint is None, the answer left the hint
+    out, and the old one stays."""
 
     text: str = field(repr=False)
     tokens: int = 0  # of the text
@@ -57,7 +57,7 @@ class Reflected:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A level of guidance, and the fault of the answer before."""
+    """A level of guidance, and the fault of the answer before this attempt."""
 
     level: wording.Level = "none"
     earlier: wording.EarlierFault | None = None
@@ -71,21 +71,22 @@ class Attempt:
         """Return the same level, after an unusable answer."""
         return replace(self, earlier=earlier)
 
-    def guidance(self, source_tokens: int, accept_below: int) -> str:
-        most = requested_tokens(self.level, source_tokens, accept_below)
+    def write_guidance(self, source_tokens: int, accept_below: int) -> str:
+        max_tokens = compute_requested_tokens(self.level, source_tokens, accept_below)
         return wording.write_guidance(
-            self.level, source_tokens=source_tokens, most_tokens=most, earlier=self.earlier
+            self.level, source_tokens=source_tokens, max_tokens=max_tokens, earlier=self.earlier
         )
 
 
-def requested_tokens(level: wording.Level, source_tokens: int, accept_below: int) -> int:
-    """Return the tokens that a level asks for; an answer of that size is always accepted."""
+def compute_requested_tokens(level: wording.Level, source_tokens: int, accept_below: int) -> int:
+    """Return the tokens that a level asks for. An answer of that size is always accepted."""
     size = min(SIZE_SHARES[level] * source_tokens, ACCEPTED_SHARES[level] * accept_below)
     return max(1, min(int(size), accept_below - 1))
 
 
 class Reflector(MemoryAgent):
-    """Turns a long log into a shorter one. The caller sets a deadline around `reflect`."""
+    """The agent that turns a long log into a shorter one. The caller sets a deadline around
+    `reflect`."""
 
     async def reflect(
         self,
@@ -100,51 +101,54 @@ class Reflector(MemoryAgent):
         """Return the first result below `target_tokens`, else the smallest usable one that is smaller
         than `text`.
 
-        It takes at most `MAX_ANSWERS`. A model that fails ends it with the best result so far.
-        Raises Unusable if no answer was usable and smaller, or the ModelError if there was none.
+        At most `MAX_ANSWERS` answers are asked for. If a model fails, the best result so far is
+        returned. Raises Unusable if no answer was usable and smaller, or the ModelError if there
+        was no answer.
 
-        `labels`: of the threads that share the log; `text` and the result are then escaped and in
-        sections (memory/notes/sections.py).
+        `labels`: the labels of the threads that share the log. `text` and the result are then
+        escaped and in sections (memory/notes/sections.py).
         """
-        source = await asyncio.to_thread(self._tokens, text)
+        source_tokens = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
         failure: ModelError = Oversized("no answer was shorter than the log")
-        spent, attempt, models = CallCost(), Attempt(), tuple(targets)
+        total_cost = CallCost()
+        attempt = Attempt()
+        models = tuple(targets)
         for _ in range(MAX_ANSWERS):
-            guidance = attempt.guidance(source, target_tokens)
+            guidance = attempt.write_guidance(source_tokens, target_tokens)
             try:
                 answer, cost = await self._caller.ask(
                     models,
                     self._prepare_prompt(text, guidance, instruction, settings, bool(labels)),
                 )
             except BrokenAnswer as exc:
-                failure, attempt = exc, attempt.repeat("cut-off")
+                failure = exc
+                attempt = attempt.repeat("cut-off")
                 models = (*models[1:], models[0])
                 continue
             except ModelError as exc:
                 failure = exc
                 break
-            spent += cost
+            total_cost += cost
             try:
-                made = await asyncio.to_thread(self._parse_answer, answer, source, labels)
+                result = await asyncio.to_thread(self._parse_answer, answer, source_tokens, labels)
             except Oversized as exc:
-                failure, attempt = exc, attempt.climb()
+                failure = exc
+                attempt = attempt.climb()
                 continue
             except Unusable as exc:
-                failure, attempt = (
-                    exc,
-                    attempt.repeat("cut-off" if isinstance(exc, CutOff) else "unusable"),
-                )
+                failure = exc
+                attempt = attempt.repeat("cut-off" if isinstance(exc, CutOff) else "unusable")
                 models = (*models[1:], models[0])
                 continue
-            if made.tokens < min(best.tokens if best else source, source):
-                best = made
+            if result.tokens < min(best.tokens if best else source_tokens, source_tokens):
+                best = result
             if best and best.tokens < target_tokens:
                 break
             attempt = attempt.climb()
         if best is None:
             raise failure
-        return _add_cost(best, spent)
+        return _add_cost(best, total_cost)
 
     def _prepare_prompt(
         self,
@@ -154,8 +158,8 @@ class Reflector(MemoryAgent):
         settings: ModelSettings,
         threads: bool,
     ) -> Callable[[Target], Prompt]:
-        """Put the guidance behind the notes: a second try reads them from the model's prompt
-        cache."""
+        """Return the function that writes the prompt for a model. The guidance comes after the
+        notes, so that a second try reads the notes from the model's prompt cache."""
         system = wording.write_reflector_prompt(instruction=instruction, threads=threads)
         notes = f"<previous-observations>\n{text if threads else escape(text)}\n</previous-observations>"
         user = (notes, guidance)
@@ -165,9 +169,9 @@ class Reflector(MemoryAgent):
         self, answer: Answer, source_tokens: int, labels: Collection[str]
     ) -> Reflected:
         refuse_cut_off(answer.text, answer.finish)
-        said = sections.mark_tags(answer.text, labels) if labels else answer.text
+        answer_text = sections.mark_tags(answer.text, labels) if labels else answer.text
         parsed: ParsedNotes = parse_reflection(
-            said, source_tokens=source_tokens, tokens=self._tokens
+            answer_text, source_tokens=source_tokens, tokens=self._tokens
         )
         text = sections.restore_tags(parsed.text, labels) if labels else parsed.text
         return Reflected(
@@ -179,11 +183,11 @@ class Reflector(MemoryAgent):
         )
 
 
-def _add_cost(made: Reflected, spent: CallCost) -> Reflected:
+def _add_cost(result: Reflected, cost: CallCost) -> Reflected:
     return replace(
-        made,
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cached_tokens=spent.cached_tokens,
-        calls=spent.calls,
+        result,
+        input_tokens=cost.input_tokens,
+        output_tokens=cost.output_tokens,
+        cached_tokens=cost.cached_tokens,
+        calls=cost.calls,
     )

@@ -1,5 +1,5 @@
-"""Ask a list of models until one answers: three tries in all, with full jitter, or after the wait
-that the server names."""
+"""Ask a list of models until one answers: three tries in all, after a random wait or the wait that
+the server names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """The cost of calls, those without a usable answer included. `cached_tokens` are a part of
+    """The cost of some calls, also of those without a usable answer. `cached_tokens` are a part of
     `input_tokens`."""
 
     calls: int = 0
@@ -37,8 +37,8 @@ class CallCost:
 
 
 class ModelCaller:
-    """`tokens` counts tokens where a server reports none; tests pass `sleep` and `rng` so as not to
-    wait."""
+    """Asks a list of models. `tokens` counts tokens if a server reports none. Tests pass `sleep` and
+    `rng`, so that they need not wait."""
 
     def __init__(
         self,
@@ -54,40 +54,41 @@ class ModelCaller:
         self._rng = rng
 
     async def ask(
-        self, targets: Sequence[Target], prompt: Callable[[Target], Prompt]
+        self, targets: Sequence[Target], write_prompt: Callable[[Target], Prompt]
     ) -> tuple[Answer, CallCost]:
         """Return the first answer, and the cost of getting it.
 
-        A busy model is asked again after a wait, as often as `schedule_tries` says; a model with
-        another fault is not. Raises the last ModelError. Raises PromptTooLong or BrokenAnswer at
-        once: the next model would get the same prompt, and only a shorter one helps.
+        A busy model is asked again after a wait, as often as `schedule_tries` says. A model that
+        fails otherwise is not asked again. Raises the last ModelError. Raises PromptTooLong or
+        BrokenAnswer at once: the next model would get the same prompt, and only a shorter one helps.
         """
-        order = schedule_tries(targets)
-        failed: ModelError = ModelError("no model to ask")
+        remaining_tries = schedule_tries(targets)
+        last_error: ModelError = ModelError("no model to ask")
         calls = 0
-        while order:
-            target, *order = order
+        while remaining_tries:
+            target, *remaining_tries = remaining_tries
             calls += 1
-            asked = prompt(target)
+            target_prompt = write_prompt(target)
             try:
-                answer = await self._llm.complete(target, asked)
+                answer = await self._llm.complete(target, target_prompt)
             except (PromptTooLong, BrokenAnswer):
                 raise
             except ModelError as exc:
-                failed = exc
-                again = (
+                last_error = exc
+                should_retry = (
                     isinstance(exc, ModelBusy)
-                    and target in order
+                    and target in remaining_tries
                     and await self._wait_for_retry(exc, calls)
                 )
-                order = order if again else [other for other in order if other != target]
+                if not should_retry:
+                    remaining_tries = [other for other in remaining_tries if other != target]
             else:
-                return answer, self._sum_cost(asked, answer, calls)
-        raise failed
+                return answer, self._sum_cost(target_prompt, answer, calls)
+        raise last_error
 
     async def _wait_for_retry(self, busy: ModelBusy, calls: int) -> bool:
-        """Wait before asking the same model again; False, without waiting, if it names too long a
-        wait."""
+        """Wait before the same model is asked again. Return False at once if the server names too
+        long a wait."""
         if busy.retry_after_s is None:
             await self._sleep(self._rng.uniform(0, FIRST_WAIT_S * 2 ** (calls - 1)))
             return True
@@ -108,12 +109,12 @@ class ModelCaller:
 
 
 def schedule_tries(targets: Sequence[Target]) -> list[Target]:
-    """List every model once, in order; the tries left go to the first models, up to their
+    """List every model once, in order. The first models get the tries that are left, up to their
     `max_retries`."""
-    left = max(MAX_TRIES - len(targets), 0)
-    order: list[Target] = []
+    retries_left = max(MAX_TRIES - len(targets), 0)
+    tries: list[Target] = []
     for target in targets:
-        again = min(target.max_retries, left)
-        left -= again
-        order += [target] * (1 + again)
-    return order
+        retries = min(target.max_retries, retries_left)
+        retries_left -= retries
+        tries += [target] * (1 + retries)
+    return tries

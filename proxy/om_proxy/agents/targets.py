@@ -1,5 +1,4 @@
-"""Choose the models to ask, and their order, from the `model` setting
-(docs/spec/behaviour.md#models).
+"""Choose the models to ask, and their order, by the `model` setting (docs/spec/behaviour.md#models).
 
 The first rule that fits holds:
 - `inherit`: the request's own model, upstream and credential.
@@ -111,7 +110,7 @@ def choose_targets(
     ModelError if nothing else is chosen. `input_tokens` choose the tier. `environ` holds providers'
     keys.
     """
-    found = tuple(
+    targets = tuple(
         target
         for model in _list_models(choice, input_tokens)
         if (
@@ -120,12 +119,12 @@ def choose_targets(
             )
         )
     )
-    if not found:
+    if not targets:
         raise ModelError(
             "no model to ask",
             "`inherit` needs a request's credential, which is gone; the next request brings it",
         )
-    return found
+    return targets
 
 
 def choose_model(choice: Choice, input_tokens: int) -> str:
@@ -134,13 +133,14 @@ def choose_model(choice: Choice, input_tokens: int) -> str:
 
 
 def is_above_largest_tier(choice: Choice, input_tokens: int) -> bool:
-    """Whether the input is beyond the largest tier: that tier is used, and the caller logs it."""
+    """Return whether the input is beyond the largest tier. That tier is used, and the caller logs
+    it."""
     tiers = _read_tiers(choice)
     return bool(tiers) and input_tokens > max(tiers)
 
 
 def _with_shared_server(model: NamedModel, api_base: str | None, api_key: str | None) -> NamedModel:
-    """Add the address and key that all models share, where the model has none of its own."""
+    """Add the address and key that all models share, if the model has none of its own."""
     key = model.key or (api_key if model.base in (None, api_base) else None)
     return replace(model, base=model.base or api_base, key=key)
 
@@ -154,15 +154,19 @@ def _list_models(choice: Choice, input_tokens: int) -> list[NamedModel]:
             fitting = min((limit for limit in tiers if input_tokens <= limit), default=max(tiers))
             return _list_models(tiers[fitting], input_tokens)
         retries = choice.get("max_retries")
-        own = choice.get("api_base"), reveal_secret(choice.get("api_key"))
-        return [
-            NamedModel(str(choice["model"]), MAX_RETRIES if retries is None else int(retries), *own)
-        ]
+        model = NamedModel(
+            name=str(choice["model"]),
+            retries=MAX_RETRIES if retries is None else int(retries),
+            base=choice.get("api_base"),
+            key=reveal_secret(choice.get("api_key")),
+        )
+        return [model]
     return [model for item in choice for model in _list_models(item, input_tokens)]
 
 
 def _read_tiers(choice: Choice) -> dict[int, Choice]:
-    """Return the choices by their largest input (inclusive); empty for a choice without tiers."""
+    """Return the choices by their largest input (inclusive), or nothing for a choice without
+    tiers."""
     if isinstance(choice, Mapping) and "up_to" in choice:
         return {int(limit): item for limit, item in choice["up_to"].items()}
     return {}
@@ -176,9 +180,9 @@ def _choose_target(
     name, base = DEFAULT_MODEL if model.name == "default" else model.name, model.base
     provider, _, rest = name.partition("/")
     if provider == "openai" and rest:
-        return _direct_target(model, rest, base or OPENAI_BASE_URL, inherited, environ)
+        return _build_direct_target(model, rest, base or OPENAI_BASE_URL, inherited, environ)
     if base and not (rest and provider in NATIVE_PROVIDERS):
-        return _direct_target(
+        return _build_direct_target(
             model,
             rest if rest and provider in OPENAI_COMPATIBLE else name,
             base,
@@ -188,7 +192,7 @@ def _choose_target(
     return Target(name, "litellm", base, api_key=model.key, max_retries=model.retries)
 
 
-def _direct_target(
+def _build_direct_target(
     model: NamedModel, name: str, base: str, inherited: Target | None, environ: Mapping[str, str]
 ) -> Target:
     """Build a direct target. Without a key of its own, a model on the very server that the request

@@ -1,8 +1,8 @@
 """Render messages as the text that an observer reads.
 
-The proxy's own words start at the left edge. A message's text stands behind its speaker or is
-indented by two blanks, and is escaped: no text can pass for a message of another speaker, a date,
-or the end of the transcript.
+The proxy's own words start at the left edge. A message's text follows its speaker or is indented by
+two blanks, and is escaped: no text can pass for a message of another speaker, a date, or the end of
+the transcript.
 
     <transcript>
     Date: on or before Monday, May 22, 2023, times not known
@@ -31,7 +31,7 @@ from msgspec import UNSET
 
 from om_proxy.agents.arguments import render_arguments
 from om_proxy.agents.attachments import Attachments
-from om_proxy.agents.clipping import clip_middle, fair_share
+from om_proxy.agents.clipping import clip_middle, compute_fair_share
 from om_proxy.agents.llm import Image
 from om_proxy.apis.json_text import write_json
 from om_proxy.apis.registry import view_message
@@ -50,7 +50,7 @@ _SPEAKER_ESCAPES = str.maketrans("():", "___")
 
 @dataclass(frozen=True, slots=True)
 class RenderedTranscript:
-    """A transcript's text, and its images with their numbers in the text. An image without an
+    """The text of a transcript, and its images with their numbers in the text. An image without an
     address has a number only."""
 
     text: str = field(repr=False)
@@ -59,20 +59,20 @@ class RenderedTranscript:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One speaker's text; `at` is unix seconds."""
+    """One speaker's text. `at` is in unix seconds."""
 
     speaker: str
     text: str = field(repr=False)
     at: float
     max_tokens: int | None = None  # None: all
     number: str = ""  # ` #2` of parallel calls and of their results
-    remark: str = ""  # the proxy's own, behind the time
+    remark: str = ""  # the proxy's own, after the time
     is_timed: bool = True  # False: said at `at` or at any time before
 
 
 class CallPlace(NamedTuple):
-    """A tool call, by the seq of its message and its place there: ids may repeat, because some
-    models number from 0 in every message."""
+    """The seq of a tool call's message, and the call's place in it. They identify the call: ids may
+    repeat, because some models number from 0 in every message."""
 
     seq: int
     place: int
@@ -94,8 +94,8 @@ def render_transcript(
     clip_tokens: int | None = None,
     undated_to: int = 0,
 ) -> RenderedTranscript:
-    """Render the transcript in its fence. With `clip_tokens`, the longest texts are shortened until
-    all fit in about as many tokens.
+    """Render the transcript in its fence. With `clip_tokens`, shorten the longest texts until all
+    fit into about as many tokens.
 
     `undated_to`: messages up to this seq may have been said at any time before they came.
     """
@@ -112,33 +112,33 @@ def render_transcript(
 
 
 def _render_message(message: Message, pairs: ToolPairs, attachments: Attachments) -> Iterator[Line]:
-    """Render a message's text, then its tool calls; nothing for an empty message. A model's
+    """Render a message's text, then its tool calls. An empty message gives nothing. A model's
     reasoning is not shown."""
-    said = _view(message)
-    if said is None:
+    view = _view_message(message)
+    if view is None:
         yield Line(
             message.item.role.capitalize(), message.item.raw.decode("utf-8", "replace"), message.at
         )
         return
-    text = _join_parts(said, attachments)
+    text = _join_parts(view, attachments)
     if message.item.role in ("tool", "function"):
-        called, number = pairs.calls.get(message.seq, ("", ""))
+        called_name, number = pairs.calls.get(message.seq, ("", ""))
         yield Line(
-            f"Tool result {said.name or called}",
+            f"Tool result {view.name or called_name}",
             text or "[empty]",
             message.at,
             MAX_RESULT_TOKENS,
             number,
         )
     elif text.strip():
-        yield Line(_name_speaker(message.item.role, said.name), text, message.at)
-    calls = list(_list_calls(said))
+        yield Line(_name_speaker(message.item.role, view.name), text, message.at)
+    calls = list(_list_calls(view))
     for place, (_, name, arguments) in enumerate(calls, 1):
-        shown = render_arguments(arguments) or "[no arguments]"
+        shown_arguments = render_arguments(arguments) or "[no arguments]"
         remark = ", no result" if CallPlace(message.seq, place) in pairs.unanswered else ""
         yield Line(
             f"Tool call {name}",
-            shown,
+            shown_arguments,
             message.at,
             MAX_ARGUMENT_TOKENS,
             _number_call(place, calls),
@@ -146,8 +146,9 @@ def _render_message(message: Message, pairs: ToolPairs, attachments: Attachments
         )
 
 
-def _view(message: Message) -> MessageView | None:
-    """None for an unreadable message: with numbers beyond all bounds, or endless levels."""
+def _view_message(message: Message) -> MessageView | None:
+    """Return the message's view, or None if it is unreadable: with numbers beyond all bounds, or too
+    many levels."""
     return view_message(message.item.raw)
 
 
@@ -155,16 +156,16 @@ def _name_speaker(role: str, name: object) -> str:
     return f"{role.capitalize()} {name}" if isinstance(name, str) and name else role.capitalize()
 
 
-def _join_parts(said: MessageView, attachments: Attachments) -> str:
-    parts = [*said.parts()]
-    if isinstance(said.refusal, str) and not said.has_list:
-        parts.append(said.refusal)
+def _join_parts(view: MessageView, attachments: Attachments) -> str:
+    parts = [*view.parts()]
+    if isinstance(view.refusal, str) and not view.has_list:
+        parts.append(view.refusal)
     return "\n".join(filter(None, map(attachments.render_part, parts)))
 
 
-def _list_calls(said: MessageView) -> Iterator[tuple[str, str, str]]:
-    """List id, name and arguments of the tool calls."""
-    for call in said.calls():
+def _list_calls(view: MessageView) -> Iterator[tuple[str, str, str]]:
+    """Yield id, name and arguments of each tool call."""
+    for call in view.calls():
         if call.kind != "empty":
             name = "" if call.name is UNSET else str(call.name)
             yield str(call.id), name, _write_arguments(call.arguments)
@@ -181,53 +182,54 @@ def _number_call(place: int, calls: Sequence[object]) -> str:
 
 
 def _pair_tools(messages: Sequence[Message]) -> ToolPairs:
-    """Pair each result with the newest call of its id before it. A call whose block is open at the
-    end may get its result later."""
-    waiting: dict[str, tuple[CallPlace, str, str]] = {}
+    """Pair each result with the newest call of its id before it. A call of the newest message that
+    is no result may get its result later."""
+    newest_calls: dict[str, tuple[CallPlace, str, str]] = {}
     unanswered: set[CallPlace] = set()
-    results: dict[int, tuple[str, str]] = {}
+    calls_by_result: dict[int, tuple[str, str]] = {}
     for message in messages:
         if message.item.role in ("tool", "function"):
-            said = None if message.item.answers else _view(message)
-            key = message.item.answers or _function_key(said.name if said else None)
-            if call := waiting.get(key):
-                results[message.seq] = call[1:]
+            view = None if message.item.answers else _view_message(message)
+            key = message.item.answers or _make_function_key(view.name if view else None)
+            if call := newest_calls.get(key):
+                calls_by_result[message.seq] = call[1:]
                 unanswered.discard(call[0])
-        elif said := _view(message):
-            calls = list(_list_calls(said))
+        elif view := _view_message(message):
+            calls = list(_list_calls(view))
             for place, (call_id, name, _) in enumerate(calls, 1):
-                found = CallPlace(message.seq, place)
-                waiting[call_id or _function_key(name)] = found, name, _number_call(place, calls)
-                unanswered.add(found)
-    return ToolPairs(results, unanswered - _find_open_calls(messages))
+                call_place = CallPlace(message.seq, place)
+                key = call_id or _make_function_key(name)
+                newest_calls[key] = call_place, name, _number_call(place, calls)
+                unanswered.add(call_place)
+    return ToolPairs(calls_by_result, unanswered - _find_open_calls(messages))
 
 
-def _function_key(name: object) -> str:
-    """Return the key of the older `function_call` form: it has no ids, its result names the
-    function."""
+def _make_function_key(name: object) -> str:
+    """Return the key of a call in the older `function_call` form, which has no ids: its result names
+    the function."""
     return f"function {name}"
 
 
 def _find_open_calls(messages: Sequence[Message]) -> set[CallPlace]:
     """Find the calls of the newest message that is no result."""
     newest = next((m for m in reversed(messages) if m.item.role not in ("tool", "function")), None)
-    said = _view(newest) if newest else None
-    return (
-        {CallPlace(newest.seq, place) for place, _ in enumerate(_list_calls(said), 1)}
-        if newest and said
-        else set()
-    )
+    view = _view_message(newest) if newest else None
+    if newest is None or view is None:
+        return set()
+    return {CallPlace(newest.seq, place) for place, _ in enumerate(_list_calls(view), 1)}
 
 
 def _clip_lines(
     lines: Sequence[Line], tokens: Callable[[str], int], clip_tokens: int | None
 ) -> list[Line]:
     """Clip each text to the limit of its kind, then the longest ones until all fit together."""
-    own = [clip_middle(line.text, line.max_tokens, tokens) for line in lines]
-    share = None if clip_tokens is None else fair_share([tokens(text) for text in own], clip_tokens)
+    texts = [clip_middle(line.text, line.max_tokens, tokens) for line in lines]
+    share_tokens = (
+        None if clip_tokens is None else compute_fair_share(list(map(tokens, texts)), clip_tokens)
+    )
     return [
-        replace(line, text=clip_middle(text, share, tokens))
-        for line, text in zip(lines, own, strict=True)
+        replace(line, text=clip_middle(text, share_tokens, tokens))
+        for line, text in zip(lines, texts, strict=True)
     ]
 
 
@@ -250,8 +252,8 @@ def _clean_speaker(speaker: str) -> str:
 
 
 def _indent_text(text: str) -> str:
-    """Put one line behind the speaker, several below and indented. `splitlines` knows every line end
-    that a model may see."""
+    """Put a single line after the speaker, and several lines below it, indented. `splitlines` knows
+    every line end that a model may see."""
     lines = text.splitlines()
     if len(lines) == 1:
         return f" {lines[0]}"

@@ -30,11 +30,11 @@ def write_observer_prompt(
     threads: bool = False,
     want_suggestion: bool = False,
 ) -> str:
-    """Write the observer's system prompt. `variant`: `default`, `condensed`, or the operator's own: a
-    file's path, or a text of several lines.
+    """Write the observer's system prompt. `variant`: `default`, `condensed`, or the operator's own,
+    which is a file's path or a text of several lines.
 
-    `threads`: the messages are of several conversations. Every variant gets format and fence, also
-    the operator's: without them no answer could be parsed.
+    `threads`: whether the messages are of several conversations. Every variant gets the format and
+    the fence, also the operator's: without them no answer could be parsed.
     """
     lessons = (
         _read_shipped_prompt(_SHIPPED_PROMPTS[variant])
@@ -44,32 +44,32 @@ def write_observer_prompt(
     title = _read_shipped_prompt("observer-title") if want_title else None
     suggestion = _read_shipped_prompt("observer-suggestion") if want_suggestion else None
     output = "\n".join(filter(None, (_read_shipped_prompt("observer-output"), suggestion, title)))
-    several = _read_shipped_prompt("observer-threads") if threads else None
-    return _join_parts(lessons, output, several, _own_instruction(instruction))
+    threads_part = _read_shipped_prompt("observer-threads") if threads else None
+    return _join_parts(lessons, output, threads_part, _render_own_instruction(instruction))
 
 
 def write_reflector_prompt(*, instruction: str | None, threads: bool = False) -> str:
-    """Write the reflector's system prompt: the same at every level of guidance, so a second try
-    reads it and the notes from the model's prompt cache. `threads`: the notes are of several
-    conversations."""
-    several = _read_shipped_prompt("reflector-threads") if threads else None
+    """Write the reflector's system prompt. It is the same at every level of guidance, so a second
+    try reads it and the notes from the model's prompt cache. `threads`: whether the notes are of
+    several conversations."""
+    threads_part = _read_shipped_prompt("reflector-threads") if threads else None
     return _join_parts(
         _read_shipped_prompt("reflector"),
         _read_shipped_prompt("reflector-output"),
-        several,
-        _own_instruction(instruction),
+        threads_part,
+        _render_own_instruction(instruction),
     )
 
 
 def write_guidance(
-    level: Level, *, source_tokens: int, most_tokens: int, earlier: EarlierFault | None = None
+    level: Level, *, source_tokens: int, max_tokens: int, earlier: EarlierFault | None = None
 ) -> str:
-    """Write the text behind the notes: their size, the size to reach, and the fault of an earlier
+    """Write the text after the notes: their size, the size to reach, and the fault of an earlier
     answer."""
-    sizes = f"The notes above have about {source_tokens} tokens; write at most {most_tokens}."
-    said = EARLIER_FAULTS[earlier] if earlier else None
+    sizes = f"The notes above have about {source_tokens} tokens; write at most {max_tokens}."
+    fault = EARLIER_FAULTS[earlier] if earlier else None
     lesson = None if level == "none" else _read_shipped_prompt(f"reflector-{level}")
-    return _join_parts("# This time", _join_sentences(said, sizes), lesson, REWRITE_REQUEST)
+    return _join_parts("# This time", _join_sentences(fault, sizes), lesson, REWRITE_REQUEST)
 
 
 @cache
@@ -83,7 +83,7 @@ def _read_shipped_prompt(name: str) -> str:
 
 
 def _read_own_prompt(variant: str) -> str:
-    """Read the operator's prompt, at every call: the file may have changed."""
+    """Read the operator's prompt. It is read at every call, because the file may have changed."""
     if "\n" in variant:
         return variant.strip()
     try:
@@ -94,7 +94,7 @@ def _read_own_prompt(variant: str) -> str:
         ) from exc
 
 
-def _own_instruction(instruction: str | None) -> str | None:
+def _render_own_instruction(instruction: str | None) -> str | None:
     return (
         f"# Also asked of you\n\n{instruction.strip()}"
         if instruction and instruction.strip()
