@@ -1,5 +1,5 @@
-"""Change a thread's memory by hand: its title, its thresholds, a reflection that a person does not want
-(docs/spec/behaviour.md#steering)."""
+"""Change a thread's memory for a person: set its title and thresholds, undo a reflection, forget the
+thread (docs/spec/behaviour.md#steering)."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ class ThreadAdmin:
 
         def change(memory: Memory) -> Memory:
             check_version(memory, expected_version)
-            kept = memory.title if title is None else " ".join(title.split())
-            return replace(memory, title=kept, title_pinned=title is not None)
+            new_title = memory.title if title is None else " ".join(title.split())
+            return replace(memory, title=new_title, title_pinned=title is not None)
 
         return await self._memories.update(key, change, row_id=row_id)
 
     async def set_thresholds(
         self, key: Key, changes: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Memory:
-        """Add these thresholds to those that the thread has already; a None value removes one."""
-        known = await self.load_memory(key)
-        base = self._policies.current.base_settings(known)
+        """Add these thresholds to those of the thread. A None value removes a threshold."""
+        current = await self.load_memory(key)
+        base = self._policies.current.base_settings(current)
 
         def change(memory: Memory) -> Memory:
             check_version(memory, expected_version)
@@ -92,7 +92,7 @@ class ThreadAdmin:
             return replace(memory, overrides=overrides)
 
         try:
-            return await self._memories.update(key, change, row_id=known.row_id)
+            return await self._memories.update(key, change, row_id=current.row_id)
         except ConfigError as exc:
             raise BadRequest(str(exc), "om_bad_setting") from exc
 
@@ -119,8 +119,8 @@ class ThreadAdmin:
 
     async def _undo_reflection(self, log_key: Key) -> None:
         before = await self._memories.load(log_key)
-        older = await self._memories.store.generations(log_key, before.log.generation)
-        after = branch.undo_reflection(before, older, self._clock())
+        older_generations = await self._memories.store.generations(log_key, before.log.generation)
+        after = branch.undo_reflection(before, older_generations, self._clock())
         if after is None:
             raise BadRequest(
                 "the log has no reflection whose sources are still stored", "om_nothing_to_undo"

@@ -1,4 +1,4 @@
-"""The demo, played: what it prints is what happens."""
+"""The demo, result: what it prints is what happens."""
 
 import asyncio
 import io
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from om_proxy.demo import closing, play, stage
-from om_proxy.demo.figures import Bill, Performance, compute_costs
-from om_proxy.demo.play import describe_changes, perform, trim_history
+from om_proxy.demo import play, stage, summary
+from om_proxy.demo.figures import Bill, DemoResult, compute_costs
+from om_proxy.demo.play import describe_changes, play_story, trim_history
 from om_proxy.demo.story import Story, load_story
 from om_proxy.demo.table import Board, Row, render_bar, render_plain_row
 from om_proxy.errors import OmError
@@ -47,8 +47,8 @@ def story() -> Story:
 
 
 @pytest.fixture(scope="module")
-def played(story: Story) -> Performance:
-    return asyncio.run(perform(story, create_plain_console()))
+def result(story: Story) -> DemoResult:
+    return asyncio.run(play_story(story, create_plain_console()))
 
 
 @pytest.fixture
@@ -57,52 +57,52 @@ def short(story: Story) -> Story:
     return Story((*story.turns[:9], story.turns[-1]))
 
 
-def count_events(played: Performance, what: str) -> int:
-    return sum(what in event for row in played.rows for event in row.events)
+def count_events(result: DemoResult, what: str) -> int:
+    return sum(what in event for row in result.rows for event in row.events)
 
 
-def test_whole_story_with_memory(played: Performance, story: Story) -> None:
-    """Every turn is played, memory observes, activates and reflects, and nothing is bypassed."""
-    assert len(played.rows) == len(story.turns)
-    assert count_events(played, "observed") >= 10
-    assert count_events(played, "activated") >= 3
-    assert count_events(played, "reflected") >= 1
-    assert count_events(played, "degraded") == 0
+def test_whole_story_with_memory(result: DemoResult, story: Story) -> None:
+    """Every turn is result, memory observes, activates and reflects, and nothing is bypassed."""
+    assert len(result.rows) == len(story.turns)
+    assert count_events(result, "observed") >= 10
+    assert count_events(result, "activated") >= 3
+    assert count_events(result, "reflected") >= 1
+    assert count_events(result, "degraded") == 0
 
 
-def test_much_less_is_sent(played: Performance) -> None:
+def test_much_less_is_sent(result: DemoResult) -> None:
     """The sent tokens fall to less than a third, the last prompt to less than a fifth. Memory's own
     calls are not counted."""
-    assert played.with_memory.prompt < played.without.prompt / 3
-    assert played.last_with.prompt_tokens < played.last_without.prompt_tokens / 5
-    assert sum(row.with_memory for row in played.rows) == played.with_memory.prompt
+    assert result.with_memory.prompt < result.without.prompt / 3
+    assert result.last_with.prompt_tokens < result.last_without.prompt_tokens / 5
+    assert sum(row.with_memory for row in result.rows) == result.with_memory.prompt
 
 
-def test_prompt_cache_keeps_hitting(played: Performance) -> None:
+def test_prompt_cache_keeps_hitting(result: DemoResult) -> None:
     """The prefix before the tail is stable: most of what is sent is read from the provider's
     cache."""
-    assert played.with_memory.cached > 0.7 * played.with_memory.prompt
+    assert result.with_memory.cached > 0.7 * result.with_memory.prompt
 
 
-def test_costs_less_at_list_prices(played: Performance) -> None:
+def test_costs_less_at_list_prices(result: DemoResult) -> None:
     """With caching prices on both sides and memory's own calls included, every shown actor costs
     less."""
-    shown = compute_costs(played.without, played.with_memory, played.memory)
-    assert [m.actor for m in shown if m.saved < 0.25] == []
+    shown = compute_costs(result.without, result.with_memory, result.memory)
+    assert [m.actor for m in shown if m.saved_share < 0.25] == []
 
 
-def test_fact_from_the_first_day_is_known(played: Performance) -> None:
+def test_fact_from_the_first_day_is_known(result: DemoResult) -> None:
     """The whole history answers the question, and so do the notes. The newest messages, of the same
     size, do not."""
-    assert FACT in played.answer_without
-    assert FACT in played.answer_with
-    assert played.answer_trimmed == UNKNOWN_ANSWER
+    assert FACT in result.answer_without
+    assert FACT in result.answer_with
+    assert result.answer_trimmed == UNKNOWN_ANSWER
 
 
-def test_answer_comes_from_the_observations(played: Performance) -> None:
+def test_answer_comes_from_the_observations(result: DemoResult) -> None:
     """In the prompt with memory, the observation block holds the fact, and the raw tail does
     not."""
-    first, *tail = played.last_with.messages
+    first, *tail = result.last_with.messages
     block = re.search(r"<observations>\n(.*)\n</observations>", message_text(first), re.DOTALL)
     assert block
     assert FACT in block[1]
@@ -124,9 +124,9 @@ async def test_failing_memory_models_change_no_answer(
         )
 
     monkeypatch.setattr(stage, "ScriptedServer", faulty)
-    played = await perform(Story(story.turns[:7]), create_plain_console())
-    assert played.memory.prompt > 0
-    assert played.with_memory.prompt == played.without.prompt
+    result = await play_story(Story(story.turns[:7]), create_plain_console())
+    assert result.memory.prompt > 0
+    assert result.with_memory.prompt == result.without.prompt
 
 
 async def test_a_derailed_story_is_an_error(short: Story) -> None:
@@ -134,7 +134,7 @@ async def test_a_derailed_story_is_an_error(short: Story) -> None:
     first = short.turns[0]
     other = replace(first, follows=({"role": "assistant", "content": "Something else."},))
     with pytest.raises(OmError, match="left the story"):
-        await perform(
+        await play_story(
             _split_script(short, Story((other, *short.turns[1:]))), create_plain_console()
         )
 
@@ -153,7 +153,7 @@ async def test_nothing_is_left_behind(
 ) -> None:
     """What the proxy stored is removed at the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    await perform(short, create_plain_console())
+    await play_story(short, create_plain_console())
     assert os.listdir(tmp_path) == []
 
 
@@ -207,7 +207,7 @@ def test_bill_adds_up() -> None:
     bill = Bill(1_000, 600, 10) + Bill(1_000, 400, 10)
     assert bill == Bill(2_000, 1_000, 20)
     assert (
-        bill.dollars(Price(input=1.0, output=5.0, cached_input=0.1, cache_write=1.25))
+        bill.compute_dollars(Price(input=1.0, output=5.0, cached_input=0.1, cache_write=1.25))
         == 1_250 + 100 + 100
     )
 
@@ -251,10 +251,10 @@ def test_live_table_on_a_terminal(no_color: bool) -> None:
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", out)) is not no_color
 
 
-def test_prompt_of_tools_is_cut(played: Performance) -> None:
+def test_prompt_of_tools_is_cut(result: DemoResult) -> None:
     """The printed prompt shows notes in full and tools' results by their first lines."""
     console = create_plain_console()
-    closing.print_closing(console, played, show_prompt=True)
+    summary.print_summary(console, result, show_prompt=True)
     out = read_printed(console)
     assert "more lines" in out
     assert FACT in out
@@ -269,7 +269,7 @@ def test_pace_waits(short: Story, monkeypatch: pytest.MonkeyPatch) -> None:
 
     paused = Story(short.turns[:2])
     monkeypatch.setattr(play.asyncio, "sleep", _record_wait(2.5, noted, asyncio.sleep))
-    asyncio.run(perform(paused, create_plain_console(), pace=2.5))
+    asyncio.run(play_story(paused, create_plain_console(), pace=2.5))
     assert waits == [2.5, 2.5]
 
 

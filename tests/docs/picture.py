@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from om_proxy.demo import closing
-from om_proxy.demo.figures import Performance
-from om_proxy.demo.play import perform
+from om_proxy.demo import summary
+from om_proxy.demo.figures import DemoResult
+from om_proxy.demo.play import play_story
 from om_proxy.demo.story import load_story
 from om_proxy.demo.table import LINES_AROUND_ROWS, Board, render_sums
 from om_proxy.telemetry import logs
@@ -48,7 +48,7 @@ TEMPLATE = """\
 """
 
 
-def draw(played: Performance) -> str:
+def draw(result: DemoResult) -> str:
     """The newest rows of the table, its sums, and the last question with its three answers."""
     console = Console(
         record=True,
@@ -59,17 +59,17 @@ def draw(played: Performance) -> str:
         color_system="standard",
     )
     board = Board(console)
-    board._rows.extend(played.rows)
+    board._rows.extend(result.rows)
     console.print(board.build_table())
-    console.print(render_sums(played.rows))
-    closing.print_question(console, played)
+    console.print(render_sums(result.rows))
+    summary.print_question(console, result)
     return console.export_svg(title="om-proxy demo", code_format=TEMPLATE, unique_id="demo")
 
 
 def main() -> None:
     logs.configure_log("off")
-    played = asyncio.run(perform(load_story(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
-    PICTURE.write_text(draw(played), encoding="utf-8")
+    result = asyncio.run(play_story(load_story(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
+    PICTURE.write_text(draw(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""An ordinary chat client: it keeps the conversation, sends all of it every time, and does not know
-that there is a memory."""
+"""Chat as an ordinary client: it keeps the conversation, sends all of it every time, and does not
+know that there is a memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithReceipt:
-    """One reply, and the receipt it came with: the `x-om-*` headers, without their prefix."""
+    """A reply, and the receipt that came with it: the `x-om-*` headers, without their prefix."""
 
     message: Message
     receipt: Mapping[str, str]
 
 
 class Client:
-    """A client with memory differs from one without only in its `headers`."""
+    """A chat client. With memory and without, it differs only in its `headers`."""
 
     def __init__(
         self, http: httpx.AsyncClient, tools: Sequence[Message], headers: Mapping[str, str]
@@ -36,28 +36,28 @@ class Client:
         self._http = http
         self._tools = tools
         self._headers = headers
-        self._sent = 0
+        self._request_count = 0
 
     async def say(self, turn: Turn) -> list[ReplyWithReceipt]:
         """Send the user's text, and the results of tools as long as the model calls them. Return
         every reply."""
         results = {m["tool_call_id"]: m for m in turn.follows if m["role"] == "tool"}
         self.history.append({"role": "user", "content": turn.said})
-        answered = []
+        replies = []
         while True:
-            answer = await self.complete(self.history)
-            answered.append(answer)
-            self.history.append(answer.message)
-            calls = answer.message.get("tool_calls") or ()
+            reply = await self.complete(self.history)
+            replies.append(reply)
+            self.history.append(reply.message)
+            calls = reply.message.get("tool_calls") or ()
             if not calls:
-                return answered
+                return replies
             self.history.extend(results[call["id"]] for call in calls)
 
     async def complete(self, messages: Sequence[Message]) -> ReplyWithReceipt:
-        """Send one request; every second one is streamed. Raises OmError unless the answer is a 200
-        with a complete message."""
-        self._sent += 1
-        stream = self._sent % 2 == 0
+        """Send one request, every second one streamed, and return the reply. Raises OmError unless
+        the answer is a 200 with a complete message."""
+        self._request_count += 1
+        stream = self._request_count % 2 == 0
         body = {"model": ACTOR, "messages": list(messages), "tools": self._tools, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
@@ -73,6 +73,8 @@ class Client:
                 f"the demo's request was answered {response.status_code}; run it again with a log to see why"
             )
         receipt = {
-            n.removeprefix("x-om-"): v for n, v in response.headers.items() if n.startswith("x-om-")
+            name.removeprefix("x-om-"): value
+            for name, value in response.headers.items()
+            if name.startswith("x-om-")
         }
         return ReplyWithReceipt(msgspec.json.decode(reply.message), receipt)

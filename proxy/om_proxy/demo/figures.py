@@ -12,7 +12,7 @@ from om_proxy.testing.scripted import RecordedRequest
 
 # the actors whose costs are shown
 PRICED_ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")
-# memory's own calls are priced as this model's, which `default` stands for
+# memory's own calls are priced as this model's, the default of `memory.model: default`
 MEMORY_MODEL = "gemini/gemini-2.5-flash"
 
 
@@ -29,6 +29,11 @@ class Bill:
         sums = [(s.prompt_tokens, s.cached_tokens, s.completion_tokens) for s in requests]
         return cls(*map(sum, zip(*sums, strict=True))) if sums else cls()
 
+    @property
+    def cached_share(self) -> float:
+        """The share of the prompts that was read from the cache."""
+        return self.cached / max(1, self.prompt)
+
     def __add__(self, other: Bill) -> Bill:
         return Bill(
             self.prompt + other.prompt,
@@ -36,17 +41,17 @@ class Bill:
             self.completion + other.completion,
         )
 
-    def dollars(self, price: Price) -> float:
-        """Return the cost. Input that is not read from the cache is written to it, at the price for
-        cache writes: some providers charge more for it than for plain input."""
-        fresh = (self.prompt - self.cached) * price.cache_write
-        return fresh + self.cached * price.cached_input + self.completion * price.output
+    def compute_dollars(self, price: Price) -> float:
+        """Return the cost in dollars. Input that is not read from the cache is written to the cache,
+        at the price for cache writes: some providers charge more for it than for plain input."""
+        written_cost = (self.prompt - self.cached) * price.cache_write
+        return written_cost + self.cached * price.cached_input + self.completion * price.output
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
-    """The demo's result. The last question is asked three times; for `answer_trimmed` only the
-    newest messages are sent, as many as fit into the size of the prompt with memory."""
+class DemoResult:
+    """The result of the demo. The last question is asked three times. For `answer_trimmed`, only
+    the newest messages are sent, as many as fit into the size of the prompt with memory."""
 
     rows: tuple[Row, ...]
     without: Bill
@@ -62,7 +67,7 @@ class Performance:
 
 @dataclass(frozen=True, slots=True)
 class ActorCost:
-    """One actor's costs at list prices, in dollars; `memory` is the cost of observer and
+    """The costs with one actor at list prices, in dollars. `memory` is the cost of observer and
     reflector."""
 
     actor: str
@@ -71,18 +76,24 @@ class ActorCost:
     memory: float
 
     @property
-    def saved(self) -> float:
+    def saved_share(self) -> float:
         """The saved share of the cost without memory."""
         return 1 - (self.with_memory + self.memory) / self.without
 
 
 def compute_costs(without: Bill, with_memory: Bill, memory: Bill) -> list[ActorCost]:
     """Compute the costs for each actor whose price is known."""
-    own = find_price(MEMORY_MODEL)
-    known = [(actor, price) for actor in PRICED_ACTORS if (price := find_price(actor)) is not None]
-    if own is None:
+    memory_price = find_price(MEMORY_MODEL)
+    if memory_price is None:
         return []
-    return [
-        ActorCost(a, without.dollars(p), with_memory.dollars(p), memory.dollars(own))
-        for a, p in known
-    ]
+    costs = []
+    for actor in PRICED_ACTORS:
+        if (price := find_price(actor)) is not None:
+            cost = ActorCost(
+                actor,
+                without=without.compute_dollars(price),
+                with_memory=with_memory.compute_dollars(price),
+                memory=memory.compute_dollars(memory_price),
+            )
+            costs.append(cost)
+    return costs

@@ -1,4 +1,4 @@
-"""Play the story twice, with memory and without, and show what each turn cost."""
+"""Play the story twice, with memory and without, and show the tokens of each turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 from rich.console import Console
 
 from om_proxy.demo.client import Client, ReplyWithReceipt
-from om_proxy.demo.figures import Bill, Performance
+from om_proxy.demo.figures import Bill, DemoResult
 from om_proxy.demo.stage import Stage, open_stage
 from om_proxy.demo.story import Story, Turn
 from om_proxy.demo.table import Board, Row
@@ -31,9 +31,9 @@ HEADERS_WITHOUT_MEMORY = {"authorization": "Bearer demo-without"}
 HEADERS_WITH_MEMORY = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
 
 
-async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Performance:
-    """Play every turn, without memory and with it, and print a row for each. Raises OmError if a
-    model answers anything else than the story."""
+async def play_story(story: Story, console: Console, *, pace: float = 0.0) -> DemoResult:
+    """Play every turn, without memory and with it, print a row for each, and return the result.
+    Raises OmError if a model answers anything else than the story."""
     await encodings.load_ranks(TOKENIZER_MODEL)
     count = encodings.create_encoder(TOKENIZER_MODEL)
     async with (
@@ -55,7 +55,7 @@ async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Perfo
 
 
 class Players:
-    """Two clients on one stage."""
+    """Two clients of one stage, without memory and with it."""
 
     def __init__(
         self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]
@@ -67,48 +67,51 @@ class Players:
         self._receipt: Mapping[str, str] = {}
 
     async def play(self, turn: Turn, number: int) -> Row:
-        """Play a turn both ways, and wait for memory's work after the reply: in the story, minutes
-        pass until the next turn."""
-        models, before = self._stage.models, len(self._stage.models.requests)
+        """Play a turn both ways, wait for memory's work after the reply, and return the turn's row.
+        In the story, minutes pass until the next turn."""
+        models = self._stage.models
+        earlier_count = len(models.requests)
         self._stage.clock.now = turn.at
-        self._check_followed_script(turn, await self._without.say(turn))
-        answered = await self._with.say(turn)
-        self._check_followed_script(turn, answered)
+        self._check_replies(turn, await self._without.say(turn))
+        replies = await self._with.say(turn)
+        self._check_replies(turn, replies)
         await self._stage.app.background.wait_idle()
-        new = models.requests[before:]
-        events = tuple(self._describe_events(answered, new))
+        new_requests = models.requests[earlier_count:]
+        events = tuple(self._describe_events(replies, new_requests))
         return Row(
             turn.day,
             number,
             turn.said,
-            _sum_prompt_tokens(new, HEADERS_WITHOUT_MEMORY),
-            _sum_prompt_tokens(new, HEADERS_WITH_MEMORY),
+            _sum_prompt_tokens(new_requests, HEADERS_WITHOUT_MEMORY),
+            _sum_prompt_tokens(new_requests, HEADERS_WITH_MEMORY),
             events,
         )
 
-    def _check_followed_script(self, turn: Turn, answered: Sequence[ReplyWithReceipt]) -> None:
-        """Check that the models' replies are the story's: if not, a prompt did not show the model
+    def _check_replies(self, turn: Turn, replies: Sequence[ReplyWithReceipt]) -> None:
+        """Raise OmError if the replies are not the story's: a prompt did not show the model
         enough."""
-        due = [m.get("content") or "" for m in turn.follows if m["role"] == "assistant"]
-        if due and due != [a.message.get("content") or "" for a in answered]:
+        expected_texts = [m.get("content") or "" for m in turn.follows if m["role"] == "assistant"]
+        texts = [reply.message.get("content") or "" for reply in replies]
+        if expected_texts and texts != expected_texts:
             raise OmError(
                 "the conversation left the story: a model did not find its line in its prompt"
             )
 
     def _describe_events(
-        self, answered: Sequence[ReplyWithReceipt], new: Sequence[RecordedRequest]
+        self, replies: Sequence[ReplyWithReceipt], requests: Sequence[RecordedRequest]
     ) -> Iterator[str]:
-        for answer in answered:
-            yield from describe_changes(self._receipt, answer.receipt)
-            self._receipt = answer.receipt
-        for seen in new:
-            prompt = "\n".join(message_text(m) for m in seen.messages[1:])
-            if seen.model == OBSERVER:
-                yield f"observed {self._count(notes.extract_transcript(prompt)):,} → {seen.completion_tokens:,}"
-            elif seen.model == REFLECTOR:
-                yield f"condensed {self._count(prompt):,} → {seen.completion_tokens:,}"
+        for reply in replies:
+            yield from describe_changes(self._receipt, reply.receipt)
+            self._receipt = reply.receipt
+        for request in requests:
+            prompt = "\n".join(message_text(message) for message in request.messages[1:])
+            if request.model == OBSERVER:
+                source_tokens = self._count(notes.extract_transcript(prompt))
+                yield f"observed {source_tokens:,} → {request.completion_tokens:,}"
+            elif request.model == REFLECTOR:
+                yield f"condensed {self._count(prompt):,} → {request.completion_tokens:,}"
 
-    async def ask_trimmed(self, question: str, rows: Sequence[Row]) -> Performance:
+    async def ask_trimmed(self, question: str, rows: Sequence[Row]) -> DemoResult:
         """Ask the last question again, with the newest messages only, and return all results."""
         models = self._stage.models
         last_without, last_with = (
@@ -121,7 +124,7 @@ class Players:
         )
         trimmed = trim_history(models, self._without.history[:-1], last_with.prompt_tokens)
         answer = await self._without.complete(trimmed)
-        return Performance(
+        return DemoResult(
             rows=tuple(rows),
             without=without,
             with_memory=with_memory,
@@ -140,26 +143,27 @@ def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Ite
     if after.get("status") == "degraded":
         yield f"degraded: {after.get('reason', 'no reason given')}"
         return
-    log, earlier = (int(receipt.get("observation-tokens", 0)) for receipt in (after, before))
+    log_tokens = int(after.get("observation-tokens", 0))
     if int(after.get("generation", 0)) > int(before.get("generation", 0)):
-        yield f"reflected, log {log:,}"
-    elif log > earlier:
-        yield f"activated, log {log:,}"
+        yield f"reflected, log {log_tokens:,}"
+    elif log_tokens > int(before.get("observation-tokens", 0)):
+        yield f"activated, log {log_tokens:,}"
 
 
 def trim_history(
-    models: ScriptedServer, messages: Sequence[Mapping[str, object]], budget: int
+    models: ScriptedServer, messages: Sequence[Mapping[str, object]], max_tokens: int
 ) -> list[Mapping[str, object]]:
-    """Keep the instructions and the newest messages, as many as cost at most `budget` tokens. The
-    first kept message is a user's, so that no tool result loses its call."""
-    instructions, *rest = messages
-    kept: list[Mapping[str, object]] = []
-    for message in reversed(rest):
-        if models.count_prompt_tokens([instructions, message, *kept]) > budget:
+    """Return the instructions and the newest messages, as many as cost at most `max_tokens`. The
+    first of these messages is a user's, so that no tool result loses its call."""
+    instructions, *turns = messages
+    newest: list[Mapping[str, object]] = []
+    for message in reversed(turns):
+        if models.count_prompt_tokens([instructions, message, *newest]) > max_tokens:
             break
-        kept.insert(0, message)
-    first = next((i for i, m in enumerate(kept) if m["role"] == "user"), 0)
-    return [instructions, *kept[first:]]
+        newest.insert(0, message)
+    roles = [message["role"] for message in newest]
+    first_user_index = roles.index("user") if "user" in roles else 0
+    return [instructions, *newest[first_user_index:]]
 
 
 def _select_requests(
@@ -167,8 +171,10 @@ def _select_requests(
 ) -> list[RecordedRequest]:
     """Select the requests of one client to the actor."""
     credential = (b"authorization", headers["authorization"].encode())
-    return [seen for seen in requests if seen.model == ACTOR and credential in seen.headers]
+    return [
+        request for request in requests if request.model == ACTOR and credential in request.headers
+    ]
 
 
 def _sum_prompt_tokens(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> int:
-    return sum(seen.prompt_tokens for seen in _select_requests(requests, headers))
+    return sum(request.prompt_tokens for request in _select_requests(requests, headers))

@@ -26,7 +26,8 @@ memory:
 telemetry: {{log: "{log}"}}
 """
 # low, for a short story: the defaults are about four and sixteen times larger
-STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS = 7_000, 2_500
+STORY_MESSAGE_TOKENS = 7_000
+STORY_OBSERVATION_TOKENS = 2_500
 
 
 class StoryClock:
@@ -41,6 +42,8 @@ class StoryClock:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """The running servers of the demo."""
+
     clock: StoryClock
     models: ScriptedServer
     app: App
@@ -49,13 +52,13 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def open_stage(story: Story, count: Callable[[str], int]) -> AsyncIterator[Stage]:
-    """Run both servers, and remove what the proxy stored at the end. `count` counts tokens for the
+    """Run both servers. At the end, remove what the proxy stored. `count` counts tokens for the
     model server."""
     clock = StoryClock(story.turns[0].at)
     models = ScriptedServer(story.script, count=count, clock=clock)
     with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as folder:
         async with serve_on_loopback(models) as models_url:
-            settings = scripted_settings(
+            settings = create_scripted_settings(
                 models_url, folder, STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS, log="off"
             )
             app = create_app(settings, clock=clock)
@@ -63,10 +66,10 @@ async def open_stage(story: Story, count: Callable[[str], int]) -> AsyncIterator
                 yield Stage(clock, models, app, url)
 
 
-def scripted_settings(
+def create_scripted_settings(
     models_url: str, folder: str, message_tokens: int, observation_tokens: int, *, log: str
 ) -> Settings:
-    """Return the settings of a proxy in front of a scripted model server, with its database in
+    """Create the settings of a proxy in front of a scripted model server, with its database in
     `folder`."""
     return parse(
         SETTINGS_TEMPLATE.format(

@@ -51,7 +51,7 @@ _TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A user's message, and what follows until the user's next one. Nothing follows the last
+    """A user's message, and the messages until the user's next one. None follow the last
     question."""
 
     day: date
@@ -75,10 +75,12 @@ class Story:
     def script(self) -> dict[str, Message]:
         """The assistant's next message by its cue, for a scripted model."""
         return {
-            cue(heard): said
+            cue(message): next_message
             for turn in self.turns
-            for heard, said in pairwise([{"role": "user", "content": turn.said}, *turn.follows])
-            if said["role"] == "assistant"
+            for message, next_message in pairwise(
+                [{"role": "user", "content": turn.said}, *turn.follows]
+            )
+            if next_message["role"] == "assistant"
         }
 
 
@@ -118,18 +120,18 @@ def _read_turns(sheet: Mapping[str, Any], world: World) -> Iterator[Turn]:
 
 
 def _play_step(calls: Any, label: str, world: World) -> Iterator[Message]:
-    """Yield one assistant message with its tool calls (the file lists one or several), then their
+    """Yield an assistant message with its tool calls (the file lists one or several), then their
     results."""
-    wanted = [
+    named_calls = [
         (f"call_{label}{letter}", *next(iter(call.items())))
         for letter, call in zip("abc", _as_list(calls), strict=False)
     ]
     yield {
         "role": "assistant",
         "content": None,
-        "tool_calls": [_build_tool_call(*one) for one in wanted],
+        "tool_calls": [_build_tool_call(*call) for call in named_calls],
     }
-    for call_id, name, arguments in wanted:
+    for call_id, name, arguments in named_calls:
         yield {"role": "tool", "tool_call_id": call_id, "content": world.call(name, arguments)}
 
 

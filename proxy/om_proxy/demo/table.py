@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-BAR_CHARS = 20  # characters
+BAR_CHARS = 20
 LINES_AROUND_ROWS = 9  # lines of the terminal that are no rows
 PLAIN_SAID_CHARS = 46  # of the user's text, without a terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One turn: the tokens sent without memory and with it, and what memory did."""
+    """The row of one turn: the tokens sent without memory and with it, and what memory did."""
 
     day: date
     number: int
@@ -31,7 +31,7 @@ class Row:
 
 
 class Board:
-    """Prints each row as it comes; a context manager."""
+    """A context manager that prints each row as soon as it is added."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -108,7 +108,8 @@ def render_bar(row: Row) -> Text:
 
 def render_sums(rows: Sequence[Row]) -> Text:
     """Render the line below the table."""
-    without, with_memory = sum(r.without for r in rows), sum(r.with_memory for r in rows)
+    without = sum(row.without for row in rows)
+    with_memory = sum(row.with_memory for row in rows)
     share = 1 - with_memory / max(1, without)
     return Text.assemble(
         "\nsent so far  ", (f"{without:,}", "bold"), " without   ", (f"{with_memory:,}", "bold green"), " with   ",

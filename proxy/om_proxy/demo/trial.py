@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from om_proxy.app import create_app
-from om_proxy.demo.stage import scripted_settings
+from om_proxy.demo.stage import create_scripted_settings
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 
 # so low that memory applies in a client's second turn
-TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS = 100, 2_000
+TRIAL_MESSAGE_TOKENS = 100
+TRIAL_OBSERVATION_TOKENS = 2_000
 
 INTRODUCTION = """\
 I am a scripted model, so I know only what stands in the prompt that I receive. Tell me facts with \
@@ -30,13 +31,13 @@ starts at thirty thousand tokens unless you set another threshold."""
 
 @asynccontextmanager
 async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[str]:
-    """Yield the proxy's base URL, without `/v1`. What the proxy stored is removed at the end.
+    """Run the proxy, and yield its base URL, without `/v1`. At the end, remove what it stored.
 
     Raises OmError if the port is in use."""
     models = ScriptedServer(introduction=INTRODUCTION)
     with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
         async with serve_on_loopback(models) as models_url:
-            settings = scripted_settings(
+            settings = create_scripted_settings(
                 models_url, folder, TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS, log=log
             )
             async with serve_on_loopback(create_app(settings), port=port, lifespan="on") as url:

@@ -1,5 +1,4 @@
-"""Run the story's tools: a small database, files, a test run, logs. Their answers are computed, not
-quoted."""
+"""Run the story's tools: a small database, files, a test run, logs. Their answers are computed."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _NIGHTLY: dict[str, Callable[[date], Iterable[tuple[Any, ...]]]] = {
 
 
 class World:
-    """The world that the assistant's tools act on. Their calls change it."""
+    """The world that the assistant's tools read and change."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect(":memory:")
@@ -105,12 +104,20 @@ class World:
         return f"wrote {path}: {len(text.splitlines())} lines"
 
     def _run_tests(self, target: str) -> str:
-        known = [
-            t for t in self._paper["tests"] if t.get("since") is None or t["since"] in self._written
+        existing = [
+            test
+            for test in self._paper["tests"]
+            if test.get("since") is None or test["since"] in self._written
         ]
-        tests = [t for t in known if t["name"].startswith(target)]
-        failed = [t for t in tests if "until" in t and t["until"] not in self._written]
-        return "\n".join([*_progress(tests, failed), *_failures(failed), _summary(tests, failed)])
+        tests = [test for test in existing if test["name"].startswith(target)]
+        failed = [test for test in tests if "until" in test and test["until"] not in self._written]
+        return "\n".join(
+            [
+                *_render_progress(tests, failed),
+                *_render_failures(failed),
+                _render_summary(tests, failed),
+            ]
+        )
 
     def _calendar(self, first: str, last: str) -> str:
         entries = [e for e in self._paper["calendar"] if first <= str(e["day"]) <= last]
@@ -126,19 +133,19 @@ class World:
         return output.rstrip()
 
 
-def _progress(
+def _render_progress(
     tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]
 ) -> Iterable[str]:
     for i, test in enumerate(tests, start=1):
         yield f"{test['name']} {'FAILED' if test in failed else 'PASSED'} [{100 * i // len(tests):>3}%]"
 
 
-def _failures(failed: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _render_failures(failed: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for test in failed:
         yield f"____ {test['name'].rpartition('::')[2]} ____\n{test['trace'].rstrip()}"
 
 
-def _summary(tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> str:
+def _render_summary(tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> str:
     passed = f"{len(tests) - len(failed)} passed"
     return f"==== {f'{len(failed)} failed, ' if failed else ''}{passed} ===="
 

@@ -105,7 +105,7 @@ def observe_one(prompt: str) -> str:
     messages = list(parse_transcript(prompt))
     notes = list(drop_repeats(note for message in messages for note in write_notes(message)))
     if not notes:
-        notes = [Note("🟢", None, "Nothing of note was message.", "")]
+        notes = [Note("🟢", None, "Nothing of note was said.", "")]
     blocks = [f"<observations>\n{render_notes(notes)}\n</observations>"]
     questions = [note.text for note in notes if note.mark == "🟡"]
     if questions:
