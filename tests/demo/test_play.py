@@ -1,4 +1,4 @@
-"""The demo, result: what it prints is what happens."""
+"""The demo as it is played: what it prints is what happens."""
 
 import asyncio
 import io
@@ -62,7 +62,7 @@ def count_events(result: DemoResult, what: str) -> int:
 
 
 def test_whole_story_with_memory(result: DemoResult, story: Story) -> None:
-    """Every turn is result, memory observes, activates and reflects, and nothing is bypassed."""
+    """Every turn is played, memory observes, activates and reflects, and nothing is bypassed."""
     assert len(result.rows) == len(story.turns)
     assert count_events(result, "observed") >= 10
     assert count_events(result, "activated") >= 3
