@@ -1,1 +1,1 @@
-"""The work on a memory after the reply: when it is due, and the running of it."""
+"""The work on a memory after the reply: when it is due, and how it runs."""

@@ -1,4 +1,4 @@
-"""Finds what is due on a thread, and the context to do it with."""
+"""Find the work that is due on a thread, and the context to do it with."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from om_proxy.memory_cache import Memories
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext, PolicyInForce
 
-# threads whose newest context is remembered, for models that are inherited from it
+# Threads whose newest context is remembered, for models that are inherited from it.
 MAX_REMEMBERED_CONTEXTS = 10_000
 
 Work: TypeAlias = Decision | ObserveBatch | ActivateIdle
 
 
 class DueWork:
+    """The search for due work, with the newest context of each thread."""
+
     def __init__(
         self, memories: Memories, policies: PolicyInForce, clock: Callable[[], float]
     ) -> None:
@@ -33,22 +35,26 @@ class DueWork:
         self._contexts: BoundedCache[Key, MemoryContext] = BoundedCache(
             max_items=MAX_REMEMBERED_CONTEXTS
         )
-        # due threads whose work has no context; they must not hide the others
+        # due threads whose work has no context; the search for due threads skips them
         self.without_context: set[Key] = set()
 
     def remember_context(self, key: Key, context: MemoryContext) -> None:
+        """Keep the context for later work on this thread. A thread's own settings are left out,
+        because they may be taken back: they are added at use."""
         self.without_context.discard(key)
-        # without a thread's own settings, which may be taken back: they are laid over it at use
         self._contexts.put(key, context.with_overrides(None))
 
     async def find(
         self, key: Key, waited_for: Decision | None = None
     ) -> tuple[Work, MemoryContext] | None:
-        """Return what to do next on this thread, `waited_for` first, and the context for it. None
-        also for an inherited model whose credential went with the last process: the next request
-        brings it."""
+        """Return what to do next on this thread, `waited_for` first, and the context for it.
+
+        Return None if nothing is due, or if an inherited model has no credential since a restart:
+        the next request brings it.
+        """
         if self._memories.is_degraded(key):
-            # nothing is paid for what cannot be kept; the work is due again once that is stored
+            # No model is paid for notes that cannot be stored. The work is due again once the turns
+            # are stored.
             return None
         memory = await self._memories.load(key)
         context = self._contexts.get(key) or self._policies.current.context_without_request(memory)
@@ -64,12 +70,16 @@ class DueWork:
         return (work, context) if work else None
 
     async def _find_of_thread(self, memory: Memory, context: MemoryContext) -> Work | None:
-        many = len(memory.tail)
+        message_count = len(memory.tail)
         decide = partial(self._decide, memory, context)
-        if decision := decide() if many <= MANY_MESSAGES else await run_off_loop(many, decide):
+        if message_count <= MANY_MESSAGES:
+            decision = decide()
+        else:
+            decision = await run_off_loop(message_count, decide)
+        if decision:
             return decision
         if memory.due_at is not None and memory.due_at <= self._clock():
-            # due by thresholds that have changed since: a commit computes it anew
+            # it was due by thresholds that have changed since; a commit computes the time again
             await self._memories.update(memory.key, lambda m: replace(m, due_at=None))
         return None
 

@@ -1,5 +1,5 @@
-"""The rights of this process to work on threads: claimed ahead for due threads, or taken when work
-begins."""
+"""Hold the rights of this process to work on threads: claimed ahead for due threads, or acquired
+when work begins."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from om_proxy.errors import OmError
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
 
-log = structlog.get_logger("background")
+logger = structlog.get_logger("background")
 
-# seconds for which a crashed process keeps a thread; with the look that finds it, less than 120
-# (docs/spec/behaviour.md#concurrency)
+# For so long a crashed process keeps a thread. With the look that finds the thread, less than 120
+# (docs/spec/behaviour.md#concurrency).
 LEASE_S = 100.0
 
 
 class Leases:
+    """The leases of this process, which stop other processes from doing the same work."""
+
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._holder = uuid.uuid4().hex
-        self._claimed: dict[Key, float] = {}  # unused claims; each with the loop's time of its end
+        self._claimed: dict[Key, float] = {}  # unused claims, with the loop's time of their end
         self._seen_due: set[Key] = set()  # claimed since the newest look
-        self._has_more_due = False  # as far as the newest claim tells
-        self.wants_claims = asyncio.Event()  # the last claim is in use, and more threads are due
+        self._has_more_due = False  # as of the newest claim
+        self.wants_claims = asyncio.Event()  # set when the last claim is in use and more are due
 
     @property
     def unused_claim_count(self) -> int:
@@ -53,7 +55,8 @@ class Leases:
         return keys
 
     def use_claim(self, key: Key) -> float | None:
-        """Return when the claim on this thread ends, by the loop's time; None: there is none."""
+        """Use up the claim on this thread. Return when it ends, in the loop's time; None: there is
+        no claim."""
         ends = self._claimed.pop(key, None)
         if ends is not None and not self._claimed and self._has_more_due:
             self.wants_claims.set()
@@ -71,12 +74,12 @@ class Leases:
             try:
                 await self.acquire(key)
             except OmError as exc:
-                # the next renewal may succeed; losing the lease costs money only
-                log.warning("lease.failed", error=type(exc).__name__)
+                # the next renewal may succeed; a lost lease only costs money
+                logger.warning("lease.failed", error=type(exc).__name__)
 
     def release(self, key: Key) -> Coroutine[Any, Any, None]:
-        """Drop the claim at once, where the thread was claimed again meanwhile; the lease goes when
-        the result is awaited."""
+        """Drop the claim at once, even if the thread was claimed again meanwhile. Await the result
+        to release the lease."""
         self._claimed.pop(key, None)
         return self._store.release(key, self._holder)
 

@@ -1,9 +1,9 @@
-"""Runs the work after the reply: one run at a time for a thread, held until it has ended, found
-again after a restart.
+"""Run the work after the reply: one run at a time for a thread. The task of a run is referenced
+until it ends, and due work is found again after a restart.
 
 A thread that is woken waits in a queue for one of `concurrency` slots. The queue is fair between
-tenants and bounded; what found no place in it is found again by the next look at the store. Work
-that a request waits for needs neither queue nor slot.
+tenants and bounded. A thread that the queue drops is found again by the next look at the store.
+Work that a request waits for needs neither queue nor slot.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from om_proxy.memory.model import Key, resource_key
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
-log = structlog.get_logger("background")
+logger = structlog.get_logger("background")
 
 CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
 
 
 class Background:
-    """Starts every task of this program that outlives a request, and holds it: the event loop may
-    collect a task that nothing refers to."""
+    """The tasks of this program that outlive a request. It refers to each, because the event loop
+    may collect a task without a reference."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Background:
         clock: Callable[[], float] = time.time,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_busy`: whether chat needs the whole machine; then nothing is begun and no request
+        """`is_busy`: whether chat needs the whole machine. Then no work begins and no request
         waits."""
         self._is_busy = is_busy
         self._memories = memories
         self._worker = worker
         self._concurrency = concurrency
-        self._slots: Counter[str] = Counter()  # taken ones, by tenant
+        self._slots: Counter[str] = Counter()  # taken slots, by tenant
         self._queue = ThreadQueue(max_waiting)
         self._leases = Leases(memories.store, clock)
         self._due = DueWork(memories, policies, clock)
@@ -65,7 +65,7 @@ class Background:
         self._detached: set[asyncio.Task[Any]] = set()
         self._closing = False
 
-    # ── what others ask of it ─────────────────────────────────────────────────────────────────────
+    # ── called by other modules ─────────────────────────────────────────────────────────────────────
 
     def run_detached(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run work that must survive its request, without awaiting it."""
@@ -75,7 +75,7 @@ class Background:
         return task
 
     def wake(self, key: Key, context: MemoryContext | None = None) -> None:
-        """Look at this thread soon. `context` carries what an inherited model needs."""
+        """Look at this thread soon. `context` has what an inherited model needs."""
         if context is not None:
             self._due.remember_context(key, context)
         if key in self._running:
@@ -85,7 +85,7 @@ class Background:
             self._fill_slots()
 
     def last_seq_being_read(self, key: Key) -> int:
-        """Return the seq up to which an observation under way reads, 0 if none is: the text of
+        """Return the seq up to which an observation under way reads; 0: there is none. The text of
         these messages may not change."""
         match run.step if (run := self._find_run(key)) else None:
             case Observe(last=last):
@@ -117,24 +117,26 @@ class Background:
     async def wait_for_work(
         self, key: Key, decision: Decision, context: MemoryContext, seconds: float
     ) -> bool:
-        """Have this done, or join the same work under way on the thread. Return False when the
-        deadline passed first, which counts from when the first request waited for that work. The
-        work goes on."""
+        """Have this decision performed, or join the same work under way on the thread. Return False
+        if the deadline passed first; the work continues.
+
+        The deadline counts from when the first request waited for that work.
+        """
         if self._is_busy() or self._memories.is_degraded(key):
             return False
-        until = loop_time() + seconds
+        deadline = loop_time() + seconds
         while run := self._find_run(key):
-            joined = run.step
-            if not await run.wait_for_step(key, seconds, until):
+            joined_step = run.step
+            if not await run.wait_for_step(key, seconds, deadline):
                 return False
-            if type(joined) is type(decision) or (
-                isinstance(joined, ObserveBatch) and isinstance(decision, Observe)
-            ):
+            is_same_kind = type(joined_step) is type(decision)
+            reads_thread = isinstance(joined_step, ObserveBatch) and isinstance(decision, Observe)
+            if is_same_kind or reads_thread:
                 return True
         if self._closing:
             return False
         self._due.remember_context(key, context)
-        return await self._start(key, decision).wait_for_step(key, seconds, until)
+        return await self._start(key, decision).wait_for_step(key, seconds, deadline)
 
     async def wait_idle(self) -> None:
         """Wait until no work is under way."""
@@ -143,8 +145,8 @@ class Background:
             await asyncio.sleep(0)  # let their callbacks start what follows
 
     async def look_for_due(self, interval: Callable[[], float]) -> None:
-        """Take up the work the store says is due, at once and then every `interval()` seconds, for
-        ever. Between two looks it claims more as slots become free, no thread twice."""
+        """Start the work that the store lists as due, at once and then every `interval()` seconds,
+        for ever. Between two looks, claim more threads as slots become free, none twice."""
         next_look = float("-inf")
         while True:
             if loop_time() >= next_look:
@@ -175,7 +177,7 @@ class Background:
     # ── queue and slots ───────────────────────────────────────────────────────────────────────────
 
     async def _claim_due(self) -> None:
-        """Lease due threads, as many as will soon be begun, and put them in the queue."""
+        """Lease due threads, as many as will soon begin, and put them in the queue."""
         limit = CLAIMS_PER_SLOT * self._concurrency - self._leases.unused_claim_count
         limit = max(min(limit, self._queue.free_places), 0)
         if self._is_busy() or self._closing:
@@ -183,11 +185,11 @@ class Background:
         try:
             claimed = await self._leases.claim_due(limit, self._due.without_context)
         except OmError as exc:
-            log.warning("due.failed", error=type(exc).__name__)
+            logger.warning("due.failed", error=type(exc).__name__)
             return
         for key in claimed:
             self.wake(key)
-        self._fill_slots()  # also with threads that have waited since chat was busy
+        self._fill_slots()  # also with threads that waited while chat was busy
 
     def _join_queue(self, key: Key) -> None:
         dropped = self._queue.join(key)
@@ -207,7 +209,7 @@ class Background:
 
     def _start(self, key: Key, waited_for: Decision | None = None) -> ThreadRun:
         """Start a run. Work that a request waits for takes no slot: slow models of other threads
-        must not delay it. What else is due on its thread comes after it, in a slot."""
+        must not delay it. Other due work on its thread comes after it, in a slot."""
         run = self._running[key] = ThreadRun(self._running, holds_slot=waited_for is None)
         if waited_for:
             self._queue.leave(key)
@@ -220,11 +222,11 @@ class Background:
         run = self._running.pop(key)
         run.end_step()
         if run.holds_slot:
-            self._slots -= Counter([key.tenant])  # which forgets tenants without a slot
+            self._slots -= Counter([key.tenant])  # the subtraction removes tenants without a slot
         runs_again = key in self._run_again
         self._run_again.discard(key)
         if run.task and not run.task.cancelled() and (exc := run.task.exception()):
-            log.error("background.failed", error=type(exc).__name__)
+            logger.error("background.failed", error=type(exc).__name__)
         if self._closing:
             return  # what is due is found again at the next start
         if runs_again:
@@ -238,12 +240,12 @@ class Background:
         try:
             if claim_ends is None or claim_ends < loop_time() + LEASE_S / 2:
                 if waited_for is None and await self._due.find(key) is None:
-                    return  # the usual case: a lease costs two commits, so only work takes one
+                    return  # the usual case; a lease costs two commits, so only due work takes one
                 leased = None  # unknown: the lease may be taken while this is cancelled
                 leased = await self._leases.acquire(key)
                 if not leased and waited_for is None:
-                    # only here: a request does not wait for a process that may have crashed, and a
-                    # lease only saves money
+                    # Work that a request waits for goes on without a lease: the other process may have
+                    # crashed, and a lease only saves money.
                     return
             renewing = self.run_detached(self._leases.renew_forever(key))
             await self._perform_due(key, run, waited_for)
@@ -254,13 +256,14 @@ class Background:
                 await self._leases.release(key)
 
     async def _perform_due(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
-        """Perform what is waited for, or else what is due, until nothing is, or a step failed (its
-        back-off then says when to come again), or another tenant waits for the slot."""
-        going = True
-        while going and (found := await self._due.find(key, waited_for)):
-            run.step, context = found
-            going = await self._worker.perform(key, run.step, context, run) and waited_for is None
+        """Perform `waited_for`, or otherwise due work until nothing is due, a step fails, or
+        another tenant waits for the slot. After a failure, its back-off says when to come again."""
+        while work_and_context := await self._due.find(key, waited_for):
+            run.step, context = work_and_context
+            has_worked = await self._worker.perform(key, run.step, context, run)
             run.end_step()
-            if going and self._queue.has_other_tenant(key.tenant):
+            if not has_worked or waited_for is not None:
+                return
+            if self._queue.has_other_tenant(key.tenant):
                 self._run_again.add(key)
                 return

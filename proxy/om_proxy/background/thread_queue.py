@@ -1,4 +1,4 @@
-"""Orders the threads that wait for a slot."""
+"""Order the threads that wait for a slot."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MAX_WAITING_THREADS = 1_000
 
 
 class ThreadQueue:
-    """Serves the tenant that holds the fewest slots; of equals, each in turn; within a tenant,
-    first come, first served.
+    """A queue that serves the tenant with the fewest slots. Tenants with equally many slots take
+    turns. Within a tenant, the first thread to come is served first.
 
     A full queue drops the newest thread of the tenant with the most threads in it: a flood crowds
     out only itself.
@@ -20,7 +20,7 @@ class ThreadQueue:
 
     def __init__(self, max_threads: int = MAX_WAITING_THREADS) -> None:
         self._max_threads = max_threads
-        # no tenant without threads
+        # every tenant in it has threads
         self._tenants: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
         self._last_served = ""  # a tenant
 
@@ -32,8 +32,8 @@ class ThreadQueue:
         return self._max_threads - len(self)
 
     def join(self, key: Key) -> Key | None:
-        """Put the thread behind its tenant's others; one that waits already keeps its place. Return
-        the thread that was dropped for it."""
+        """Put the thread after its tenant's others; a thread that waits already keeps its place.
+        Return the thread that was dropped for it."""
         self._tenants.setdefault(key.tenant, OrderedDict()).setdefault(key)
         if len(self) > self._max_threads:
             longest = max(reversed(self._tenants.values()), key=len)
@@ -54,7 +54,8 @@ class ThreadQueue:
         if not self._tenants:
             return None
         self._last_served = tenant = min(
-            self._tenants, key=lambda t: (slots.get(t, 0), t == self._last_served)
+            self._tenants,
+            key=lambda candidate: (slots.get(candidate, 0), candidate == self._last_served),
         )
         self._tenants.move_to_end(tenant)
         key = next(iter(self._tenants[tenant]))
@@ -62,5 +63,5 @@ class ThreadQueue:
         return key
 
     def has_other_tenant(self, tenant: str) -> bool:
-        """Whether any other tenant waits."""
+        """Return whether any other tenant waits."""
         return len(self._tenants) > (tenant in self._tenants)

@@ -1,4 +1,4 @@
-"""The work under way on one thread, and how long requests wait for it."""
+"""Hold the work under way on one thread, and how long requests wait for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def loop_time() -> float:
 
 
 class SharedDeadline:
-    """The one deadline of all requests that wait for the same piece of work, counted from when the
-    first of them began to wait.
+    """The one deadline of all requests that wait for the same piece of work. It counts from when
+    the first of them began to wait.
 
     So a memory call that hangs delays one request, or those that came together, and no later one.
     """
@@ -26,7 +26,7 @@ class SharedDeadline:
         self._since: float | None = None
 
     def remaining(self, seconds: float, now: float) -> float:
-        """`now`: the event loop's time."""
+        """Return the seconds that remain of `seconds`. `now`: the event loop's time."""
         return seconds if self._since is None else self._since + seconds - now
 
     def begin(self, now: float) -> None:
@@ -34,8 +34,9 @@ class SharedDeadline:
 
 
 class ThreadRun:
-    """`step_done` resolves when the current step has ended, or the run has. While the step is an
-    ObserveBatch, it also resolves whenever one of its calls has ended."""
+    """The run of one thread's work. `step_done` resolves when the current step has ended, or the
+    run has. While the step is an ObserveBatch, it also resolves whenever one of its calls has
+    ended."""
 
     __slots__ = ("_running", "being_read", "deadline", "holds_slot", "step", "step_done", "task")
 
@@ -47,27 +48,34 @@ class ThreadRun:
         self.step_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
         self.deadline = SharedDeadline()
-        # the threads that calls of an ObserveBatch read now; those of one call share a deadline
+        # the threads that the calls of an ObserveBatch read now; threads of one call share a deadline
         self.being_read: dict[Key, SharedDeadline] = {}
 
     def end_step(self) -> None:
-        self.step, self.deadline, self.being_read = None, SharedDeadline(), {}
+        self.step = None
+        self.deadline = SharedDeadline()
+        self.being_read = {}
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:
-        done, self.step_done = self.step_done, asyncio.get_running_loop().create_future()
+        done = self.step_done
+        self.step_done = asyncio.get_running_loop().create_future()
         done.set_result(None)
 
     def deadline_of(self, key: Key) -> SharedDeadline:
         return self.being_read.get(key, self.deadline)
 
-    async def wait_for_step(self, key: Key, seconds: float, until: float) -> bool:
-        """Wait for the current step, or for the call of it that reads this thread: at most `until`,
-        and at most `seconds` from when the first request began to wait. Return whether it ended."""
-        now, deadline, is_read = loop_time(), self.deadline_of(key), key in self.being_read
-        deadline.begin(now)
+    async def wait_for_step(self, key: Key, seconds: float, deadline: float) -> bool:
+        """Wait for the current step, or for the call of it that reads this thread, until `deadline`
+        and at most `seconds` from when the first request began to wait. Return whether the step or
+        the call ended."""
+        now = loop_time()
+        is_read = key in self.being_read
+        shared_deadline = self.deadline_of(key)
+        shared_deadline.begin(now)
+        ends_at = min(deadline, now + shared_deadline.remaining(seconds, now))
         try:
-            async with asyncio.timeout_at(min(until, now + deadline.remaining(seconds, now))):
+            async with asyncio.timeout_at(ends_at):
                 await asyncio.shield(self.step_done)
                 # another call of the same ObserveBatch may have ended
                 while is_read and key in self.being_read:

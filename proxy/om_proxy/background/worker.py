@@ -1,4 +1,4 @@
-"""Hands each decision to its performer."""
+"""Pass each decision to its performer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from om_proxy.policy import MemoryContext, PolicyInForce
 
 
 class MemoryWorker:
-    """`perform` never raises for a model's failure. It records the failure with the thread, and
-    returns that the work stops here."""
+    """The performers of memory work. `perform` never raises for a model's failure: it records the
+    failure with the thread."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MemoryWorker:
         context: MemoryContext,
         progress: CallProgress | None = None,
     ) -> bool:
-        """Return whether it worked, so that more may follow."""
+        """Perform the work. Return whether it succeeded, so that more work may follow."""
         if isinstance(decision, ObserveBatch):
             return await self._observe_batch.perform(decision, context, progress)
         if isinstance(decision, ActivateIdle):

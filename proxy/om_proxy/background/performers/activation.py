@@ -1,4 +1,4 @@
-"""Makes buffered notes part of a log."""
+"""Make buffered notes part of a log."""
 
 from __future__ import annotations
 

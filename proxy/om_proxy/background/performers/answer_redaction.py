@@ -1,4 +1,4 @@
-"""Takes secrets out of what a memory model answered."""
+"""Remove secrets from the answer of a memory model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the models that memory work asks."""
+"""Choose the models that memory work asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from om_proxy.agents.llm import Target
 from om_proxy.agents.targets import Choice, choose_targets, is_above_largest_tier
 from om_proxy.policy import MemoryContext
 
-log = structlog.get_logger("memory")
+logger = structlog.get_logger("memory")
 
 
 def choose_memory_models(
@@ -21,7 +21,7 @@ def choose_memory_models(
     key = config.api_key.get_secret_value() if config.api_key else None
     if is_above_largest_tier(choice, input_tokens):
         # the largest tier's model is asked all the same (docs/spec/behaviour.md#models)
-        log.warning("model.above_tiers", input=input_tokens)
+        logger.warning("model.above_tiers", input=input_tokens)
     return choose_targets(
         choice,
         inherited=context.inherited,

@@ -1,4 +1,4 @@
-"""Performs Observe: asks the observer about messages of one thread, and stores its notes."""
+"""Perform Observe: ask the observer about messages of one thread, and store its notes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ MIN_CLIP_TOKENS = 500
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservePerformer:
+    """The performer that observes one thread."""
+
     memories: Memories
     observer: Observer
     count_tokens: Callable[[str], int]
@@ -95,9 +97,9 @@ class ObservePerformer:
         *,
         may_suggest: bool,
     ) -> tuple[tuple[Message, ...], Observed]:
-        """Return the observer's answer and the messages it is about. Fewer messages than given, if
-        the prompt was too long or the answer cut off (docs/spec/behaviour.md#answers). If every
-        answer about one block is cut off, that is a failure: nothing of it is covered."""
+        """Return the observer's answer and the messages it is about. These are fewer than given if
+        the prompt was too long or the answer was cut off (docs/spec/behaviour.md#answers). If every
+        answer about one block is cut off, that is a failure: no message of the block is covered."""
         clip: int | None = None
         answers_cut_off = 0  # about one block
         while True:

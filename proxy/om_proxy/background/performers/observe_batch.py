@@ -1,4 +1,4 @@
-"""Performs ObserveBatch: asks the observer about several threads of a resource with one call."""
+"""Perform ObserveBatch: ask the observer about several threads of a resource with one call."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ from om_proxy.memory.model import Key, Memory, sum_framed_tokens
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
-log = structlog.get_logger("memory")
+logger = structlog.get_logger("memory")
 
 MAX_CALLS_PER_RESOURCE = 4  # at once
 
 
 class CallProgress(Protocol):
-    """Learns of the calls of an ObserveBatch, so that a request waits only for the call that reads
-    its thread."""
+    """A record of the calls of an ObserveBatch, so that a request waits only for the call that
+    reads its thread."""
 
     def begin_call(self, keys: Sequence[Key]) -> tuple[Key, ...]:
-        """A call for these threads is about to begin. Return those it is to read."""
+        """Record that a call for these threads begins. Return the threads that it must read."""
 
     def end_call(self, keys: Sequence[Key]) -> None:
-        """The call for these threads has ended."""
+        """Record that the call for these threads has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObserveBatchPerformer:
+    """The performer that observes several threads. `alone` observes one thread by itself, and
+    stores the notes of a batch."""
+
     memories: Memories
     observer: Observer
     count_tokens: Callable[[str], int]
@@ -75,9 +78,8 @@ class ObserveBatchPerformer:
         done = await asyncio.gather(
             *(observe_in_slot(batch) for batch in decision.batches), return_exceptions=True
         )
-        for (
-            outcome
-        ) in done:  # raised only now that all have ended: none may go on without the lease
+        # raise only now that all have ended: no call may continue without the lease
+        for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome
         return any(done)
@@ -106,7 +108,7 @@ class ObserveBatchPerformer:
             if not isinstance(exc, ModelError):
                 raise  # the store's failure
         except Exception as exc:
-            log.warning("observe.apart", error=type(exc).__name__, threads=len(found))
+            logger.warning("observe.apart", error=type(exc).__name__, threads=len(found))
         # only a call for each thread alone shows which of them fails: it must not touch the others
         # (docs/spec/behaviour.md#failures)
         return any([await self._observe_alone(memory, due, context) for memory, due in found])
@@ -119,8 +121,8 @@ class ObserveBatchPerformer:
     async def _observe_together(
         self, found: Sequence[tuple[Memory, Observe]], context: MemoryContext
     ) -> None:
-        """A thread missing from the answer stays unobserved, and is asked about again after a
-        pause."""
+        """Observe the threads with one call. A thread that is missing from the answer stays
+        unobserved, and is asked about again after a pause."""
         parts = {
             self.memories.label(m.key): (m, due, messages_between(m, due.after, due.last))
             for m, due in found

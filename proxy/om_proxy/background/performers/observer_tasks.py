@@ -1,4 +1,4 @@
-"""Builds what the observer is shown of a thread."""
+"""Build the task that the observer gets about a thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Performs Reflect: asks the reflector to condense entries of a log, and keeps its answer beside
-the log."""
+"""Perform Reflect: ask the reflector to condense entries of a log, and keep its answer beside the
+log."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from om_proxy.policy import MemoryContext
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReflectPerformer:
+    """The performer that condenses a log. `environ` may hold the keys of providers."""
+
     memories: Memories
     reflector: Reflector
     count_tokens: Callable[[str], int]
@@ -59,12 +61,12 @@ class ReflectPerformer:
     async def _condense(
         self, sources: tuple[Observation, ...], accept_below: int, context: MemoryContext
     ) -> tuple[tuple[Observation, ...], Reflected]:
-        """Return the reflector's answer and the entries it stands for: only the older ones, if all
+        """Return the reflector's answer and the entries it replaces: only the older ones, if all
         were too long for it.
 
-        The newer ones then stay word for word behind it. Parts that are reflected one by one and
-        joined would lose more: all entries would be rewritten into one, which can never be split
-        again.
+        The newer ones then stay word for word after the answer. Parts that are reflected one by one
+        and joined would lose more: all entries would be rewritten into one, which can never be
+        split again.
         """
         config, whole = context.effective.memory.reflection, sum(o.tokens for o in sources)
         while True:

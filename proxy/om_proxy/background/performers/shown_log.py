@@ -1,4 +1,4 @@
-"""The log of a memory as the memory models read it."""
+"""Render the log of a memory as the memory models read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs memory work against its deadline, and records its failure with the thread."""
+"""Run memory work with a deadline, and record its failure with the thread."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ TIMEOUT_MESSAGE = "the memory model did not answer in time"
 
 
 class WorkGuard:
+    """The deadline and the failure record of memory work."""
+
     def __init__(
         self,
         memories: Memories,
