@@ -1,9 +1,8 @@
-"""Append messages that could not be stored in time to a transcript that has moved on since
-(docs/spec/behaviour.md#concurrency).
+"""Append messages whose turn could not be stored to a transcript that another process has changed in
+the meantime (docs/spec/behaviour.md#concurrency).
 
-A turn that waits outside the store was computed from a memory that another process may have changed
-meanwhile. What it takes back and what it covers may no longer hold; what was said still holds. So
-only the messages are kept: in their order, behind what stands.
+The turn's superseded messages and its coverage may be wrong by now. Its messages are not. So only
+the messages are appended, in order, after the stored ones.
 """
 
 from __future__ import annotations
@@ -18,51 +17,53 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Memory, Message, extend_chain
 
 
-def append_unstored(stood: Memory, base: Memory, spooled: Memory) -> Memory:
-    """`stood` with the live messages that `spooled` has beyond `base` and that do not stand there
-    already.
+def append_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) -> Memory:
+    """Append to `stored_now` the live messages of `spooled` that `stored_before` lacks and that
+    `stored_now` does not contain yet.
 
-    `base`: the stored memory that `spooled` was made from. The same messages may stand in `stood`:
-    a commit that seemed to fail was written, or a client that resends its history has sent them to
-    another process.
+    `stored_before`: the stored memory that `spooled` was made from. The messages may already be in
+    `stored_now` for two reasons: the commit seemed to fail but was written, or the client sent its
+    history again to another process.
     """
-    numbers = number_unstored(stood, base, spooled)
-    missing = [m for m in spooled.tail if numbers.get(m.seq, 0) >= stood.next_seq]
-    return _append(stood, spooled, missing) if missing else stood
+    new_seqs = number_unstored(stored_now, stored_before, spooled)
+    missing = [m for m in spooled.tail if new_seqs.get(m.seq, 0) >= stored_now.next_seq]
+    return _append(stored_now, spooled, missing) if missing else stored_now
 
 
-def number_unstored(stood: Memory, base: Memory, spooled: Memory) -> dict[int, int]:
-    """The seq that `append_unstored` gives each message which waited: that of its equal where one
-    stands, else the next one behind."""
-    unstored = [m for m in spooled.tail if m.seq >= base.next_seq]
-    since = [mark for mark in stood.marks if mark.seq > base.end]
-    standing = _find_standing([mark.fp for mark in since], [m.item.fp for m in unstored])
-    following = count(stood.next_seq)
+def number_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) -> dict[int, int]:
+    """Return the seq of each unstored message: that of the equal stored message if there is one,
+    otherwise the next free one."""
+    unstored = [m for m in spooled.tail if m.seq >= stored_before.next_seq]
+    newer_marks = [mark for mark in stored_now.marks if mark.seq > stored_before.end]
+    matches = _match_stored([mark.fp for mark in newer_marks], [m.item.fp for m in unstored])
+    free_seqs = count(stored_now.next_seq)
     return {
-        m.seq: since[standing[n]].seq if n in standing else next(following)
-        for n, m in enumerate(unstored)
+        m.seq: newer_marks[matches[index]].seq if index in matches else next(free_seqs)
+        for index, m in enumerate(unstored)
     }
 
 
-def _find_standing(since: Sequence[bytes], unstored: Sequence[bytes]) -> dict[int, int]:
-    """Map each place in `unstored` to the place of its equal in `since`, where it has one."""
-    blocks = SequenceMatcher(None, since, unstored, autojunk=False).get_matching_blocks()
+def _match_stored(stored: Sequence[bytes], unstored: Sequence[bytes]) -> dict[int, int]:
+    """Map each index in `unstored` to the index of its equal in `stored`, if it has one."""
+    blocks = SequenceMatcher(None, stored, unstored, autojunk=False).get_matching_blocks()
     return {block.b + n: block.a + n for block in blocks for n in range(block.size)}
 
 
-def _append(stood: Memory, spooled: Memory, missing: Sequence[Message]) -> Memory:
-    chain, fresh = stood.chain, list[Message]()
-    for seq, message in enumerate(missing, stood.next_seq):
+def _append(stored_now: Memory, spooled: Memory, missing: Sequence[Message]) -> Memory:
+    chain = stored_now.chain
+    new_messages: list[Message] = []
+    for seq, message in enumerate(missing, stored_now.next_seq):
         chain = extend_chain(chain, message.item.fp)
-        fresh.append(replace(message, seq=seq, chain=chain))
+        new_messages.append(replace(message, seq=seq, chain=chain))
     return replace(
-        stood,
-        tail=MessageList.of(stood.tail).append_messages(tuple(fresh)),
-        next_seq=stood.next_seq + len(fresh),
-        turns=stood.turns + sum(m.item.role == "assistant" for m in missing),
-        turn_at=max(stood.turn_at or 0.0, spooled.turn_at or 0.0) or None,
+        stored_now,
+        tail=MessageList.of(stored_now.tail).append_messages(tuple(new_messages)),
+        next_seq=stored_now.next_seq + len(new_messages),
+        turns=stored_now.turns + sum(m.item.role == "assistant" for m in missing),
+        turn_at=max(stored_now.turn_at or 0.0, spooled.turn_at or 0.0) or None,
+        # the appended messages are the newest, so the style and model of their turn win
         style=spooled.style,
         model=spooled.model,
-        due_at=spooled.due_at if stood.due_at is None else stood.due_at,
-        scope=stood.scope if stood.version else spooled.scope,
+        due_at=spooled.due_at if stored_now.due_at is None else stored_now.due_at,
+        scope=stored_now.scope if stored_now.version else spooled.scope,
     )
