@@ -32,8 +32,8 @@ def find_closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
 
 
 def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
-    """The number of leading messages to take so that they weigh at most `limit` tokens; 0 if there is
-    no closed end to cut at.
+    """Return the number of leading messages to take so that they weigh at most `limit` tokens; 0 if
+    there is no closed end to cut at.
 
     Takes the latest cut before a user message that yields at least `least` tokens, else the latest
     closed end. A first block that alone exceeds `limit` is taken alone: its reader clips it.
@@ -90,8 +90,8 @@ def _find_waiting_index(messages: Sequence[Mark]) -> int:
 
 
 def _user_follows(messages: Sequence[Mark], index: int) -> bool:
-    """Whether the message after `index` is the user's; at the end of the list: whether a finished reply
-    stands there, so that the next message will be the user's."""
+    """Return whether the message after `index` is the user's; at the end of the list: whether a
+    finished reply stands there, so that the next message will be the user's."""
     if index + 1 < len(messages):
         return messages[index + 1].role == "user"
     return messages[index].role == "assistant" and not messages[index].calls

@@ -78,8 +78,8 @@ _INTENDED = re.compile(  # `will` in small letters only: Will is a name
 
 
 def find_zone(kept: str | None, configured: str) -> ZoneInfo:
-    """The time zone that a thread keeps, else the configured one. A store may come from a machine with
-    other time zone tables, so a kept zone may be unknown here."""
+    """Return the time zone that a thread keeps, else the configured one. A store may come from a
+    machine with other time zone tables, so a kept zone may be unknown here."""
     try:
         return ZoneInfo(kept or configured)
     except (OSError, ValueError, KeyError):
@@ -87,7 +87,7 @@ def find_zone(kept: str | None, configured: str) -> ZoneInfo:
 
 
 def annotate(text: str, today: date) -> str:
-    """The text with its dates related to `today`, the render date."""
+    """Return the text with its dates related to `today`, the render date."""
     return next(annotate_entries([text], today))
 
 
@@ -138,21 +138,22 @@ def drop_repeated_headings(entries: Sequence[str], labels: Sequence[str | None])
 
 
 def read_heading(line: str) -> date | None:
-    """The day of a `Date:` heading: the line holds the date, a weekday perhaps, and nothing
+    """Return the day of a `Date:` heading: the line holds the date, a weekday perhaps, and nothing
     else."""
     found = _HEADING.fullmatch(line)
     return _read_lone_date(found["date"]) if found else None
 
 
 def read_bound(line: str) -> date | None:
-    """The day of a heading that is only a bound: the notes below it are from that day or earlier."""
+    """Return the day of a heading that is only a bound: the notes below it are from that day or
+    earlier."""
     found = _HEADING.fullmatch(line)
     bounded = _BOUND.fullmatch(found["date"]) if found else None
     return _read_lone_date(bounded["date"]) if bounded else None
 
 
 def _read_lone_date(text: str) -> date | None:
-    """The date a text holds, if beside it there is at most a weekday."""
+    """Return the date a text holds, if beside it there is at most a weekday."""
     for form in _IN_HEADING:
         if found := form.search(text):
             around = f"{text[: found.start()]} {text[found.end() :]}"
@@ -169,8 +170,8 @@ def format_distance(day: date, today: date) -> str:
 
 
 def format_gap(days: int) -> str | None:
-    """The line for a gap of this many days between two headings; None up to one day. It never counts
-    in years: only that time passed matters."""
+    """Return the line for a gap of this many days between two headings; None up to one day. It
+    never counts in years: only that time passed matters."""
     return f"[{_format_length(days, years=False)} later]" if days > 1 else None
 
 
@@ -189,8 +190,8 @@ def _format_length(days: int, years: bool = True) -> str:
 
 
 def _gap_lines(last: date | None, day: date, before: Sequence[str]) -> list[str]:
-    """The gap's line with an empty line on each side, unless one is there or the entry begins
-    here."""
+    """Return the gap's line with an empty line on each side, unless one is there or the entry
+    begins here."""
     line = format_gap((day - last).days) if last else None
     if line is None:
         return []
@@ -215,14 +216,15 @@ def _annotate_estimates(line: str, today: date) -> str:
 
 
 def read_date(text: str) -> date | None:
-    """The first day of what a text calls a date: `May 22, 2023`, `May 27-28, 2023`, `late April
-    2023`, `April to May 2023`."""
+    """Return the first day of what a text calls a date: `May 22, 2023`, `May 27-28, 2023`, `late
+    April 2023`, `April to May 2023`."""
     found = _first_date(text)
     return _first_day(found) if found else None
 
 
 def _first_date(text: str) -> re.Match[str] | None:
-    """The date that begins first; of those that begin together, the form that stands first."""
+    """Return the date that begins first; of those that begin together, the form that stands
+    first."""
     return min(
         (match for form in _IN_TEXT if (match := form.search(text))),
         key=lambda m: m.start(),
@@ -231,8 +233,8 @@ def _first_date(text: str) -> re.Match[str] | None:
 
 
 def _first_day(found: re.Match[str]) -> date | None:
-    """The first day of a date or span. None where the numbers are no day of the calendar: models write
-    such dates too."""
+    """Return the first day of a date or span. None where the numbers are no day of the calendar:
+    models write such dates too."""
     groups = found.groupdict()
     part = groups.get("part")
     day = _DAY_OF_PART[part.lower()] if part else int(groups.get("day") or 1)
@@ -244,7 +246,7 @@ def _first_day(found: re.Match[str]) -> date | None:
 
 
 def _last_day(found: re.Match[str], first: date) -> date:
-    """The last day of a span; of anything else its first."""
+    """Return the last day of a span; of anything else its first."""
     groups = found.groupdict()
     if not groups.get("last"):
         return first

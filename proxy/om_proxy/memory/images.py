@@ -117,7 +117,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """The three kinds of WebP: extended, lossless, lossy."""
+    """Return the size in each of the three kinds of WebP: extended, lossless, lossy."""
     kind = data[12:16]
     if kind == b"VP8X":
         return _read_little_endian(data, 24, 3) + 1, _read_little_endian(data, 27, 3) + 1

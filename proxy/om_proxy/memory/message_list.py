@@ -52,13 +52,13 @@ class MessageList(tuple["Message", ...]):
         return self._encodings
 
     def count_to(self, seq: int) -> int:
-        """The number of messages with at most this seq: mostly none or all."""
+        """Return the number of messages with at most this seq: mostly none or all."""
         if not self or self[0].seq > seq:
             return 0
         return len(self) if self[-1].seq <= seq else bisect_right(self, seq, key=_seq)
 
     def messages_through(self, seq: int) -> MessageList:
-        """The messages with at most this seq."""
+        """Return the messages with at most this seq."""
         count = self.count_to(seq)
         return self if count == len(self) else self._first_messages(count)
 
@@ -66,7 +66,7 @@ class MessageList(tuple["Message", ...]):
         return self[self.count_to(seq) :]
 
     def messages_between(self, first: int, last: int) -> tuple[Message, ...]:
-        """The messages with `first <= seq <= last`."""
+        """Return the messages with `first <= seq <= last`."""
         return self[self.count_to(first - 1) : self.count_to(last)]
 
     def framed_tokens_between(self, first: int, last: int) -> int:
@@ -82,7 +82,7 @@ class MessageList(tuple["Message", ...]):
         )
 
     def append_messages(self, fresh: tuple[Message, ...]) -> MessageList:
-        """The list with these messages at the end; its sums grow with it."""
+        """Return the list with these messages at the end; its sums grow with it."""
         if not fresh:
             return self
         longer = MessageList(self + fresh)

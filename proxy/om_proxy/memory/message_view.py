@@ -77,7 +77,7 @@ class Part(Protocol):
         """Its charged content; None where nothing is known of it."""
 
     def render(self) -> str | Attachment:
-        """The text that a reader sees, or the description in its place."""
+        """Return the text that a reader sees, or the description in its place."""
 
 
 class MessageView(Protocol):
@@ -106,7 +106,7 @@ class MessageView(Protocol):
         """Its content in order."""
 
     def write_parts(self, parts: Sequence[Part]) -> Iterator[str]:
-        """The JSON of these parts, in few pieces."""
+        """Yield the JSON of these parts, in few pieces."""
 
     def calls(self) -> Sequence[ToolCall]:
         """Its tool calls in order."""

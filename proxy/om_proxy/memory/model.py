@@ -1,7 +1,7 @@
 """The nouns of a conversation's memory: frozen values that know neither storage, JSON nor HTTP.
 
 A thread's *transcript* is its live messages in order of `seq`. The *log* covers it up to
-`coverage`; behind that lies the *tail*, what the actor still sees raw. *Chunks* are observations
+`coverage`; after that comes the *tail*, what the actor still sees raw. *Chunks* are observations
 made ahead: they continue the log without a gap but are not active yet. So at every moment
 
     0 ──── log[0] ──── log[1] ──┤coverage├── chunks[0] ── chunks[1] ── rest of the tail ──┤end
@@ -40,7 +40,7 @@ Scope = Literal["thread", "resource"]
 
 
 def extend_chain(chain: bytes, fp: bytes) -> bytes:
-    """The chain that goes on with one more message."""
+    """Return the chain that goes on with one more message."""
     return hashlib.blake2b(chain + fp, digest_size=16).digest()
 
 
@@ -57,7 +57,7 @@ RESOURCE_THREAD = ""  # the thread name of a resource's shared memory: no header
 
 
 def resource_key(key: Key) -> Key:
-    """The key of the shared log of this thread's resource."""
+    """Return the key of the shared log of this thread's resource."""
     return Key(key.tenant, key.resource, RESOURCE_THREAD)
 
 
@@ -358,7 +358,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     @property
     def chunked_to(self) -> int:
-        """seq at which the newest chunk ends; messages behind it are not observed yet."""
+        """seq at which the newest chunk ends; messages after it are not observed yet."""
         return self.chunks[-1].last if self.chunks else self.coverage
 
     def __repr__(self) -> str:

@@ -96,7 +96,7 @@ def _sound_tokens(sound: SoundData, model: str) -> int:
 
 
 def _file_tokens(file: FileData, encode: Encode, model: str) -> int:
-    """An image sent as a file counts as an image."""
+    """Count an image sent as a file as an image."""
     if file.data is None:
         return UNSEEN_FILE_TOKENS
     data = _decode_data_url(file.data)

@@ -66,7 +66,7 @@ def decide_for_resource(
     max_batch_tokens: int,
     now: float,
 ) -> ObserveBatch | ActivateIdle | None:
-    """The next thing due for the resource. `log_tokens`: of the shared log."""
+    """Return the next thing due for the resource. `log_tokens`: of the shared log."""
     pending_tokens = sum(w.pending_tokens for w in waiting)
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
     observable = [w for w in waiting if w.unobserved_tokens and w.can_be_observed(now)]
@@ -87,9 +87,9 @@ def decide_for_resource(
 
 
 def compute_observe_threshold(limits: Limits, pending_tokens: int, *, idle: bool = False) -> int:
-    """The unobserved tokens of all threads at which the observer is asked: an interval, half of one
-    near T, and at most the rest that is worth a call when all are idle (`buffer_on_idle`). Without
-    buffering it is T."""
+    """Return the unobserved tokens of all threads at which the observer is asked: an interval, half
+    of one near T, and at most the rest that is worth a call when all are idle (`buffer_on_idle`).
+    Without buffering it is T."""
     if limits.interval_tokens is None:
         return limits.observe_from_tokens
     half = max(limits.interval_tokens // 2, 1)
@@ -106,16 +106,16 @@ def compute_observe_threshold(limits: Limits, pending_tokens: int, *, idle: bool
 def cold_threads_with_notes(
     waiting: Sequence[ThreadBacklog], limits: Limits, now: float
 ) -> tuple[Key, ...]:
-    """The threads whose buffered notes may enter the log at no cost: their own prompt cache is
-    certainly cold."""
+    """Return the threads whose buffered notes may enter the log at no cost: their own prompt cache
+    is certainly cold."""
     return tuple(
         w.key for w in waiting if w.chunked_tokens and now >= w.turn_at + limits.cache_lifetime_s
     )
 
 
 def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None:
-    """The moment from which all threads count as idle, so that half an interval is worth a call; None:
-    never."""
+    """Return the moment from which all threads count as idle, so that half an interval is worth a
+    call; None: never."""
     if limits.buffer_after_idle_s is None or not waiting:
         return None
     return max(w.turn_at for w in waiting) + limits.buffer_after_idle_s
@@ -124,9 +124,9 @@ def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None
 def next_look_at(
     waiting: Sequence[ThreadBacklog], limits: Limits, log_tokens: int, now: float
 ) -> float | None:
-    """The next moment at which something may be due although nothing is due now: a thread in back-off
-    may be tried again, or threads become idle enough to be observed or for their notes to enter the
-    log."""
+    """Return the next moment at which something may be due although nothing is due now: a thread in
+    back-off may be tried again, or threads become idle enough to be observed or for their notes to
+    enter the log."""
     moments = [_next_observation_at(waiting, limits, log_tokens, now)]
     moments += [
         at

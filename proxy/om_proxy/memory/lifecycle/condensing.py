@@ -40,8 +40,8 @@ class LogStretch:
 
 
 def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> LogStretch:
-    """The entries to condense next, so that the log comes below `log_tokens_most`. `log` is not
-    empty.
+    """Return the entries to condense next, so that the log comes below `log_tokens_most`. `log` is
+    not empty.
 
     Takes the least depth at which neighbours, condensed at most so often, free enough; of these the
     oldest, as many as are needed. Never takes more than a whole log of R: a log that grew far
@@ -65,13 +65,13 @@ def acceptance_limit(stretch: LogStretch) -> int:
 
 
 def frees_enough(before_tokens: int, after_tokens: int) -> bool:
-    """Whether condensing a stretch was worth its call: the next one may follow at once, else only
-    when the log has grown."""
+    """Return whether condensing a stretch was worth its call: the next one may follow at once, else
+    only when the log has grown."""
     return after_tokens <= before_tokens * MAX_PRODUCTIVE_SHARE
 
 
 def _group_neighbours(log: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[LogStretch]:
-    """The chosen entries that stand side by side, the oldest first."""
+    """Yield the chosen entries that stand side by side, the oldest first."""
     start = 0
     for is_chosen, found in groupby(chosen):
         count = len(list(found))
@@ -81,8 +81,8 @@ def _group_neighbours(log: Sequence[Observation], chosen: Sequence[bool]) -> Ite
 
 
 def _depths(log: Sequence[Observation]) -> list[int]:
-    """The depth of each entry. A rollback note has the depth of the entry before it: else it would
-    separate neighbours."""
+    """Return the depth of each entry. A rollback note has the depth of the entry before it: else it
+    would separate neighbours."""
     depths: list[int] = []
     for o in log:
         depths.append(depths[-1] if o.kind == "note" and depths else o.depth)
@@ -90,7 +90,7 @@ def _depths(log: Sequence[Observation]) -> list[int]:
 
 
 def _take_oldest(log: Sequence[Observation], group: LogStretch, least: float) -> LogStretch:
-    """The first entries of the group that come to `least` tokens."""
+    """Return the first entries of the group that come to `least` tokens."""
     tokens = count = 0
     while tokens < least:
         tokens += log[group.start + count].tokens

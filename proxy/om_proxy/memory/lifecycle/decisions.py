@@ -109,8 +109,8 @@ class RequestState:
 
 
 def prompt_cache_state(memory: Memory, model: str | None, now: float) -> tuple[float, bool]:
-    """The state in which a request finds its prompt cache: seconds since the prompt was last sent or
-    changed, and whether this model's cache never saw it.
+    """Return the state in which a request finds its prompt cache: seconds since the prompt was last
+    sent or changed, and whether this model's cache never saw it.
 
     An activation sets the render date, so a pause or a change of models activates chunks once: the
     chunks that it leaves stay buffered.
@@ -125,8 +125,8 @@ def prompt_cache_state(memory: Memory, model: str | None, now: float) -> tuple[f
 def decide_before_forwarding(
     memory: Memory, limits: Limits, asked: RequestState, *, waited: bool = False
 ) -> Decision | None:
-    """The next thing due before this request's prompt is built; ask again after performing it.
-    `waited`: the request has waited already.
+    """Return the next thing due before this request's prompt is built; ask again after performing
+    it. `waited`: the request has waited already.
 
     `memory` is the projected one, with the request's own messages in its tail; `is_nothing_due` has said
     that something may be due.
@@ -145,8 +145,8 @@ def decide_before_forwarding(
 
 
 def is_nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
-    """Whether certainly nothing is due before forwarding, without a look at any message: the case of
-    most requests."""
+    """Return whether certainly nothing is due before forwarding, without a look at any message: the
+    case of most requests."""
     if (
         memory.chunks
         and limits.activate_after_idle_s is not None
@@ -163,8 +163,8 @@ def is_nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_chan
 
 
 def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Decision | None:
-    """The next thing due in the background. The caller checks whether the thread's back-off allows it
-    (`Failures`).
+    """Return the next thing due in the background. The caller checks whether the thread's back-off
+    allows it (`Failures`).
 
     `now`: unix seconds; without it the thread counts as busy.
     """
@@ -174,8 +174,8 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
 
 
 def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits) -> int:
-    """The number of chunks of these source sizes that leave the tail, oldest first. `sizes` is not empty; the
-    arithmetic is that of docs/spec/behaviour.md#activate.
+    """Return the number of chunks of these source sizes that leave the tail, oldest first. `sizes`
+    is not empty; the arithmetic is that of docs/spec/behaviour.md#activate.
 
     The smallest prefix that reaches the target, unless it overshoots by too much or leaves too
     little raw; else the largest prefix below the target; else the first chunk.
@@ -210,7 +210,7 @@ def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Acti
 
 
 def _skips_waiting(failures: Failures, limits: Limits, now: float) -> bool:
-    """Whether no request waits for this thread: it is in back-off or suspended
+    """Return whether no request waits for this thread: it is in back-off or suspended
     (docs/spec/behaviour.md#wait). The background tries next, where there is one."""
     return failures.suspended or (
         failures.count > 0 and (limits.interval_tokens is not None or now < failures.retry_at)
@@ -272,7 +272,8 @@ def observe_everything(memory: Memory, most: int) -> Observe | None:
 
 
 def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
-    """Whether due notes wait because they would cost more than they save (`economy: auto`)."""
+    """Return whether due notes wait because they would cost more than they save (`economy:
+    auto`)."""
     if (
         limits.prices is None or memory.scope == "resource"
     ):  # a resource's threads are observed together, and nothing waits
@@ -284,14 +285,14 @@ def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
 
 
 def is_idle(memory: Memory, limits: Limits, now: float) -> bool:
-    """Whether the thread has been idle for so long that half an interval is worth a chunk
+    """Return whether the thread has been idle for so long that half an interval is worth a chunk
     (`buffer_on_idle`)."""
     moment = idle_from(memory, limits)
     return moment is not None and now >= moment
 
 
 def idle_from(memory: Memory, limits: Limits) -> float | None:
-    """The moment from which the thread counts as idle; None: never."""
+    """Return the moment from which the thread counts as idle; None: never."""
     if limits.buffer_after_idle_s is None or memory.turn_at is None:
         return None
     return memory.turn_at + limits.buffer_after_idle_s
@@ -325,7 +326,7 @@ def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:
 
 
 def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
-    """The background reflection that is due."""
+    """Return the background reflection that is due."""
     size = memory.log.tokens
     if (
         limits.reflect_ahead_from_tokens is None
@@ -348,7 +349,8 @@ def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
 
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
-    """The moment at which the background should look at this thread; None: not before its next turn.
+    """Return the moment at which the background should look at this thread; None: not before its
+    next turn.
 
     The background looks at a thread that shares its log together with the other threads of its
     resource (batches.py).

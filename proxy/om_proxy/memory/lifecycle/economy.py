@@ -26,8 +26,8 @@ OBSERVER_THINKING_TOKENS = 215  # written beside the notes
 
 
 def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bool:
-    """Whether notes on `source` tokens of messages are expected to save what they cost, or are
-    needed in any case."""
+    """Return whether notes on `source` tokens of messages are expected to save what they cost, or
+    are needed in any case."""
     if memory.pending_tokens >= limits.observe_from_tokens:
         return True
     return expected_saving(memory, source, limits, prices) >= observation_cost(

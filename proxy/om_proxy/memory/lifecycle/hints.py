@@ -12,7 +12,7 @@ from om_proxy.memory.model import Memory, Observation
 
 
 def newest_task(entries: Sequence[Observation]) -> str | None:
-    """The newest current task: leaving it out keeps the old one, an empty one ends it
+    """Return the newest current task: leaving it out keeps the old one, an empty one ends it
     (docs/spec/behaviour.md#hints)."""
     return next((o.task for o in reversed(entries) if o.task is not None), None)
 
@@ -26,8 +26,8 @@ class ActiveHints(NamedTuple):
 
 
 def active_hints(memory: Memory) -> ActiveHints:
-    """The newest current task with its time, and the suggested response as long as the user has not
-    spoken since it was made.
+    """Return the newest current task with its time, and the suggested response as long as the user
+    has not spoken since it was made.
 
     In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
@@ -45,18 +45,19 @@ def active_hints(memory: Memory) -> ActiveHints:
 
 
 def has_user_spoken(memory: Memory, seq: int) -> bool:
-    """Whether the tail holds a message of the user's after `seq`."""
+    """Return whether the tail holds a message of the user's after `seq`."""
     return any(m.item.role == "user" and m.seq > seq for m in memory.tail)
 
 
 def reaches_newest(memory: Memory, last: int) -> bool:
-    """Whether an observation up to `last` knows the newest message that may be covered, and the user's
-    last one. A suggested response that is made earlier would be stale before it is shown
+    """Return whether an observation up to `last` knows the newest message that may be covered, and
+    the user's last one. A suggested response that is made earlier would be stale before it is shown
     (docs/spec/behaviour.md#hints)."""
     return last >= last_observable_seq(memory) and not has_user_spoken(memory, last)
 
 
 def current_task(memory: Memory) -> str | None:
-    """The current task as the observer knows it: a buffered one comes before an active one."""
+    """Return the current task as the observer knows it: a buffered one comes before an active
+    one."""
     buffered = newest_task(memory.chunks)
     return (active_hints(memory).task if buffered is None else buffered) or None

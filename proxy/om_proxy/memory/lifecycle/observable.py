@@ -27,12 +27,13 @@ def observable_tokens(tail: Sequence[Message]) -> int:
 
 
 def answered_chunks(memory: Memory) -> tuple[Observation, ...]:
-    """The chunks that may become active between requests (batches.py). A chunk that covers an
-    unanswered question is not among them: a client that asks it again must find it in the prompt."""
+    """Return the chunks that may become active between requests (batches.py). A chunk that covers
+    an unanswered question is not among them: a client that asks it again must find it in the
+    prompt."""
     answered = last_observable_seq(memory)
     return tuple(c for c in memory.chunks if c.last <= answered)
 
 
 def messages_between(memory: Memory, after: int, last: int) -> tuple[Message, ...]:
-    """The messages of the tail with `after < seq <= last`."""
+    """Return the messages of the tail with `after < seq <= last`."""
     return tuple(m for m in memory.tail if after < m.seq <= last)

@@ -48,6 +48,6 @@ def _openai_lifetime(model: str, retention: str | None) -> int:
 
 
 def has_moved(before: str | None, now: str | None) -> bool:
-    """Whether a conversation that `before` answered comes to a cache that never saw it. No, where a
-    model is not named: it may be the same."""
+    """Return whether a conversation that `before` answered comes to a cache that never saw it. No,
+    where a model is not named: it may be the same."""
     return before is not None and now is not None and before != now

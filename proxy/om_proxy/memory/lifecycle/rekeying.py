@@ -38,9 +38,9 @@ class Row(NamedTuple):
 
 
 def chains_by_seq(rows: Iterable[Row]) -> dict[int, bytes]:
-    """The chain of each message under the new fingerprints. Live ones follow each other. A superseded
-    one follows its parent, if its chain says that it did; else its history is gone, and its chain
-    can match nothing."""
+    """Return the chain of each message under the new fingerprints. Live ones follow each other. A
+    superseded one follows its parent, if its chain says that it did; else its history is gone, and
+    its chain can match nothing."""
     ordered = sorted(rows)
     old = {0: EMPTY_CHAIN} | {row.seq: row.chain for row in ordered}
     new, end = {0: EMPTY_CHAIN}, EMPTY_CHAIN
@@ -56,8 +56,8 @@ def chains_by_seq(rows: Iterable[Row]) -> dict[int, bytes]:
 
 
 def chains_by_value(rows: Sequence[Row], by_seq: Mapping[int, bytes]) -> dict[bytes, bytes]:
-    """The new chain by the old one. Of two messages with equal histories the live one's counts: their
-    histories are equal again."""
+    """Return the new chain by the old one. Of two messages with equal histories the live one's
+    counts: their histories are equal again."""
     of_dead = {row.chain: by_seq[row.seq] for row in rows if not row.live}
     return (
         of_dead
@@ -74,8 +74,8 @@ def rekey_view(view: View, rows: Sequence[Row], chains: Chains) -> View:
 
 
 def _rekey_shown_chain(view: View, rows: Sequence[Row]) -> bytes | None:
-    """The chain of an attempt that showed stored messages as they are, from any place on: a window, or
-    the newest message alone."""
+    """Return the chain of an attempt that showed stored messages as they are, from any place on: a
+    window, or the newest message alone."""
     shown: list[Row] = []
     for cell in view.cells:
         stretch = [row for row in rows if row.live and cell.from_seq <= row.seq <= cell.to_seq]
@@ -112,7 +112,7 @@ def rekey_entry(
 
 
 def _order_by_label(part: Part) -> str:
-    """The order that `log_sharing.merge_parts` gives them."""
+    """Return the sort key by which `log_sharing.merge_parts` orders parts."""
     return part.label
 
 

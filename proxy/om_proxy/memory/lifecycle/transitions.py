@@ -83,7 +83,7 @@ def keep_reflection(memory: Memory, reflection: Reflection) -> Memory:
 
 
 def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
-    """Whether the reflection was made from this log, and its sources still stand in it."""
+    """Return whether the reflection was made from this log, and its sources still stand in it."""
     return (
         reflection.generation == log.generation
         and find_sources(log.entries, reflection) is not None
@@ -144,7 +144,7 @@ def mark_unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
 
 
 def clear_failures(failures: Failures) -> Failures:
-    """The failures after a successful observation: none, apart from the cause of a failed
+    """Return the failures after a successful observation: none, apart from the cause of a failed
     reflection."""
     return Failures(
         cause=failures.cause if failures.cause.startswith(REFLECTION_CAUSE_PREFIX) else ""

@@ -62,7 +62,7 @@ def read_finish(reason: object) -> Finish:
 
 
 def is_cut_off(answer: str, finish: Finish) -> bool:
-    """Whether the end of an answer is missing. `answer` holds no reasoning any more."""
+    """Return whether the end of an answer is missing. `answer` holds no reasoning any more."""
     if finish == "cut":
         return True
     notes = [tag for tag in read_tags(answer) if tag.name == "observations"]
@@ -83,7 +83,7 @@ def _find_last_opened(notes: list[Tag]) -> Tag | None:
 
 
 def _lacks_only_its_tag(rest: str) -> bool:
-    """Whether a block without its closing tag is whole apart from it."""
+    """Return whether a block without its closing tag is whole apart from it."""
     hints = [tag for tag in read_tags(rest) if tag.placed and tag.name != "observations"]
     if hints and not hints[-1].closes:
         return False
@@ -98,7 +98,7 @@ def _lacks_only_its_tag(rest: str) -> bool:
 
 
 def _has_whole_end(notes: str) -> bool:
-    """Whether the last line of notes was written to its end, as far as a line can tell."""
+    """Return whether the last line of notes was written to its end, as far as a line can tell."""
     lines = [line.rstrip() for line in notes.split("\n") if line.strip()]
     if not lines or _DATE_HEADING.match(lines[-1]):
         return False
@@ -118,14 +118,14 @@ def _has_whole_end(notes: str) -> bool:
 
 
 def _has_open_pair(line: str) -> bool:
-    """Whether a bracket, a quotation or a piece of code is open at the end of a line."""
+    """Return whether a bracket, a quotation or a piece of code is open at the end of a line."""
     pairs = ("()", "[]", "{}", "（）", "「」")
     open_bracket = any(line.count(pair[0]) > line.count(pair[1]) for pair in pairs)
     return open_bracket or line.count("`") % 2 == 1 or _has_open_quote(line)
 
 
 def _has_open_quote(line: str) -> bool:
-    """Whether a quotation is open at the end of a line. Only the last beginning counts: what ends it ends
-    all before it, and a search from each of them takes quadratic time."""
+    """Return whether a quotation is open at the end of a line. Only the last beginning counts: what
+    ends it ends all before it, and a search from each of them takes quadratic time."""
     begun = next(reversed([found.end() for found in _QUOTE_BEGIN.finditer(line)]), None)
     return begun is not None and _QUOTE_END.search(line, begun + 1) is None

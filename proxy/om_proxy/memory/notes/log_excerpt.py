@@ -81,8 +81,8 @@ def _find_headings(lines: Sequence[str]) -> list[int | None]:
 def _fit_to_budget(
     lines: Sequence[str], order: list[int], budget: int, tokens: Callable[[str], int]
 ) -> str:
-    """The kept lines in their order with gaps marked; the sum of costs was an estimate, so the
-    least wanted may still go."""
+    """Return the kept lines in their order with gaps marked; the sum of costs was an estimate, so
+    the least wanted may still go."""
     while order:
         text = "\n".join(_mark_gaps(lines, sorted(order)))
         if tokens(text) <= budget:

@@ -269,8 +269,8 @@ def _refuses(said: str) -> bool:
 
 
 def _is_addressed(rest: str) -> bool:
-    """Whether the answer speaks to a person: a sentence, then a list, and nowhere a mark, a time or a
-    date as notes have them.
+    """Return whether the answer speaks to a person: a sentence, then a list, and nowhere a mark, a
+    time or a date as notes have them.
 
     Errors with their figures, advice with its steps and answers to the user look like this.
     """

@@ -130,8 +130,8 @@ _SIGNATURE_NAMES = (
 def _match_behind_name(
     names: str, characters: str, least: int, link: str = _NAME_VALUE_LINK
 ) -> re.Pattern[str]:
-    """A value behind a name: letters and digits both, since it is no word and no number. The last
-    character is no full stop."""
+    """Return a value behind a name: letters and digits both, since it is no word and no number. The
+    last character is no full stop."""
     both = rf"(?={characters}{{0,200}}\d)(?={characters}{{0,200}}[A-Za-z])"
     return re.compile(
         rf"((?i:{names}){link})(?i:{_NOT_A_VALUE}){both}{characters}{{{least - 1},300}}(?![.~?,-]){characters}"
@@ -223,8 +223,8 @@ Notes = TypeVar(
 
 
 def redact_secrets(text: str) -> str:
-    """The text with `[redacted: kind]` in place of each secret. Text without one is returned as it
-    is; done twice, it is done once."""
+    """Return the text with `[redacted: kind]` in place of each secret. Text without one is returned
+    as it is; done twice, it is done once."""
     text = PRIVATE_KEY_BLOCK.sub("[redacted: private key]", text)
     text = _ISSUED_SECRET.sub(
         lambda found: f"[redacted: {ISSUED_SECRETS[int((found.lastgroup or 'k')[1:])][0]}]", text

@@ -34,7 +34,7 @@ _DATE_LINE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)
 
 
 def is_repetition_loop(text: str) -> bool:
-    """Whether the text is, or ends in, a repetition loop."""
+    """Return whether the text is, or ends in, a repetition loop."""
     lines = text.split("\n")
     if any(len(line) > MAX_LINE_CHARS for line in lines):
         return True

@@ -78,7 +78,7 @@ def add_label(entry: Observation, label: str) -> Observation:
 
 
 def plain_text(entry: Observation) -> str:
-    """The text of an entry that is about one thread, as that thread's own log has it."""
+    """Return the text of an entry that is about one thread, as that thread's own log has it."""
     return "\n\n".join(section.text for section in split_entry(entry))
 
 

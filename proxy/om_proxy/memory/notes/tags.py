@@ -42,8 +42,8 @@ def read_tags(text: str) -> list[Tag]:
 
 
 def _is_placed(text: str, tag: re.Match[str], previous_end: int, next_start: int) -> bool:
-    """Whether only decoration shares the tag's side of the line. A neighbouring tag on the same line
-    counts as the line's end."""
+    """Return whether only decoration shares the tag's side of the line. A neighbouring tag on the
+    same line counts as the line's end."""
     before = text[previous_end : tag.start()].rpartition("\n")[2]
     if _DECORATION_BEFORE.fullmatch(before):
         return True

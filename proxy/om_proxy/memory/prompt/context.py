@@ -94,7 +94,7 @@ def observation_block(
     labels: Sequence[str | None] = (),
     other_threads: str = "",
 ) -> str:
-    """The log for the actor; `render_date` is in the user's time zone. `scope`: `thread`,
+    """Return the log for the actor; `render_date` is in the user's time zone. `scope`: `thread`,
     `resource`, or of a thread that shares its resource's log, `resource` and its label behind a
     colon.
 
@@ -117,8 +117,8 @@ def observation_block(
 
 
 def continuation_hint(render_date: date, *, begun: bool = True) -> str:
-    """The text that tells the actor that it joins in the middle, and which day it is. It stays the same
-    all through a render date's day.
+    """Return the text that tells the actor that it joins in the middle, and which day it is. It
+    stays the same all through a render date's day.
 
     `begun`: whether notes stand for part of this very conversation; else it is shown whole, and the
     notes are about other ones.
@@ -127,8 +127,8 @@ def continuation_hint(render_date: date, *, begun: bool = True) -> str:
 
 
 def hint_without_notes(render_date: date) -> str:
-    """The text that tells the actor that older messages are left out (`context.tail_limit`) and have no
-    notes yet."""
+    """Return the text that tells the actor that older messages are left out (`context.tail_limit`)
+    and have no notes yet."""
     return _fill_date(_HINT_WITHOUT_NOTES, render_date)
 
 
@@ -143,7 +143,7 @@ def _fill_date(text: str, render_date: date) -> str:
 
 
 def format_moment(at: datetime) -> str:
-    """A time as the block writes it: `Nov 20, 2025 23:47`."""
+    """Return a time as the block writes it: `Nov 20, 2025 23:47`."""
     return f"{dates.MONTH_NAMES[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
 
 
@@ -160,7 +160,7 @@ def _preamble(scope: str, options: ContextOptions) -> str:
 
 
 def _legend(kept: set[str]) -> str:
-    """The meaning of each mark that is shown, and of a bullet without a mark."""
+    """Return the meaning of each mark that is shown, and of a bullet without a mark."""
     shown_marks = [
         f"{mark} {meaning}" for name, (mark, meaning) in _PRIORITY_MARKS.items() if name in kept
     ]

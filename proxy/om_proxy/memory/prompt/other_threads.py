@@ -43,14 +43,14 @@ def render_other_threads(
 
 
 def _note_lines(notes: str, room: int) -> list[str]:
-    """The notes, indented, so that none can pass for a speaker: all of them or none."""
+    """Return the notes, indented, so that none can pass for a speaker: all of them or none."""
     if not notes.strip() or len(notes) > room:
         return []
     return ["Notes:", *(f"  {escape(line)}" for line in notes.splitlines())]
 
 
 def _message_lines(messages: Sequence[Excerpt], room: int) -> list[str]:
-    """The newest messages, as many as fit, in their order."""
+    """Return the newest messages, as many as fit, in their order."""
     lines: list[str] = []
     for speaker, parts in reversed([m for m in messages if m[1]]):
         line = f"{escape(' '.join(speaker.split()))}: " + "\n  ".join(

@@ -15,8 +15,8 @@ from om_proxy.memory.model import Memory, sum_framed_tokens
 
 
 def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe | None:
-    """The next batch to observe, of at most `most` tokens. `through`: seq of the newest message
-    that may leave.
+    """Return the next batch to observe, of at most `most` tokens. `through`: seq of the newest
+    message that may leave.
 
     The request does not wait for a thread that is suspended or in back-off. Once the back-off is over
     it does: below an interval the background never tries.
@@ -33,11 +33,12 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
 
 
 def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
-    """The ids of the chunks that may become active, oldest first."""
+    """Return the ids of the chunks that may become active, oldest first."""
     return tuple(chunk.id for chunk in memory.chunks if chunk.last <= through)
 
 
 def can_shrink(memory: Memory, received: int, through: int) -> bool:
-    """Whether the client's own prompt, `received` tokens without its instructions, holds more than what
-    has to stay. The prompt of a client that sends its newest message only never does."""
+    """Return whether the client's own prompt, `received` tokens without its instructions, holds
+    more than what has to stay. The prompt of a client that sends its newest message only never
+    does."""
     return received > sum_framed_tokens([m for m in memory.tail if m.seq > through])

@@ -54,8 +54,8 @@ def _guess_tokens(raw: bytes) -> int:
 
 
 def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
-    """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last
-    resort (docs/spec/behaviour.md#tail-limit)."""
+    """Return the newest whole blocks that fit `context.tail_limit`, and whether any was left out: a
+    last resort (docs/spec/behaviour.md#tail-limit)."""
     if limit is None or forwarded_tokens(pieces) <= limit:
         return pieces, False
     newest = [

@@ -37,11 +37,11 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     cells = memory.views[-1].cells if memory.views and sent_count else ()
     asks = sent.first_asked_index() if sent_count else 0
     pieces: list[Piece] = []
-    # what other clients said behind this request: shown before what it asks
+    # what other clients said after this request: shown before what it asks
     since: list[Piece] = []
     for cell in cells:
-        behind = cell.kind == "unsent" and cell.sent_from == sent_count
-        (since if behind else pieces).extend(_pieces_of_cell(cell, memory, sent, asks))
+        is_after_request = cell.kind == "unsent" and cell.sent_from == sent_count
+        (since if is_after_request else pieces).extend(_pieces_of_cell(cell, memory, sent, asks))
     if since:
         first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since

@@ -59,7 +59,8 @@ def align(
     closed: bool = False,
     window: bool = False,
 ) -> list[Pair] | None:
-    """The best pairs; empty: nothing of it is known for certain. None: the table would be too large.
+    """Return the best pairs; empty: nothing of it is known for certain. None: the table would be
+    too large.
 
     `joined`: both continue a stretch that is known to match. `origin`: both begin where their
     conversation begins. `closed`: both end at a stretch that is known to match; else what follows
@@ -101,8 +102,8 @@ SPARSE_ROW_FACTOR = 8  # a line is sparse where fewer than one in this many of i
 
 @lru_cache(256)
 def ways_into_pair(fit: MatchScore, begins: bool, opens: bool) -> Ways:
-    """The states that a pair may lead to, each with the states before it and the score of coming from
-    there. Of equals the first is taken.
+    """Return the states that a pair may lead to, each with the states before it and the score of
+    coming from there. Of equals the first is taken.
 
     `begins`: the pair is the first of both, where both conversations begin. `opens`: its text may
     have changed, and nothing before it.
@@ -208,7 +209,7 @@ class AlignmentTable:
         return row
 
     def _ways_by_place(self, i: int) -> Iterator[tuple[Ways, Sequence[int]]]:
-        """The places that sent message `i` fits, with the ways into a pair there."""
+        """Yield the places that sent message `i` fits, with the ways into a pair there."""
         opens = self.window and i == 0
         for fit, places in self._matches(i).items():
             if self.origin and i == 0 and places[:1] == (0,):
@@ -220,8 +221,8 @@ class AlignmentTable:
     def _score_pairs(
         self, line: Line | None, came: Sequence[tuple[Line, int]], places: Sequence[int]
     ) -> Line | None:
-        """The line with the scores of pairs at these places. `came`: the lines they may come from, and
-        what each wins."""
+        """Return the line with the scores of pairs at these places. `came`: the lines they may come
+        from, and what each wins."""
         if len(places) * SPARSE_ROW_FACTOR < len(self.stored):
             return self._score_sparse_pairs(line, came, places)
         scores = []
@@ -248,7 +249,7 @@ class AlignmentTable:
         return line
 
     def _gain_line(self, gain: int, places: Sequence[int]) -> Line:
-        """The gain of a pair at each place; a pair does not skip its stored message."""
+        """Return the gain of a pair at each place; a pair does not skip its stored message."""
         line = self.gain_lines.get((gain, places))
         if line is None:
             line = self.gain_lines[gain, places] = [IMPOSSIBLE_SCORE] * len(self.stored)
@@ -270,7 +271,8 @@ class AlignmentTable:
             row[GAP] = _best_of([above, left]) if above else left
 
     def _carry_fold(self, line: Line) -> Line:
-        """The best scores of going on from a pair of the line over messages that are no user's."""
+        """Return the best scores of going on from a pair of the line over messages that are no
+        user's."""
         return [
             IMPOSSIBLE_SCORE,
             *map(add, accumulate(map(sub, line, self.fold_sums), max), self.fold_sums[1:]),
@@ -295,8 +297,8 @@ class AlignmentTable:
         return place
 
     def _end_scores(self) -> Line:
-        """The score of ending at each place: what stands behind it is superseded, and some before it
-        may be skipped."""
+        """Return the score of ending at each place: what comes after it is superseded, and some
+        before it may be skipped."""
         users = accumulate([mark.role == "user" for mark in reversed(self.stored)], initial=0)
         return list(
             map(add, self.skip_stored_sums, [SUPERSEDE_USER_SCORE * n for n in users][::-1])
@@ -316,8 +318,9 @@ class AlignmentTable:
                     yield line[-1] + ends[-1] + skipped, i, len(self.stored), state
 
     def _may_end_at(self, i: int, j: int, state: int) -> bool:
-        """Whether a run without an anchor at its end may end there. At the end of the transcript
-        nothing is superseded, so less proof will do: an altered reply right behind an anchor."""
+        """Return whether a run without an anchor at its end may end there. At the end of the
+        transcript nothing is superseded, so less proof will do: an altered reply right after an
+        anchor."""
         fit = self._match(i, j)
         if fit is None or fit.hard:
             return fit is not None
@@ -339,7 +342,7 @@ class AlignmentTable:
         return pairs[::-1]
 
     def _predecessor(self, i: int, j: int, state: int) -> Place:
-        """The place that the best score came from; from a fold, the pair it began at."""
+        """Return the place that the best score came from; from a fold, the pair it began at."""
         if state == GAP:
             return self._gap_predecessor(i, j)
         if state in RUN_STATES:
@@ -373,7 +376,7 @@ class AlignmentTable:
         )
 
     def _match(self, i: int, j: int) -> MatchScore | None:
-        """The score of sent message i - 1 with stored message j - 1."""
+        """Return the score of sent message i - 1 with stored message j - 1."""
         fits = self._matches(i - 1) if i and j else {}
         return next((fit for fit, places in fits.items() if j - 1 in places), None)
 
@@ -393,7 +396,7 @@ def _best_of(lines: Sequence[Line]) -> Line:
 
 
 def _fold_score(mark: Mark) -> int:
-    """The cost of folding a stored message, beside that of skipping it."""
+    """Return the cost of folding a stored message, beside that of skipping it."""
     if mark.role == "user":
         return IMPOSSIBLE_SCORE
     return SKIP_TOOL_STEP_SCORE - SKIP_STORED_SCORE if mark.calls or mark.answers else 0

@@ -27,8 +27,8 @@ def apply_turn(
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
 ) -> Memory:
-    """The memory after this turn: superseded messages gone, the new ones and the reply in their
-    place, the view remembered.
+    """Return the memory after this turn: superseded messages gone, the new ones and the reply in
+    their place, the view remembered.
 
     Where `verdict.cut_seq` lies before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
@@ -72,7 +72,7 @@ def _find_undated_to(fresh: Sequence[Message]) -> int:
     """seq up to which the messages of a thread's first request have no known time; 0: all of them
     were said now.
 
-    These are all but the newest turn, which begins behind the last reply or result before the
+    These are all but the newest turn, which begins after the last reply or result before the
     newest user message. The conversation was led without this proxy, so nothing says when.
     """
     asked = next((m.seq for m in reversed(fresh) if m.item.role == "user"), 0)
@@ -82,7 +82,7 @@ def _find_undated_to(fresh: Sequence[Message]) -> int:
 
 
 def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut_seq: int) -> int:
-    """`undated_to` of a thread that goes on. An undated message that only moves, behind an inserted
+    """`undated_to` of a thread that goes on. An undated message that only moves, after an inserted
     one, stays undated."""
     if not fresh or cut_seq >= memory.undated_to:
         return memory.undated_to
@@ -94,8 +94,8 @@ def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut_seq: int) ->
 
 
 def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item, cut_seq: int) -> bool:
-    """Whether this very reply is stored and stays: its commit seemed to fail, was written, and is
-    tried again."""
+    """Return whether this very reply is stored and stays: its commit seemed to fail, was written,
+    and is tried again."""
     seq = verdict.repeats.reply if verdict.repeats else 0
     return 0 < seq <= cut_seq and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
 
@@ -108,7 +108,8 @@ def _new_messages(
     now: float,
     cut_seq: int,
 ) -> Iterator[tuple[Item, int, float]]:
-    """The new messages with their tokens and times. A message that only moves keeps its time."""
+    """Yield the new messages with their tokens and times. A message that only moves keeps its
+    time."""
     seen_at = (
         {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
         if verdict.new
@@ -139,7 +140,7 @@ def _take_client_versions(
     """Take the client's version of texts that it altered, and its bytes for messages that it only
     spells differently.
 
-    Only the messages behind the recognised prefix are compared: the earlier ones were stored from
+    Only the messages after the recognised prefix are compared: the earlier ones were stored from
     these very bytes.
     """
     source = {seq: index for seq, index in verdict.swaps if seq > fixed} if verdict.swaps else {}
@@ -170,7 +171,8 @@ def _find_respelled(
 def _take_version(
     message: Message, index: int, sent: SentHistory, tokens: Mapping[int, int], encoding: str
 ) -> Message:
-    """The message with the client's bytes. One that is only spelt differently keeps its count."""
+    """Return the message with the client's bytes. One that is only spelt differently keeps its
+    count."""
     if index not in tokens:
         return replace(message, item=sent.item(index))
     return replace(message, item=sent.item(index), tokens=tokens[index], encoding=encoding)

@@ -27,12 +27,12 @@ class Digests(Struct, frozen=True):
     at: Mapping[int, bytes]  # by number of messages; `count` is among them
 
     def has_digests_at(self, counts: Set[int]) -> bool:
-        """Whether every one of these numbers of messages has a digest or is still ahead."""
+        """Return whether every one of these numbers of messages has a digest or is still ahead."""
         return all(count > self.count or count in self.at for count in counts)
 
     def extend(self, raws: Sequence[bytes], counts: Set[int]) -> Digests:
-        """The digests of a list that goes on with these messages. Those at `counts` are kept, and the
-        one of all."""
+        """Return the digests of a list that goes on with these messages. Those at `counts` are
+        kept, and the one of all."""
         running = self.running.copy()
         at = {count: digest for count, digest in self.at.items() if count in counts}
         for count, raw in enumerate(raws, self.count + 1):

@@ -64,9 +64,9 @@ def match_tool_results(transcript: StoredTranscript, sent: SentHistory) -> Verdi
 
 
 def _find_results(transcript: StoredTranscript, calls: frozenset[str]) -> dict[str, int | None]:
-    """The index of each call's result in `live`; None for a call that still waits, no entry for an
-    unknown one. Ids may come again: the newest counts. One pass from the end, which stops at the
-    oldest call."""
+    """Return the index of each call's result in `live`; None for a call that still waits, no entry
+    for an unknown one. Ids may come again: the newest counts. One pass from the end, which stops at
+    the oldest call."""
     places: dict[str, int | None] = {}
     for index in range(len(transcript.live) - 1, -1, -1):
         if len(places) == len(calls):

@@ -74,7 +74,7 @@ class TextCounts:
         )
 
     def score_match(self, item: Item, mark: Mark) -> MatchScore | None:
-        """The score of a pair; None: these two cannot be the same message."""
+        """Return the score of a pair; None: these two cannot be the same message."""
         if item.role != mark.role:
             return None
         by_id = self._has_same_id(item, mark)
@@ -91,8 +91,8 @@ class TextCounts:
         return None if mark.calls else self.score_altered(item)
 
     def score_altered(self, item: Item) -> MatchScore | None:
-        """The score with a message of another text, of the same role and without calls; None: its
-        text cannot have changed."""
+        """Return the score with a message of another text, of the same role and without calls;
+        None: its text cannot have changed."""
         if item.fp in self.seen or item.calls or item.role == "tool":
             return None
         return MatchScore(
@@ -100,8 +100,8 @@ class TextCounts:
         )
 
     def _has_same_id(self, item: Item, mark: Mark) -> bool:
-        """Whether an id tells that they are the same. Only an id that is unique in the thread does:
-        some servers count their calls from zero in every reply."""
+        """Return whether an id tells that they are the same. Only an id that is unique in the
+        thread does: some servers count their calls from zero in every reply."""
         if mark.answers is not None:
             return item.answers == mark.answers and self.answers[mark.answers] == 1
         return bool(mark.calls) and item.calls == mark.calls and self.calls[mark.calls] == 1
@@ -127,8 +127,8 @@ class MatchIndex:
         self._known: dict[tuple[object, ...], MatchScores] = {}
 
     def places_of(self, item: Item, asked: bool) -> MatchScores:
-        """The places with their scores, as `TextCounts.score_match` gives them. `asked`: the message
-        stands behind the last assistant message."""
+        """Return the places with their scores, as `TextCounts.score_match` gives them. `asked`: the
+        message comes after the last assistant message."""
         asked = asked and item.role == "user"
         like = (item.role, item.fp, item.calls, item.answers, asked)
         fits = self._known.get(like)
@@ -150,7 +150,8 @@ class MatchIndex:
         return fits
 
     def _candidates(self, item: Item) -> set[int]:
-        """The places with its text or its id. An id that stands at several places proves none."""
+        """Return the places with its text or its id. An id that stands at several places proves
+        none."""
         found = set(self._texts.get(item.fp, ()))
         if item.calls and self._counts.calls[item.calls] == 1:
             found.update(self._calls.get(item.calls, ()))
@@ -172,7 +173,7 @@ def is_equal(item: Item, mark: Mark) -> bool:
 
 def pair_leading(sent: Sequence[Item], stored: Sequence[Mark], counts: TextCounts) -> list[Pair]:
     """Pair messages from the start on while they leave no choice: equal, equal by tool id, or a new
-    text with an equal neighbour behind it."""
+    text with an equal neighbour after it."""
     pairs: list[Pair] = []
     asked = first_asked_index(sent)
     for i in range(min(len(sent), len(stored))):
@@ -188,9 +189,9 @@ def _is_confirmed_by_next(
 ) -> bool:
     if i + 1 >= min(len(sent), len(stored)):
         return False
-    behind = counts.score_match(sent[i + 1], stored[i + 1])
+    next_match = counts.score_match(sent[i + 1], stored[i + 1])
     asked_again = sent[i + 1].role == "user" and i + 1 >= asked
-    return behind is not None and behind.is_proof and not asked_again
+    return next_match is not None and next_match.is_proof and not asked_again
 
 
 def find_run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
@@ -206,9 +207,9 @@ def find_run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, 
 
 
 def _run_lengths(sent: Sequence[bytes], stored: Sequence[bytes]) -> list[int]:
-    """The length, by place of `sent`, of the longest run that ends there and also ends `stored`.
-    The Z algorithm, from the end on (Gusfield, Algorithms on Strings, 1.4): steps are in proportion
-    to the messages, however often a text comes again."""
+    """Return the length, by place of `sent`, of the longest run that ends there and also ends
+    `stored`. The Z algorithm, from the end on (Gusfield, Algorithms on Strings, 1.4): steps are in
+    proportion to the messages, however often a text comes again."""
     texts: list[bytes | None] = [*reversed(stored), None, *reversed(sent)]
     runs, left, right = [0] * len(texts), 0, 0
     for at in range(1, len(texts)):
@@ -222,14 +223,16 @@ def _run_lengths(sent: Sequence[bytes], stored: Sequence[bytes]) -> list[int]:
 
 
 def first_asked_index(sent: Sequence[Item]) -> int:
-    """The index at which the request's own question begins: behind its last assistant message."""
+    """Return the index at which the request's own question begins: after its last assistant
+    message."""
     replies = (i for i in reversed(range(len(sent))) if sent[i].role == "assistant")
     return next(replies, -1) + 1
 
 
 def is_proof(item: Item, counts: TextCounts, asked: bool) -> bool:
-    """Whether a sent message that equals a stored one proves its place. A reminder does not, nor does
-    a question that may be asked again (`asked`: it stands behind the last assistant message)."""
+    """Return whether a sent message that equals a stored one proves its place. A reminder does not,
+    nor does a question that may be asked again (`asked`: it comes after the last assistant
+    message)."""
     return (
         counts.texts[item.fp] == 1
         and item.role not in REMINDER_ROLES

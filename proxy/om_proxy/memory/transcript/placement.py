@@ -43,7 +43,7 @@ def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | 
     if isinstance(prefix, NeedOutline):
         return prefix
     found = (
-        _place_behind_prefix(transcript, sent, prefix)
+        _place_after_prefix(transcript, sent, prefix)
         if prefix.sent
         else _place_without_prefix(transcript, sent)
     )
@@ -83,7 +83,7 @@ def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdic
 
 
 def certain_prefix(transcript: StoredTranscript, sent: SentHistory) -> CertainPrefix | NeedOutline:
-    """The prefix that is known for certain: from a recorded attempt, or from the chain."""
+    """Return the prefix that is known for certain: from a recorded attempt, or from the chain."""
     view = sent.seen
     if view is not None and (view.count > 1 or transcript.is_prefix_view(view)):
         if transcript.is_live(view.seq):
@@ -138,8 +138,8 @@ def _extend_prefix(
 
 
 def _shows_other_clients(transcript: StoredTranscript, sent: SentHistory, view: View) -> bool:
-    """Whether the request shows, where the attempt's last message stood, what other clients had said
-    right before that message."""
+    """Return whether the request shows, where the attempt's last message stood, what other clients
+    had said right before that message."""
     at = view.count - 1
     if at >= sent.count:
         return False
@@ -152,15 +152,15 @@ def _shows_other_clients(transcript: StoredTranscript, sent: SentHistory, view: 
 
 
 def shared_prefix_length(transcript: StoredTranscript, chains: Mapping[int, bytes]) -> int:
-    """The number of messages, from the first one on, that both sides share, as far as the loaded marks
-    tell."""
+    """Return the number of messages, from the first one on, that both sides share, as far as the
+    loaded marks tell."""
     counts = range(transcript.count, transcript.missing, -1)
     return next(
         (n for n in counts if chains.get(n) == transcript.live[n - transcript.missing - 1].chain), 0
     )
 
 
-def _place_behind_prefix(
+def _place_after_prefix(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
 ) -> Verdict | NeedOutline:
     """Place a request that continues a certain prefix."""
@@ -196,7 +196,7 @@ def pair_residue(
     origin: bool = False,
     window: bool = False,
 ) -> list[Pair] | None:
-    """Pair what is left behind the certain prefix: first an equal run that ends where the transcript
+    """Pair what is left after the certain prefix: first an equal run that ends where the transcript
     ends, then the rest.
 
     None: too large to say.
@@ -204,8 +204,8 @@ def pair_residue(
     if not items or not stored:
         return []
     start, length = find_run_to_end(items, stored)
-    behind = len(stored) - length
-    run = [Pair(start + k, behind + k, same=True, hard=True) for k in range(length)]
+    run_start = len(stored) - length
+    run = [Pair(start + k, run_start + k, same=True, hard=True) for k in range(length)]
     if run and not start and not joined:
         return run  # a pure window: the client did not send what it does not reach
     asked = first_asked_index(items)
@@ -213,7 +213,7 @@ def pair_residue(
         return align(items, stored, counts, joined=joined, origin=origin, window=window)
     head = align(
         items[:start],
-        stored[:behind],
+        stored[:run_start],
         counts,
         joined=joined,
         origin=origin,

@@ -14,8 +14,8 @@ from om_proxy.memory.transcript.verdict import Verdict, is_unsent, merge_neighbo
 
 
 def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict | None:
-    """The verdict of the same turn on top of what was committed since. None: the messages it stood on
-    are gone, so reconcile again.
+    """Return the verdict of the same turn on top of what was committed since. None: the messages it
+    stood on are gone, so reconcile again.
 
     The client had not seen what came after `verdict.end`, so it cannot have meant to take it back:
     that is never superseded, and this turn follows it. The one exception is a reply to the very
@@ -66,7 +66,7 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
 
 
 def _find_equal_view(memory: Memory, sent: SentHistory) -> View | None:
-    """The recorded attempt with the same bytes."""
+    """Return the recorded attempt with the same bytes."""
     return next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
 
 
@@ -104,10 +104,10 @@ def _rebase_onto_same_turn(
 
 
 def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], at: int) -> bool:
-    """Whether the attempt asked what this request asks, whose question stands at `at`: with the same
-    bytes, or with the same message shown differently.
+    """Return whether the attempt asked what this request asks, whose question stands at `at`: with
+    the same bytes, or with the same message shown differently.
 
-    A reply that follows what other clients said stands right behind their message. That place says
+    A reply that follows what other clients said stands right after their message. That place says
     nothing about what it answers.
     """
     if (view.count, view.digest) == (sent.count, sent.digest):
@@ -116,8 +116,8 @@ def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], at: int
 
 
 def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
-    """Whether a client has had this reply: a request showed it, in whatever words, or the results of
-    its calls have come."""
+    """Return whether a client has had this reply: a request showed it, in whatever words, or the
+    results of its calls have come."""
     cells = (
         cell
         for view in views

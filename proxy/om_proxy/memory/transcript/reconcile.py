@@ -75,7 +75,8 @@ DEFAULT_HINTS = Hints()
 def reconcile(
     transcript: StoredTranscript, sent: SentHistory, hints: Hints = DEFAULT_HINTS
 ) -> Verdict | NeedOutline:
-    """The verdict on a request. With a complete `transcript` the answer is never NeedOutline."""
+    """Return the verdict on a request. With a complete `transcript` the answer is never
+    NeedOutline."""
     found = _find_verdict(transcript, sent, hints)
     if isinstance(found, NeedOutline):
         return found
@@ -174,7 +175,8 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
 
 
 def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -> bool:
-    """Whether the client's view of the prefix is the transcript itself, message for message."""
+    """Return whether the client's view of the prefix is the transcript itself, message for
+    message."""
     one_to_one = all(cell.kind in ("same", "altered") for cell in prefix.cells)
     return not prefix.sent or (one_to_one and prefix.cells[0].from_seq <= transcript.first)
 
@@ -182,7 +184,7 @@ def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -
 def _pair_one_to_one(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
 ) -> list[Pair]:
-    """Pair the messages behind `prefix`, up to the first one that only one side has."""
+    """Pair the messages after `prefix`, up to the first one that only one side has."""
     items, stored, counts = (
         sent.items(prefix.sent),
         transcript.live[prefix.stored :],

@@ -41,8 +41,8 @@ def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
 
 
 def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
-    """The digests of all but the last messages, which continue known digests where those suffice.
-    A short list keeps none: hashing it again takes no time."""
+    """Return the digests of all but the last messages, which continue known digests where those
+    suffice. A short list keeps none: hashing it again takes no time."""
     if not isinstance(raws, HashedMessages) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
         return NO_DIGESTS
     known = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
@@ -81,12 +81,12 @@ class SentHistory(Struct, frozen=True):
         return len(self.raws)
 
     def items(self, start: int = 0, stop: int | None = None) -> list[Item]:
-        """The messages from `start` up to `stop`, parsed."""
+        """Return the messages from `start` up to `stop`, parsed."""
         return [self.item(i) for i in range(start, self.count if stop is None else stop)]
 
     def chains(self, seen: View | None = None) -> dict[int, bytes]:
-        """The chain of the client's own view by number of messages, from the end of `seen` on. Parses
-        those messages."""
+        """Return the chain of the client's own view by number of messages, from the end of `seen`
+        on. Parses those messages."""
         count, chain = (seen.count, seen.chain) if seen else (0, EMPTY_CHAIN)
         chains = {count: chain}
         for item in self.items(count):

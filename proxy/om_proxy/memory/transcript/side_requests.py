@@ -30,8 +30,8 @@ ANSWERING_ROLES = frozenset({"assistant", "tool", "function"})
 
 
 def may_be_side_request(memory: Memory, sent: SentHistory, hints: Hints) -> bool:
-    """Whether the request can be a side request, before its tools are looked for: almost always
-    no."""
+    """Return whether the request can be a side request, before its tools are looked for: almost
+    always no."""
     return (
         sent.seen is None
         and memory.style == "full"
@@ -41,8 +41,8 @@ def may_be_side_request(memory: Memory, sent: SentHistory, hints: Hints) -> bool
 
 
 def repeats_nothing(transcript: StoredTranscript, sent: SentHistory) -> bool | NeedOutline:
-    """Whether the request only asks, and none of its messages is one of the thread's, live or
-    superseded. With a complete `transcript` the answer is never NeedOutline."""
+    """Return whether the request only asks, and none of its messages is one of the thread's, live
+    or superseded. With a complete `transcript` the answer is never NeedOutline."""
     items = sent.items()
     if any(item.role in ANSWERING_ROLES for item in items):
         return False

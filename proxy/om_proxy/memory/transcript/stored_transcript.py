@@ -66,11 +66,11 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return self.live[0].seq if self.live and not self.missing else 1
 
     def index_of(self, seq: int) -> int:
-        """The index in `live` at which the message stands, or would stand."""
+        """Return the index in `live` at which the message stands, or would stand."""
         return bisect_left(self.live, seq, key=_seq)
 
     def is_live(self, seq: int) -> bool:
-        """Whether it is live, as far as the loaded marks tell."""
+        """Return whether it is live, as far as the loaded marks tell."""
         index = self.index_of(seq)
         return index < len(self.live) and self.live[index].seq == seq
 
@@ -82,11 +82,11 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return self.live[index - 1].seq if index else 0
 
     def marks_between(self, first: int, last: int) -> tuple[Mark, ...]:
-        """The live messages with `first <= seq <= last`."""
+        """Return the live messages with `first <= seq <= last`."""
         return self.live[self.index_of(first) : self.index_of(last + 1)]
 
     def is_prefix_view(self, view: View) -> bool:
-        """Whether the client's view begins where the thread does: a prefix, not a window."""
+        """Return whether the client's view begins where the thread does: a prefix, not a window."""
         first = view.cells[0] if view.cells else None
         return (
             first is not None
@@ -108,8 +108,8 @@ NEED_OUTLINE = NeedOutline()
 
 
 def switch_branch(transcript: StoredTranscript, leaf: int) -> StoredTranscript | None:
-    """The transcript in which the branch that ends at the superseded message `leaf`, or at its newest
-    descendant, is the live one.
+    """Return the transcript in which the branch that ends at the superseded message `leaf`, or at
+    its newest descendant, is the live one.
 
     None where the branch's root is not live: an import or retention has cut it off.
     """

@@ -108,7 +108,7 @@ def judge_pairs(
     pairs: Sequence[Pair],
     case: str | None = None,
 ) -> Verdict:
-    """`pairs` index `sent` and `transcript.live`, in order, behind `prefix`. A sent message behind
+    """`pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after
     the last of them is new, a stored one is superseded."""
     judged, swaps = _find_swaps(transcript, _cells_from_pairs(transcript, prefix, pairs))
     if pairs:
@@ -152,7 +152,7 @@ def append_all(
 def _cells_from_pairs(
     transcript: StoredTranscript, prefix: CertainPrefix, pairs: Sequence[Pair]
 ) -> list[Cell]:
-    """The cells behind `prefix`, up to the last pair."""
+    """Return the cells after `prefix`, up to the last pair."""
     cells: list[Cell] = []
     next_sent, next_stored = prefix.sent, prefix.stored
     for pair in pairs:
@@ -176,8 +176,8 @@ def _gap_cells(
     *,
     is_head: bool,
 ) -> list[Cell]:
-    """The cells for sent messages [sent_from, sent_to) and live ones [stored_from, stored_to) that
-    match nothing. `is_head`: they stand before everything that matches."""
+    """Return the cells for sent messages [sent_from, sent_to) and live ones [stored_from,
+    stored_to) that match nothing. `is_head`: they stand before everything that matches."""
     extra = [Cell("extra", sent_from, sent_to, 1, 0)] if sent_to > sent_from else []
     if is_head:
         if not (stored_to or transcript.missing):
@@ -222,13 +222,13 @@ def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
-    """Whether the client left this message out. For a view's own `seq` this means: other clients
-    spoke before its reply came, and the reply stands behind them."""
+    """Return whether the client left this message out. For a view's own `seq` this means: other
+    clients spoke before its reply came, and the reply comes after them."""
     return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
 
 
 def list_unmatched(verdict: Verdict) -> list[int]:
-    """The sent messages that are not, word for word, at the place they were given."""
+    """Return the sent messages that are not, word for word, at the place they were given."""
     swapped = {index for _, index in verdict.swaps}
     placed = (
         (cell.kind, i)
@@ -244,8 +244,8 @@ Swaps = tuple[tuple[int, int], ...]
 
 
 def _find_swaps(transcript: StoredTranscript, cells: Sequence[Cell]) -> tuple[list[Cell], Swaps]:
-    """The altered texts that replace the stored ones: those whose stored text is not observed and
-    is not being observed. They count as equal from now on."""
+    """Return the altered texts that replace the stored ones: those whose stored text is not
+    observed and is not being observed. They count as equal from now on."""
     swaps = tuple(
         (c.from_seq, c.sent_from)
         for c in cells
@@ -267,7 +267,7 @@ def _adopt_inserted(
 ) -> Verdict | None:
     """Let unknown messages between known ones join the transcript where nothing is covered yet.
 
-    Order is seq, and seq is never reused: what follows them is superseded and appended again behind
+    Order is seq, and seq is never reused: what follows them is superseded and appended again after
     them. A reminder that is stored already does not join, nor does anything while what follows is
     shown incompletely.
     """
@@ -313,8 +313,8 @@ def _find_moved_reminders(
     cells: Sequence[Cell],
     next_sent: int,
 ) -> frozenset[int]:
-    """The sent reminders behind the last pair that are stored at a place the client no longer
-    shows. They moved, they are not new."""
+    """Return the sent reminders after the last pair that are stored at a place the client no
+    longer shows. They moved, they are not new."""
     hidden = [cell for cell in cells if cell.kind in ("folded", "unsent")]
     if not hidden and prefix.reminder is None:
         return frozenset()
@@ -372,7 +372,7 @@ def _proven_style(
     cells: Sequence[Cell],
     superseded: Sequence[Mark],
 ) -> Style:
-    """The style that this request proves; a lone message proves nothing here."""
+    """Return the style that this request proves; a lone message proves nothing here."""
     if sent.count < 2 or not cells:
         return transcript.style
     if cells[0].kind == "unsent":

@@ -18,7 +18,7 @@ def record_view(
     memory: Memory, after: Memory, verdict: Verdict, sent: SentHistory, replies: int
 ) -> tuple[View, ...]:
     """Append this request to the recorded attempts; the same request is kept once. `memory` is from
-    before the turn, `after` from behind it, with so many `replies`."""
+    before the turn, `after` from after it, with so many `replies`."""
     sent_count = sent.count
     if not sent_count:
         return memory.views
@@ -46,14 +46,14 @@ def _find_stored_reply(memory: Memory, verdict: Verdict) -> int:
 
 
 def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
-    """The index of the oldest attempt inside a turn, the newest two left out; without one, of the
-    oldest attempt. People come back to their own messages, not to an agent's steps."""
+    """Return the index of the oldest attempt inside a turn, the newest two left out; without one,
+    of the oldest attempt. People come back to their own messages, not to an agent's steps."""
     marks = memory.marks
     return next((i for i, view in enumerate(views[:-2]) if not _is_question(marks, view.seq)), 0)
 
 
 def _is_question(marks: Sequence[Mark], seq: int) -> bool:
-    """Whether a user's message stands at this seq."""
+    """Return whether a user's message stands at this seq."""
     index = bisect_left(marks, seq, key=lambda mark: mark.seq)
     return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
 
