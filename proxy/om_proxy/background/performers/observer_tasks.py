@@ -38,8 +38,8 @@ def build_observer_task(
         variant=config.observation.prompt,
         want_title=config.observation.thread_title,
         want_suggestion=wants_suggestion,
-        # only one block is ever clipped: the part cut out of several would be covered, and stand in
-        # no note
+        # only one block is ever clipped: the part cut out of several blocks would count as covered,
+        # but no note would mention it
         clip_tokens=clip or (None if take_older_half(messages) else limits.observe_from_tokens),
     )
 
