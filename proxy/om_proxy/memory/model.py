@@ -62,7 +62,7 @@ def resource_key(key: Key) -> Key:
 
 
 class Item(Struct, frozen=True):
-    """One message as it stood on the wire, in the neutral form: a chat message's JSON."""
+    """One message as it came on the wire, in the neutral form: a chat message's JSON."""
 
     raw: bytes  # its JSON exactly as received; forwarded as it is, unknown keys included
     role: str
@@ -114,8 +114,7 @@ class Message(Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """The stretch of one thread that an entry of a shared log stands for. Fields as in
-    `Observation`."""
+    """The range of one thread that an entry of a shared log covers. Fields as in `Observation`."""
 
     label: str  # of the thread: its name under a keyed hash, so that it may be shown
     after: int
@@ -133,7 +132,7 @@ class Part(NamedTuple):
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """Notes that stand for the live messages with `after < seq <= last`: a chunk while buffered,
+    """Notes that cover the live messages with `after < seq <= last`: a chunk while buffered,
     then a log entry.
 
     `chain` is the transcript's chain at `last`: it identifies exactly what was observed. A `note`
@@ -146,16 +145,15 @@ class Observation(Struct, frozen=True, kw_only=True):
     chain: bytes
     text: str
     tokens: int  # of the text
-    source_tokens: int  # of the messages it stands for
-    at: float  # unix seconds of the newest message it stands for, as of which its hints hold
+    source_tokens: int  # of the messages it covers
+    at: float  # unix seconds of the newest message it covers; its hints hold as of then
     task: str | None = None  # None: as before; empty: nothing is open any more
     suggestion: str | None = None
     title: str | None = None
     kind: Literal["observation", "reflection", "note"] = "observation"
     model: str = ""  # which model wrote it
-    parts: tuple[
-        Part, ...
-    ] = ()  # in a shared log, what it covers thread by thread; `after`, `last`, `chain` say nothing there
+    # in a shared log, what it covers thread by thread; `after`, `last`, `chain` say nothing there
+    parts: tuple[Part, ...] = ()
     sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
     depth: int = 0  # how often its words have been condensed; 0: as the observer wrote them
 
@@ -169,7 +167,7 @@ class Observation(Struct, frozen=True, kw_only=True):
 
 
 class Reflection(Struct, frozen=True, kw_only=True):
-    """A shorter text for a stretch of the log, kept beside it until it is swapped in."""
+    """A shorter text for a stretch of the log, kept beside the log until it is swapped in."""
 
     generation: int  # it was made from; another one may not take it
     sources: tuple[int, ...]  # ids of the entries it replaces: neighbours in the log
@@ -233,7 +231,7 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        return sum(o.tokens for o in self.entries)
+        return sum(entry.tokens for entry in self.entries)
 
     @property
     def state(self) -> tuple[int, int]:
@@ -317,10 +315,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     scope: Scope = "thread"  # whether the log is the thread's own or its resource's
     shared_log_ref: SharedLogRef | None = None  # set while `log` is the resource's
     other_threads_text: str = ""  # what this prompt tells of the resource's other threads
-    shown_log_state: tuple[int, int] = (
-        0,
-        0,
-    )  # generation and length of the shared log that this prompt was last built from
+    # generation and length of the shared log that this prompt was last built from
+    shown_log_state: tuple[int, int] = (0, 0)
 
     @property
     def thread_label(self) -> str:

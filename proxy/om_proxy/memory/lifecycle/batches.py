@@ -47,14 +47,14 @@ class ThreadBacklog(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ObserveBatch:
-    """Have these threads observed, a call for each batch."""
+    """The command to observe these threads, with a call for each batch."""
 
     batches: tuple[tuple[Key, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ActivateIdle:
-    """Make the buffered notes of these threads part of the log."""
+    """The command to make the buffered notes of these threads part of the log."""
 
     keys: tuple[Key, ...]
 
@@ -70,7 +70,8 @@ def decide_for_resource(
     pending_tokens = sum(w.pending_tokens for w in waiting)
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
     observable = [w for w in waiting if w.unobserved_tokens and w.can_be_observed(now)]
-    idle = (moment := _idle_from(waiting, limits)) is not None and now >= moment
+    idle_from = _idle_from(waiting, limits)
+    idle = idle_from is not None and now >= idle_from
     if observable and sum(w.unobserved_tokens for w in observable) >= compute_observe_threshold(
         limits, pending_tokens, idle=idle
     ):
@@ -162,22 +163,22 @@ def split_batches(
     """Split the threads, in their order and whole, so that a batch holds at most `max_batch_tokens`
     or a single thread. A thread that has failed gets a batch of its own: it must neither harm the
     others nor be left out beside them."""
-    found: list[list[Key]] = [[w.key] for w in waiting if w.failures.count]
-    room = 0
+    batches: list[list[Key]] = [[w.key] for w in waiting if w.failures.count]
+    free_tokens = 0
     for w in waiting:
         if w.failures.count:
             continue
-        if w.unobserved_tokens > room:
-            found.append([])
-            room = max_batch_tokens
-        found[-1].append(w.key)
-        room -= w.unobserved_tokens
-    return tuple(map(tuple, found))
+        if w.unobserved_tokens > free_tokens:
+            batches.append([])
+            free_tokens = max_batch_tokens
+        batches[-1].append(w.key)
+        free_tokens -= w.unobserved_tokens
+    return tuple(map(tuple, batches))
 
 
 def _threads_to_activate(waiting: Sequence[ThreadBacklog], target: int) -> tuple[Key, ...]:
-    """Threads with notes, the longest idle first, until `target` tokens leave the prompts; never the
-    one that spoke last."""
+    """Return threads with notes, the longest idle first, until `target` tokens leave the prompts;
+    never the one that spoke last."""
     chosen: list[Key] = []
     for w in sorted(waiting, key=lambda w: w.turn_at)[:-1]:
         if target <= 0:

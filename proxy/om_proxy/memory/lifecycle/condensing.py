@@ -8,7 +8,7 @@ each time condenses the oldest notes again and again, however little room is nee
 So a reflection takes one *stretch* and condenses it to half: of the entries condensed least often
 the oldest, as many as are needed. Each entry knows its *depth*, how often its words have been
 condensed. Notes of 2 R in all are condensed at most twice, of 16 R 7 times and of 64 R 15 times;
-the whole log would have been rewritten 3, 30 and 126 times. What stands before the stretch keeps
+the whole log would have been rewritten 3, 30 and 126 times. What comes before the stretch keeps
 its bytes, and the provider's prompt cache hits there.
 
 With a share of one half the reflector writes one token for each new token of notes, in whatever
@@ -39,7 +39,7 @@ class LogStretch:
     tokens: int
 
 
-def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> LogStretch:
+def choose_stretch(entries: Sequence[Observation], log_tokens_most: int) -> LogStretch:
     """Return the entries to condense next, so that the log comes below `log_tokens_most`. `log` is
     not empty.
 
@@ -48,15 +48,15 @@ def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> LogStret
     beyond R, as after an outage of the reflector, comes back in several reflections of one half,
     and not in one that leaves a fifth. A log smaller than the least stretch is taken whole.
     """
-    over = max(0, sum(o.tokens for o in log) - log_tokens_most)
+    over = max(0, sum(entry.tokens for entry in entries) - log_tokens_most)
     needed = min(log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
     least = max(MIN_STRETCH_SHARE * log_tokens_most, needed)
-    depths = _depths(log)
+    depths = _depths(entries)
     for depth in sorted(set(depths)):
-        for group in _group_neighbours(log, [d <= depth for d in depths]):
+        for group in _group_neighbours(entries, [d <= depth for d in depths]):
             if group.tokens >= least:
-                return _take_oldest(log, group, least)
-    return LogStretch(0, len(log), sum(o.tokens for o in log))
+                return _take_oldest(entries, group, least)
+    return LogStretch(0, len(entries), sum(entry.tokens for entry in entries))
 
 
 def acceptance_limit(stretch: LogStretch) -> int:
@@ -70,29 +70,33 @@ def frees_enough(before_tokens: int, after_tokens: int) -> bool:
     return after_tokens <= before_tokens * MAX_PRODUCTIVE_SHARE
 
 
-def _group_neighbours(log: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[LogStretch]:
-    """Yield the chosen entries that stand side by side, the oldest first."""
+def _group_neighbours(
+    entries: Sequence[Observation], chosen: Sequence[bool]
+) -> Iterator[LogStretch]:
+    """Yield the chosen entries that are neighbours, the oldest first."""
     start = 0
-    for is_chosen, found in groupby(chosen):
-        count = len(list(found))
+    for is_chosen, run in groupby(chosen):
+        count = len(list(run))
         if is_chosen:
-            yield LogStretch(start, count, sum(o.tokens for o in log[start : start + count]))
+            yield LogStretch(
+                start, count, sum(entry.tokens for entry in entries[start : start + count])
+            )
         start += count
 
 
-def _depths(log: Sequence[Observation]) -> list[int]:
+def _depths(entries: Sequence[Observation]) -> list[int]:
     """Return the depth of each entry. A rollback note has the depth of the entry before it: else it
     would separate neighbours."""
     depths: list[int] = []
-    for o in log:
-        depths.append(depths[-1] if o.kind == "note" and depths else o.depth)
+    for entry in entries:
+        depths.append(depths[-1] if entry.is_rollback_note and depths else entry.depth)
     return depths
 
 
-def _take_oldest(log: Sequence[Observation], group: LogStretch, least: float) -> LogStretch:
+def _take_oldest(entries: Sequence[Observation], group: LogStretch, least: float) -> LogStretch:
     """Return the first entries of the group that come to `least` tokens."""
     tokens = count = 0
     while tokens < least:
-        tokens += log[group.start + count].tokens
+        tokens += entries[group.start + count].tokens
         count += 1
     return LogStretch(group.start, count, tokens)

@@ -336,7 +336,7 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     ):
         return None
     if (
-        any(o.kind == "reflection" for o in memory.log.entries)
+        any(entry.kind == "reflection" for entry in memory.log.entries)
         and size < limits.reflect_from_tokens * LATER_REFLECTION_SHARE
     ):
         return None

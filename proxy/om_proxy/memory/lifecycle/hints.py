@@ -14,7 +14,7 @@ from om_proxy.memory.model import Memory, Observation
 def newest_task(entries: Sequence[Observation]) -> str | None:
     """Return the newest current task: leaving it out keeps the old one, an empty one ends it
     (docs/spec/behaviour.md#hints)."""
-    return next((o.task for o in reversed(entries) if o.task is not None), None)
+    return next((entry.task for entry in reversed(entries) if entry.task is not None), None)
 
 
 class ActiveHints(NamedTuple):
@@ -34,7 +34,11 @@ def active_hints(memory: Memory) -> ActiveHints:
     given = (
         [(p.last, p.at, p.task, p.suggestion) for p in log_sharing.list_own_parts(memory)]
         if memory.shared_log_ref
-        else [(o.last, o.at, o.task, o.suggestion) for o in memory.log.entries if o.kind != "note"]
+        else [
+            (entry.last, entry.at, entry.task, entry.suggestion)
+            for entry in memory.log.entries
+            if entry.kind != "note"
+        ]
     )
     at, task = next(
         ((at, task) for _, at, task, _ in reversed(given) if task is not None), (0.0, None)

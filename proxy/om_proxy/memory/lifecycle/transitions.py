@@ -29,12 +29,12 @@ REFLECTION_CAUSE_PREFIX = "reflect"  # how the cause of a reflection's failure b
 
 
 def add_chunk(memory: Memory, chunk: Observation) -> Memory:
-    """Add the chunk, if it continues what is observed and its messages still stand as they were read.
+    """Add the chunk, if it continues what is observed and its messages are still live as they were read.
     This success clears the failures."""
-    stands = chunk.after == memory.chunked_to and any(
+    still_holds = chunk.after == memory.chunked_to and any(
         m.seq == chunk.last and m.chain == chunk.chain for m in memory.tail
     )
-    if not stands:
+    if not still_holds:
         return memory
     return replace(
         memory,
@@ -76,14 +76,14 @@ def _move_coverage(memory: Memory, last: int) -> Memory:
 
 
 def keep_reflection(memory: Memory, reflection: Reflection) -> Memory:
-    """Keep the reflection beside the log, if its sources still stand in it."""
+    """Keep the reflection beside the log, if its sources are still in it."""
     if not is_made_from(memory.log, reflection):
         return memory
     return replace(memory, log=replace(memory.log, reflection=reflection), failures=Failures())
 
 
 def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
-    """Return whether the reflection was made from this log, and its sources still stand in it."""
+    """Return whether the reflection was made from this log, and its sources are still in it."""
     return (
         reflection.generation == log.generation
         and find_sources(log.entries, reflection) is not None
@@ -94,8 +94,11 @@ def find_sources(entries: Sequence[Observation], reflection: Reflection) -> slic
     """Find the entries that the reflection replaces; None: not all of them are there, or they no
     longer stand side by side."""
     first, count = reflection.sources[:1], len(reflection.sources)
-    start = next((i for i, o in enumerate(entries) if (o.id,) == first), None)
-    if start is None or tuple(o.id for o in entries[start : start + count]) != reflection.sources:
+    start = next((i for i, entry in enumerate(entries) if (entry.id,) == first), None)
+    if (
+        start is None
+        or tuple(entry.id for entry in entries[start : start + count]) != reflection.sources
+    ):
         return None
     return slice(start, start + count)
 
@@ -110,15 +113,17 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
     if at is None or made.generation != log.generation:
         return replace_log(memory, reflection=None)
     earlier, sources, later = log.entries[: at.start], log.entries[at], log.entries[at.stop :]
-    entry = Observation(
+    reflected = Observation(
         id=log_sharing.next_entry_id(memory),
         after=sources[0].after,
         last=sources[-1].last,
         chain=sources[-1].chain,
         text=made.text,
         tokens=made.tokens,
-        source_tokens=sum(o.source_tokens for o in sources),
-        at=next((o.at for o in reversed(sources) if o.task is not None), sources[-1].at),
+        source_tokens=sum(entry.source_tokens for entry in sources),
+        at=next(
+            (entry.at for entry in reversed(sources) if entry.task is not None), sources[-1].at
+        ),
         # where later entries follow, the reflection cannot know the current task
         task=newest_task(sources) if made.task is None or later else made.task,
         suggestion=sources[-1].suggestion,
@@ -126,10 +131,10 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
         model=made.model,
         parts=log_sharing.merge_parts(sources),
         sources=made.sources,
-        depth=1 + max(o.depth for o in sources),
+        depth=1 + max(entry.depth for entry in sources),
     )
-    after = log.begin_generation((*earlier, entry, *later))
-    may_go_on = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
+    after = log.begin_generation((*earlier, reflected, *later))
+    may_go_on = condensing.frees_enough(sum(entry.tokens for entry in sources), reflected.tokens)
     after = replace(after, reflection=None, unproductive_tokens=0 if may_go_on else after.tokens)
     return replace(log_sharing.reserve_entry_ids(memory, 1), log=after, render_date=now)
 
