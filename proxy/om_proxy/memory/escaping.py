@@ -10,7 +10,7 @@ joined. Other tags mean nothing to the proxy and stay.
 Why not all of `&<>`: models read these texts and copy what they see, so `List&lt;str&gt;` in the
 notes comes back as code. Only the `<` of what could be taken for a prompt tag is written `&lt;`;
 `a < b && c > d`, `List<str>` and `->` stay as they are. The proxy knows its whole set of tags, so
-this is no list of forbidden phrases. An `&lt;` that stands there already becomes `&amp;lt;`, so
+this is no list of forbidden phrases. An `&lt;` that is there already becomes `&amp;lt;`, so
 that `unescape` is the exact inverse.
 
 The markup of chat templates is escaped likewise (memory/markup.py): for a model with that template,
@@ -60,7 +60,7 @@ _BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPES.items()}
 
 
 def escape(text: str) -> str:
-    """Escape a text that stands between prompt tags. Text that resembles none of them is returned as it
+    """Escape a text between prompt tags. Text that resembles none of them is returned as it
     is."""
     safe = _RUN.sub(
         lambda run: _OPENING.sub(_escape_bracket, run[0]) if run["named"] is not None else run[0],

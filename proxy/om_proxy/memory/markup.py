@@ -1,14 +1,14 @@
 """Find the markup of chat templates in a text from outside: a model takes it for a change of speaker or
 for its runtime's voice.
 
-Two kinds. Special tokens are one token each to the model that has them, wherever they stand in a
+Two kinds. Special tokens are one token each to the model that has them, wherever they are in a
 prompt: `<|im_start|>` (ChatML, Qwen), `<|start_header_id|>` (Llama 3), `<start_of_turn>` (Gemma),
 `[INST]` (Llama 2, Mistral), `<｜User｜>` (DeepSeek). Role tags are plain text that models have learnt
 to obey: `<system>`, `<system-reminder>`, `<tool_result>`.
 
 Only their first character is replaced (memory/escaping.py): `&lt;|im_start|>` is no token any more,
 and a reader still knows what was said. Special tokens count only in their exact spelling. Role tags
-count in any case and spelling, but only where a tag can stand:
+count in any case and spelling, but only where a tag can be:
 `List<User>`, `a < user` and `<System.String>` are code.
 """
 

@@ -1,7 +1,7 @@
 """Count the tokens of a message's payload: what a prompt pays for it beyond its framing
 (docs/spec/behaviour.md#count).
 
-Text, names, tool calls with their arguments and results are counted as they stand, with whatever
+Text, names, tool calls with their arguments and results are counted as they are, with whatever
 encoder the caller brings. Attachments are estimated from what the message itself holds; nothing is
 ever downloaded:
 
@@ -26,7 +26,7 @@ from om_proxy.memory.message_view import FileData, ImageData, MessageView, Part,
 
 Encode = Callable[[str], int]
 
-MAX_IMAGE_HEADER_CHARS = 400_000  # of base64: an image's size stands near its beginning
+MAX_IMAGE_HEADER_CHARS = 400_000  # of base64: an image's size is near its beginning
 UNSEEN_FILE_TOKENS = 1_500
 MIN_FILE_TOKENS = 500
 FILE_BYTES_PER_TOKEN = 20

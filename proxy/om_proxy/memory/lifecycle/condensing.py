@@ -40,7 +40,7 @@ class LogStretch:
 
 
 def choose_stretch(entries: Sequence[Observation], log_tokens_most: int) -> LogStretch:
-    """Return the entries to condense next, so that the log comes below `log_tokens_most`. `log` is
+    """Return the entries to condense next, so that the log comes below `log_tokens_most`. `entries` is
     not empty.
 
     Takes the least depth at which neighbours, condensed at most so often, free enough; of these the

@@ -2,7 +2,7 @@
 
 Two rules of the room:
 
-1. Every rule that decides or changes what is observed, active or reflected stands in this room, as
+1. Every rule that decides or changes what is observed, active or reflected is in this room, as
    a function of plain values: decisions here, what a memory is afterwards in transitions.py.
    The code that performs a decision (turns/due_notes.py, background/) only fetches, calls models and
    commits.
@@ -61,7 +61,7 @@ MAX_BATCH_TOKENS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """Make the first `count` chunks log entries."""
+    """The command to make the first `count` chunks log entries."""
 
     count: int
     why: str  # threshold | idle | provider
@@ -69,7 +69,7 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Put the finished reflection in place of the entries it was made from."""
+    """The command to put the finished reflection in place of the entries it was made from."""
 
 
 @dataclass(frozen=True, slots=True)

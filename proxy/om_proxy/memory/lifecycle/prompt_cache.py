@@ -2,7 +2,7 @@
 
 A cached prefix is the state that one model computed from it, so only that model can use it. No
 provider serves it to another model, not even to a smaller sibling or a dated snapshot. The model's
-name decides the upstream (`upstream.match`). So while the configuration stands, only another name
+name decides the upstream (`upstream.match`). So while the configuration stays the same, only another name
 moves a conversation to another cache.
 """
 

@@ -92,7 +92,7 @@ def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
 
 def find_sources(entries: Sequence[Observation], reflection: Reflection) -> slice | None:
     """Find the entries that the reflection replaces; None: not all of them are there, or they no
-    longer stand side by side."""
+    longer are neighbours."""
     first, count = reflection.sources[:1], len(reflection.sources)
     start = next((i for i, entry in enumerate(entries) if (entry.id,) == first), None)
     if (

@@ -3,7 +3,7 @@
 
 A cut-off answer looks like a good one: its first notes are whole, and those that would have
 followed are missing. If it counted, the messages behind the missing notes would leave the prompt
-and stand in no note.
+and are in no note.
 
 - The server says that the model was stopped: cut off, however the text looks.
 - The server says nothing, or an unknown word: cut off unless `<observations>` is closed.

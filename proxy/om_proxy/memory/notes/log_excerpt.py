@@ -2,7 +2,7 @@
 the older part.
 
 A line's worth is its mark: 🔴 and ✅ lines of the older part are kept, newest first, each under the
-`Date:` heading it stands under. Half of the budget is the newest part's for sure; what the older
+`Date:` heading it is under. Half of the budget is the newest part's for sure; what the older
 part leaves over, it takes as well.
 """
 

@@ -72,7 +72,7 @@ _NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ParsedNotes:
-    """Notes that may enter a memory. A hint that the answer left out is None: the older one stands. The
+    """Notes that may enter a memory. A hint that the answer left out is None: the older one still holds. The
     repr holds no text, so it may be logged."""
 
     text: str = field(repr=False)
@@ -198,7 +198,7 @@ def _split_hints(text: str) -> tuple[str, dict[str, str | None]]:
 
 
 def _find_loose_hint(text: str, name: str) -> str | None:
-    """Find a hint whose tags stand in the middle of a line outside the observations; both tags must be
+    """Find a hint whose tags are in the middle of a line outside the observations; both tags must be
     there."""
     for tag, close in pairwise(tag for tag in read_tags(text) if tag.name == name):
         if not tag.closes and close.closes and (hint := _read_hint(text[tag.end : close.start])):

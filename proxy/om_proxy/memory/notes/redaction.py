@@ -2,7 +2,7 @@
 out of the transcript).
 
 A note lives long, other models read it, and a resource's threads may share it, so it must not hold
-a key that a user pasted once. The kind of secret stands in its place, so that the note still says
+a key that a user pasted once. The kind of secret replaces it, so that the note still says
 what happened.
 
 A secret is recognised by its shape, not by a word beside it: texts use `password` far more often
@@ -13,7 +13,7 @@ for rules and forms than for a password. Three shapes count as a secret:
 - a name like `api_key` or a flag like `--token`, with a value behind it that is no word.
 
 Tools often return text within text: in a string of JSON a line ends with the two characters `\\n`,
-in an address `=` is `%3D`. Such text is read as it stands, with escapes as the characters they
+in an address `=` is `%3D`. Such text is read as it is, with escapes as the characters they
 stand for, so that a note keeps its words to the letter.
 """
 
@@ -101,7 +101,7 @@ PRIVATE_KEY_BLOCK = re.compile(  # without its end: the lines that can only be t
     rf"-----BEGIN {_PEM}(?:(?:(?!-----)[\s\S]){{0,20000}}-----END {_PEM}|(?:{_EOL}+{_PEM_HEADER}){{0,4}}(?:{_EOL}*[A-Za-z0-9+/=]{{16,}})*)"
 )
 
-# what stands behind such names and is none: variables, ways to hash and to sign, addresses
+# what follows such names and is no secret: variables, ways to hash and to sign, addresses
 _NOT_A_VALUE = (
     r"(?![$<{*]|x{3}|argon2|bcrypt|scrypt|pbkdf2|sha-?\d|md5|[hre]s\d|ed25519|aes|base\d\d|oauth|utf-?8|https?:"
     r"|(?-i:\.{0,2}/[a-z0-9._-]{3,}(?:[/\s\"'`\\]|\Z)))"

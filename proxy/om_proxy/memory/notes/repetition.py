@@ -6,7 +6,7 @@ and equal text does not follow upon itself for long. So the evidence is a stretc
 text one period before it, for one and a half periods on end and for 600 characters; the period may
 be any. (Notes of polling every ten seconds are equal for a minute.) The only other evidence is many
 lines of which nearly all are the same few, in any order, up to the end. A line is its words and the
-day it stands under: a habit is noted in the same words every day.
+day it is under: a habit is noted in the same words every day.
 
 Measured: of 2 000 random logs of polling, retries and test runs none is refused; of the 272 logs
 that models wrote for LoCoMo none; of the 59 in tests/agents/corpus/honest.py the two that poll

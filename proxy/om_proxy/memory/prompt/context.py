@@ -98,7 +98,7 @@ def observation_block(
     `resource`, or of a thread that shares its resource's log, `resource` and its label behind a
     colon.
 
-    `as_of`: the moment at which `task` stood. `labels`: of a shared log, the thread each of
+    `as_of`: the moment at which `task` held. `labels`: of a shared log, the thread each of
     `entries` is about; `other_threads`: from other_threads.py.
     """
     named = labels or [None] * len(entries)

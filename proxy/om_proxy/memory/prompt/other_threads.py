@@ -4,7 +4,7 @@ short (docs/spec/behaviour.md#scopes).
 They are for reference, never the actor's own history. Each thread is a block of its own, no part of
 a message is longer than 500 characters, and all blocks together are a page or two. The oldest gives
 way first; nothing is lost by that, for it is observed all the same. Notes that are ready, but must
-not enter the log while their own thread's prompt cache is warm, stand there in full.
+not enter the log while their own thread's prompt cache is warm, are shown there in full.
 """
 
 from __future__ import annotations

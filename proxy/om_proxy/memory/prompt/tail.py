@@ -21,7 +21,7 @@ class Piece(Struct, frozen=True):
     calls: tuple[str, ...]
     answers: str | None
     tokens: int | None  # payload; None: it differs from the stored message, so it must be counted
-    seq: int  # of the message it stands for; 0: it stands for none, or for a stretch
+    seq: int  # of the message it shows; 0: it shows none, or several
     sent: bool
 
 

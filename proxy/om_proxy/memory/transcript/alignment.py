@@ -9,7 +9,7 @@ tool id. Beside weights there are rules of proof
 - A text may change only between anchors that hold. An assistant's may also change at the very end
   of the transcript.
 
-Each cell of the table keeps the best score of seven states, which stand above `HEAD`.
+Each cell of the table keeps the best score of seven states, which are listed above `HEAD`.
 """
 
 from __future__ import annotations

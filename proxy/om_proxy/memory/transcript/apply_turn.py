@@ -33,7 +33,7 @@ def apply_turn(
     Where `verdict.cut_seq` lies before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
-    messages stand unanswered; that is also the projected memory that a prompt is built from.
+    messages are unanswered; that is also the projected memory that a prompt is built from.
     """
     cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)

@@ -150,7 +150,7 @@ class MatchIndex:
         return fits
 
     def _candidates(self, item: Item) -> set[int]:
-        """Return the places with its text or its id. An id that stands at several places proves
+        """Return the places with its text or its id. An id that is at several places proves
         none."""
         found = set(self._texts.get(item.fp, ()))
         if item.calls and self._counts.calls[item.calls] == 1:

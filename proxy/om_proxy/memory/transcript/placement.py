@@ -114,7 +114,7 @@ def _extend_prefix(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, seen: View | None
 ) -> CertainPrefix:
     """Extend the prefix along a recorded attempt that differs in its last message only: an altering
-    client edited that message, or a reminder always stands last."""
+    client edited that message, or a reminder always comes last."""
     if prefix.sent and prefix.stored == len(transcript.live):
         return prefix
     chains, last = sent.chains(seen), sent.item(sent.count - 1).fp
@@ -126,7 +126,7 @@ def _extend_prefix(
             or not transcript.is_live(view.seq)
         ):
             continue
-        if is_unsent(view.cells, view.seq):  # another client's message stands at `seq`
+        if is_unsent(view.cells, view.seq):  # another client's message is at `seq`
             continue
         if _shows_other_clients(transcript, sent, view):
             continue

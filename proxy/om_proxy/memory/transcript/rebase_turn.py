@@ -19,7 +19,7 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
 
     The client had not seen what came after `verdict.end`, so it cannot have meant to take it back:
     that is never superseded, and this turn follows it. The one exception is a reply to the very
-    same position. Of two such replies the later one stands, so a retry that overtook its first
+    same position. Of two such replies the later one stays, so a retry that overtook its first
     attempt stores nothing twice.
     """
     if memory.end == verdict.end:
@@ -78,7 +78,7 @@ def _rebase_onto_same_turn(
 
     Other clients may have spoken before that reply came: with a message, or with the reply to one.
     Then the reply follows what they said. But where some request has shown a reply of this turn
-    since, that one stands: the client has gone on with it.
+    since, that one stays: the client has gone on with it.
     """
     since = [m for m in memory.marks if m.seq > at]
     replies = {v.reply: _asks_the_same(v, sent, cells, at) for v in memory.views}
@@ -104,10 +104,10 @@ def _rebase_onto_same_turn(
 
 
 def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], at: int) -> bool:
-    """Return whether the attempt asked what this request asks, whose question stands at `at`: with
+    """Return whether the attempt asked what this request asks, whose question is at `at`: with
     the same bytes, or with the same message shown differently.
 
-    A reply that follows what other clients said stands right after their message. That place says
+    A reply that follows what other clients said comes right after their message. That place says
     nothing about what it answers.
     """
     if (view.count, view.digest) == (sent.count, sent.digest):

@@ -13,7 +13,7 @@ known prefix is parsed;
 4. a window: a run that ends exactly where the transcript ends;
 5. the weighted alignment of the residue (alignment.py).
 
-Steps 3 to 5: placement.py. One rule stands above all: *destructive needs proof*. A duplicate can be
+Steps 3 to 5: placement.py. One rule comes before all: *destructive needs proof*. A duplicate can be
 repaired, a false supersession cannot.
 """
 

@@ -66,7 +66,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return self.live[0].seq if self.live and not self.missing else 1
 
     def index_of(self, seq: int) -> int:
-        """Return the index in `live` at which the message stands, or would stand."""
+        """Return the index in `live` at which the message is, or would be."""
         return bisect_left(self.live, seq, key=_seq)
 
     def is_live(self, seq: int) -> bool:

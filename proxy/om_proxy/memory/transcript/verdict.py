@@ -90,8 +90,8 @@ class CertainPrefix(NamedTuple):
         request ends in it again."""
         last, stored = view.count - 1, transcript.index_of(view.seq)
         if view.cells and view.cells[-1].kind == "extra":
-            stored += 1  # the last message stands nowhere: the message before it is at `seq`
-        # what other clients said right before that message stands at its place, unsent, and stays
+            stored += 1  # the last message is stored nowhere: the message before it is at `seq`
+        # what other clients said right before that message is at its place, unsent, and stays
         kept = [cell for cell in view.cells if cell.sent_from < last or cell.sent_to == last]
         if kept and kept[-1].sent_to > last:
             kept[-1] = kept[-1]._replace(sent_to=last, to_seq=transcript.seq_before(stored))
@@ -177,7 +177,7 @@ def _gap_cells(
     is_head: bool,
 ) -> list[Cell]:
     """Return the cells for sent messages [sent_from, sent_to) and live ones [stored_from,
-    stored_to) that match nothing. `is_head`: they stand before everything that matches."""
+    stored_to) that match nothing. `is_head`: they come before everything that matches."""
     extra = [Cell("extra", sent_from, sent_to, 1, 0)] if sent_to > sent_from else []
     if is_head:
         if not (stored_to or transcript.missing):

@@ -53,7 +53,7 @@ def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
 
 
 def _is_question(marks: Sequence[Mark], seq: int) -> bool:
-    """Return whether a user's message stands at this seq."""
+    """Return whether a user's message is at this seq."""
     index = bisect_left(marks, seq, key=lambda mark: mark.seq)
     return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
 
