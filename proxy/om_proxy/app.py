@@ -51,6 +51,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
+from om_proxy.turns.preview import ContextPreviewer
 from om_proxy.upstream import AiohttpTransport, Upstream
 
 MAX_CHAT_CONNECTIONS = 1_000  # to model servers
@@ -192,7 +193,18 @@ class App:
         )
         self.unreached = UnreachedRequests(secret, facts)
         self.admin = AdminApi(
-            ThreadAdmin(memories, self._policies, clock=self._clock), secret, self._clock
+            ThreadAdmin(memories, self._policies, clock=self._clock),
+            ContextPreviewer(
+                memories,
+                self._policies,
+                self.background,
+                token_counter,
+                secret,
+                self._clock,
+                engine.deliveries,
+            ),
+            secret,
+            self._clock,
         )
         self._router = Router(
             self.chat,

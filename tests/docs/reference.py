@@ -302,7 +302,7 @@ def _type_of(schema: dict[str, Any]) -> str:
     if values := schema.get("enum"):
         return code(f'"{value}"' for value in values)
     if schema.get("type") == "array":
-        return f"list of {_type_of(schema['items'])}"
+        return f"list of {_type_of(schema.get('items', {}))}"
     return str(schema.get("type", "any"))
 
 

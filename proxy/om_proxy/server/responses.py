@@ -28,7 +28,13 @@ def encode_error(exc: OmError) -> bytes:
 
 async def send_json(send: Send, status: int, body: object, headers: Sequence[Header] = ()) -> None:
     """Send a whole response with a JSON body."""
-    content = orjson.dumps(body)
+    await send_content(send, status, orjson.dumps(body), headers)
+
+
+async def send_content(
+    send: Send, status: int, content: bytes, headers: Sequence[Header] = ()
+) -> None:
+    """Send a whole response whose body is JSON already."""
     all_headers = [*_content_headers(content), *headers]
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": content})

@@ -55,6 +55,16 @@ class BlockRenderer:
     ) -> Prompt:
         """Render the prompt of this request. `memory.render_date` must be set. `left_out`: `pieces`
         lack the oldest messages of the tail."""
+        block, hint = self._write_texts(memory, context, left_out=left_out)
+        body = request.api.rewrite_body(request, block, hint, pieces, context.layout)
+        log_chars = sum(len(entry.text) for entry in memory.log.entries)
+        tokens = memory.log.tokens + (len(block) + len(hint) - log_chars) // 4  # 4 chars a token
+        return Prompt(body, max(tokens, 0))
+
+    def _write_texts(
+        self, memory: Memory, context: MemoryContext, *, left_out: bool
+    ) -> tuple[str, str]:
+        """Return the observation block and the continuation hint; an empty text is left out."""
         date = datetime.fromtimestamp(
             memory.render_date or 0.0, find_zone(memory.timezone, context.effective.memory.timezone)
         )
@@ -65,10 +75,7 @@ class BlockRenderer:
             hint = continuation_hint(date.date(), begun=memory.coverage > 0)
         elif left_out:  # else the actor takes the first remaining message for the beginning
             hint = hint_without_notes(date.date())
-        body = request.api.rewrite_body(request, block, hint, pieces, context.layout)
-        log_chars = sum(len(entry.text) for entry in memory.log.entries)
-        tokens = memory.log.tokens + (len(block) + len(hint) - log_chars) // 4  # 4 chars a token
-        return Prompt(body, max(tokens, 0))
+        return block, hint
 
     def _block(self, memory: Memory, date: datetime, context: MemoryContext) -> str:
         options = context.context_options

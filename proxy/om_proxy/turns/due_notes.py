@@ -10,9 +10,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from om_proxy.background.performers.activation import activate_ready_notes
-from om_proxy.background.scheduler import Background
 from om_proxy.memory.lifecycle import batches, decisions, transitions
-from om_proxy.memory.lifecycle.decisions import Activate, Observe, Reflect, RequestState, Swap
+from om_proxy.memory.lifecycle.decisions import (
+    Activate,
+    Decision,
+    Observe,
+    Reflect,
+    RequestState,
+    Swap,
+)
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import resource_key
@@ -22,6 +28,7 @@ from om_proxy.off_loop import run_off_loop
 from om_proxy.reasons import Reason
 from om_proxy.server.deadline import Deadline
 from om_proxy.turns.committing import Committer
+from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import OpenedTurn, is_before_fork
 
@@ -35,10 +42,11 @@ class DueNotes:
     """The work that memory/lifecycle/ decides to be due for an opened turn."""
 
     memories: Memories
-    background: Background
+    background: MemoryWork
     reconciler: Reconciler
     committer: Committer
     clock: Callable[[], float]
+    on_decision: Callable[[Decision], None] = lambda decision: None
 
     async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
         """Perform the work that is due. Return the turn with the reason why expected notes are
@@ -74,6 +82,7 @@ class DueNotes:
         limits = turn.context.effective.limits
         waited = False
         while decision := await self._decide(turn, limits, waited=waited):
+            self.on_decision(decision)
             before = turn.reconciled
             match decision:
                 case Activate(count=count):

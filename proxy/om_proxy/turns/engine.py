@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply, Request
 from om_proxy.background.recounting import Recounter
-from om_proxy.background.scheduler import Background
 from om_proxy.errors import StorageError, Unwritable
 from om_proxy.identity.callers import Caller
+from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache import Memories
@@ -32,6 +32,7 @@ from om_proxy.turns.committing import Committer
 from om_proxy.turns.deferred import DeferredTurn, DeferredTurns
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.due_notes import DueNotes
+from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.overflow import OverflowRecovery
 from om_proxy.turns.prompt_builder import PromptBuilder
 from om_proxy.turns.reconciling import Reconciler
@@ -54,24 +55,26 @@ class Engine:
     def __init__(
         self,
         memories: Memories,
-        background: Background,
+        background: MemoryWork,
         renderer: BlockRenderer,
         token_counter: TokenCounter,
         secret: bytes,
         clock: Callable[[], float] = time.time,
         deferred: DeferredTurns | None = None,
+        deliveries: Deliveries | None = None,
+        on_decision: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
         self._memories = memories
         self._deferred = DeferredTurns() if deferred is None else deferred
         self._background = background
         self._clock = clock
-        self.deliveries = Deliveries(memories.store, clock, memories.is_degraded)
+        self.deliveries = deliveries or Deliveries(memories.store, clock, memories.is_degraded)
         memories.on_forget += [self.deliveries.drop, self._deferred.forget]
         self._reconciler = reconciler = Reconciler(
             memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
         )
         self._committer = committer = Committer(memories, reconciler, token_counter, clock)
-        self._due_notes = DueNotes(memories, background, reconciler, committer, clock)
+        self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
         self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
         self.overflow_recovery = OverflowRecovery(
             memories, background, reconciler, committer, builder, clock

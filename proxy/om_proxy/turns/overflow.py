@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from om_proxy.background.scheduler import Background
 from om_proxy.background.thread_run import loop_time
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
@@ -16,6 +15,7 @@ from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.prompt import overflow_batches, prompt_cost
 from om_proxy.memory_cache import Memories
 from om_proxy.turns.committing import Committer
+from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.prompt_builder import PromptBuilder
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn
@@ -26,7 +26,7 @@ class OverflowRecovery:
     """The way to a shorter prompt: more messages are observed, then the prompt is built again."""
 
     memories: Memories
-    background: Background
+    background: MemoryWork
     reconciler: Reconciler
     committer: Committer
     builder: PromptBuilder

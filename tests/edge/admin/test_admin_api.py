@@ -30,7 +30,14 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/threads/{thread}"): {"title": "Crates"},
     ("PATCH", "/threads/{thread}/settings"): {"observation": {"message_tokens": 9000}},
     ("POST", "/threads/{thread}/undo"): {},
+    ("POST", "/threads/{thread}/context"): {
+        "model": "scripted-actor",
+        "messages": [{"role": "user", "content": "Where is crate 8?"}],
+    },
 }
+QUERIES = {("GET", "/threads/{thread}/context"): "text=Where?"}
+# a thread that has no memory yet has a first request all the same
+FOR_NEW_THREADS = {("POST", "/threads/{thread}/context")}
 
 
 @pytest.fixture
@@ -51,7 +58,8 @@ async def ask(
 async def ask_route(
     run: Running, route: AdminRoute, headers: dict[str, str], query: str = ""
 ) -> httpx.Response:
-    path = route.path.replace("{thread}", "crates") + query
+    parts = [part for part in (QUERIES.get((route.method, route.path)), query) if part]
+    path = route.path.replace("{thread}", "crates") + (f"?{'&'.join(parts)}" if parts else "")
     body = BODIES[route.method, route.path] if route.body is not None else None
     return await ask(run, route.method, path, headers, body)
 
@@ -65,7 +73,9 @@ async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
     assert (await ask_route(run, route, CREDENTIALS["wrong"])).status_code == 401
     for name in ("none", "foreign"):
         answer = await ask_route(run, route, CREDENTIALS[name])
-        if route.names_thread:
+        if (route.method, route.path) in FOR_NEW_THREADS:
+            assert answer.json()["case"] == "first"
+        elif route.names_thread:
             assert answer.status_code == 404
         else:
             assert answer.json()["items"] == []
@@ -74,7 +84,7 @@ async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
         assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "tenant")
     assert (await ask(run, "GET", "/threads/crates")).headers["etag"] == version
     allowed = {200, 400} if route.codes else {200}
-    admin = await ask_route(run, route, CREDENTIALS["admin"], f"?tenant={tenant}")
+    admin = await ask_route(run, route, CREDENTIALS["admin"], f"tenant={tenant}")
     assert admin.status_code in allowed
     if admin.status_code == 400:
         assert admin.json()["error"]["code"] in route.codes
@@ -121,7 +131,7 @@ async def test_an_unchanged_thread_is_not_sent_again(run: Running) -> None:
     assert (newer.status_code, newer.headers["etag"] != etag) == (200, True)
 
 
-CHANGES = [route for route in ADMIN_ROUTES if route.method != "GET"]
+CHANGES = [route for route in ADMIN_ROUTES if route.changes_memory]
 
 
 @pytest.mark.parametrize("route", CHANGES, ids=lambda r: f"{r.method} {r.path}")

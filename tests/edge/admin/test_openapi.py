@@ -42,7 +42,7 @@ def test_a_change_of_a_thread_takes_its_version() -> None:
     for route in ADMIN_ROUTES:
         operation = build_openapi()["paths"][ADMIN_ROOT + route.path][route.method.lower()]
         names = {parameter["name"] for parameter in operation["parameters"]}
-        is_change = route.method != "GET"
+        is_change = route.changes_memory
         assert ("If-Match" in names, "409" in operation["responses"]) == (is_change, is_change)
         assert ("requestBody" in operation) == (route.body is not None)
         assert "tenant" in names

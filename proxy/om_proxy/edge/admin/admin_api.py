@@ -26,9 +26,11 @@ from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.admin.requests import (
     MAX_ADMIN_BODY_BYTES,
     AdminCall,
+    ChatRequest,
     parse_body,
     parse_etag,
     parse_query,
+    read_tenant,
 )
 from om_proxy.edge.admin.route_table import (
     ADMIN_ROOT,
@@ -43,6 +45,7 @@ from om_proxy.server import responses
 from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.turns.preview import ContextPreviewer
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
 
@@ -51,9 +54,13 @@ class AdminApi:
     """The routes of `ADMIN_ROUTES`, served after the checks of access."""
 
     def __init__(
-        self, thread_admin: ThreadAdmin, secret: bytes, clock: Callable[[], float] = time.time
+        self,
+        thread_admin: ThreadAdmin,
+        previewer: ContextPreviewer,
+        secret: bytes,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._handlers = AdminHandlers(thread_admin, secret, clock)
+        self._handlers = AdminHandlers(thread_admin, previewer, secret, clock)
         self._secret = secret
         routes: defaultdict[str, dict[str, AdminRoute]] = defaultdict(dict)
         for route in ADMIN_ROUTES:
@@ -89,14 +96,18 @@ class AdminApi:
     async def _answer(self, route: AdminRoute, scope: Scope, receive: Receive, send: Send) -> None:
         config: EdgeConfig = scope[_CONFIG_KEY]
         headers = scope["headers"]
+        # access first: who may not ask is told nothing about the query
+        named = read_tenant(scope["query_string"])
+        tenant = find_visible_tenant(scope, config, named, self._secret)
         query = parse_query(route.query, scope["query_string"])
-        tenant = find_visible_tenant(scope, config, query.tenant, self._secret)
         call = AdminCall(
             tenant=tenant,
             query=query,
             key=_find_key(route, scope, tenant, query),
             body=await _read_body(route, scope, receive),
             expected_version=parse_etag(headers, b"if-match"),
+            headers=headers,
+            config=config,
         )
         answer = await route.handler(self._handlers, call)
         version: int | None = getattr(answer, "version", None)
@@ -150,12 +161,15 @@ def _find_key(route: AdminRoute, scope: Scope, tenant: str | None, query: Struct
 async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:
     if route.body is None:
         return None
-    body = await read_body(receive, MAX_ADMIN_BODY_BYTES)
+    config: EdgeConfig = scope[_CONFIG_KEY]
+    is_chat = route.body is ChatRequest
+    max_bytes = config.settings.limits.body if is_chat else MAX_ADMIN_BODY_BYTES
+    body = await read_body(receive, max_bytes)
     return parse_body(route.body, body, scope["headers"])
 
 
 async def _send_answer(send: Send, answer: Struct, headers: list[Header]) -> None:
-    await responses.send_json(send, 200, msgspec.to_builtins(answer), headers)
+    await responses.send_content(send, 200, msgspec.json.encode(answer), headers)
 
 
 async def _send_not_modified(send: Send, etag: Header) -> None:

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
+from om_proxy.apis.api import Request, Unreadable
+from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.answers import (
+    ContextAnswer,
     ForgetReceipt,
     ThreadList,
     ThreadStatus,
     describe_forgotten,
     describe_line,
+    describe_preview,
     describe_status,
+    describe_unchanged,
 )
 from om_proxy.edge.admin.requests import (
     AdminCall,
+    TextQuery,
     ThreadListQuery,
     TitleChange,
     parse_cursor,
+    read_caller,
     write_cursor,
 )
+from om_proxy.edge.exchange import require_resource
+from om_proxy.errors import BadRequest
+from om_proxy.identity.callers import Caller
 from om_proxy.identity.naming import normalize_name
 from om_proxy.memory.model import Memory
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.reasons import Reason
 from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.turns.preview import ContextPreviewer
+from om_proxy.turns.turn import TakenForSideRequest
 
 
 def normalize_stored_name(name: str) -> str:
@@ -36,6 +52,7 @@ class AdminHandlers:
     """One method for each route. It returns the route's answer, or raises an OmError."""
 
     thread_admin: ThreadAdmin
+    previewer: ContextPreviewer
     secret: bytes
     clock: Callable[[], float]
 
@@ -54,6 +71,44 @@ class AdminHandlers:
 
     async def show_thread(self, call: AdminCall) -> ThreadStatus:
         return self._describe(await self.thread_admin.load_memory(call.thread_key))
+
+    async def preview_request(self, call: AdminCall) -> ContextAnswer:
+        """Preview a whole chat request."""
+        try:
+            request = CHAT.parse_request(call.body)
+        except Unreadable as exc:
+            raise BadRequest("the body is not a chat request that can be read") from exc
+        return await self._preview(call, request, read_caller(call))
+
+    async def preview_text(self, call: AdminCall) -> ContextAnswer:
+        """Preview the request of a client that sends nothing but its newest message."""
+        query = call.query
+        assert isinstance(query, TextQuery)
+        memory = await self.thread_admin.load_memory(call.thread_key)
+        messages = [{"role": "user", "content": query.text}]
+        body = orjson.dumps({"model": memory.model, "messages": messages})
+        caller = replace(read_caller(call), history="new")
+        return await self._preview(call, CHAT.parse_request(body), caller)
+
+    async def _preview(self, call: AdminCall, request: Request, caller: Caller) -> ContextAnswer:
+        config = call.config
+        if config.is_side_request(request):
+            return describe_unchanged(request, Reason.SIDE_REQUEST)
+        if not request.messages:
+            return describe_unchanged(request, Reason.NO_MESSAGES)
+        upstream = config.require_upstream(request.model)
+        context = config.policy.context_of_request(
+            request.model, call.thread_key.resource, upstream, ()
+        )
+        if not context.effective.memory.enabled:
+            return describe_unchanged(request, Reason.DISABLED)
+        require_resource(caller, context)
+        hints = Hints(history=caller.history)
+        try:
+            found = await self.previewer.preview(caller, request, context, hints)
+        except TakenForSideRequest:
+            return describe_unchanged(request, Reason.SIDE_REQUEST)
+        return describe_preview(found)
 
     async def set_title(self, call: AdminCall) -> ThreadStatus:
         assert isinstance(call.body, TitleChange)

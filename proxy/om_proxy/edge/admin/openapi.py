@@ -81,7 +81,7 @@ def list_query_parameters(query: type[Query]) -> list[dict[str, Any]]:
         {
             "name": name,
             "in": "query",
-            "required": False,
+            "required": name in schema["$defs"][query.__name__].get("required", ()),
             "description": part.get("description", ""),
             "schema": {key: value for key, value in part.items() if key != "description"},
         }
@@ -95,7 +95,7 @@ def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[s
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     parameters += list_query_parameters(route.query)
-    is_change = route.method != "GET"
+    is_change = route.changes_memory
     if is_change and route.names_thread:
         parameters.append(
             {

@@ -10,7 +10,11 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, Struct
 
+from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import BadRequest
+from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
+from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
+from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
 from om_proxy.memory.model import Key
 from om_proxy.server.headers import Header, find_header
 
@@ -61,6 +65,19 @@ class NoChange(Struct, forbid_unknown_fields=True, frozen=True):
     """A body that says nothing: `{}`."""
 
 
+class ChatRequest(Struct, frozen=True):
+    """A chat request as a client would send it to `/v1/chat/completions`. It is read as that route
+    reads it."""
+
+
+class TextQuery(ThreadQuery, frozen=True, kw_only=True):
+    """The query of a preview for one text."""
+
+    text: Annotated[
+        str, Meta(min_length=1, description="The newest message, all that the client sends.")
+    ]
+
+
 class AdminCall(Struct, frozen=True, kw_only=True):
     """A parsed request of the admin API."""
 
@@ -70,11 +87,19 @@ class AdminCall(Struct, frozen=True, kw_only=True):
     # the thread that the path names; None on a route about no single thread
     key: Key | None = None
     expected_version: int | None = None  # of `If-Match`
+    headers: Sequence[Header] = ()
+    config: EdgeConfig
 
     @property
     def thread_key(self) -> Key:
         assert self.key is not None  # the route's path names a thread
         return self.key
+
+
+def read_tenant(query_string: bytes) -> str | None:
+    """Return the tenant that the query names, before the rest of it is looked at."""
+    tenants = parse_qs(query_string.decode("latin-1")).get("tenant")
+    return tenants[-1] if tenants else None
 
 
 def parse_query(query_type: type[_T], query_string: bytes) -> _T:
@@ -90,13 +115,16 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
 
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
-    """Parse the body, a JSON object. `Content-Type` must say that it is JSON, because a browser
-    then sends a preflight before it posts from another site. Raise BadRequest."""
+    """Parse the body, a JSON object; a ChatRequest stays as it is. `Content-Type` must say that it
+    is JSON, because a browser then sends a preflight before it posts from another site. Raise
+    BadRequest."""
     content_type = find_header(headers, b"content-type") or b""
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         raise BadRequest(
             "send a JSON object with Content-Type: application/json", param="Content-Type"
         )
+    if body_type is ChatRequest:
+        return body
     try:
         return msgspec.json.decode(body or b"{}", type=body_type)
     except msgspec.ValidationError as exc:
@@ -139,3 +167,18 @@ def parse_cursor(cursor: str | None, tenant: str | None) -> Key | None:
 
 def write_cursor(key: Key) -> str:
     return "\t".join(key)
+
+
+def read_caller(call: AdminCall) -> Caller:
+    """Return the caller of the chat request that a preview is about: its thread, and what the
+    headers say that a client would send with it. Raises BadRequest."""
+    values = group_by_name(call.headers)
+    key = call.thread_key
+    return Caller(
+        key,
+        key.tenant,
+        history=read_choice(values, HISTORY_HEADER, HISTORY_CHOICES) or "auto",
+        timezone=read_timezone(values, TIMEZONE_HEADER),
+        scope=read_choice(values, SCOPE_HEADER, SCOPE_CHOICES),
+        has_named_resource=getattr(call.query, "resource", None) is not None,
+    )

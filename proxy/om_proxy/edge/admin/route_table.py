@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from om_proxy.edge.admin.answers import ForgetReceipt, ThreadList, ThreadStatus
+from om_proxy.edge.admin.answers import ContextAnswer, ForgetReceipt, ThreadList, ThreadStatus
 from om_proxy.edge.admin.handlers import AdminHandlers
 from om_proxy.edge.admin.requests import (
     AdminCall,
+    ChatRequest,
     NoChange,
     Query,
+    TextQuery,
     ThreadListQuery,
     ThreadQuery,
     TitleChange,
@@ -39,6 +41,11 @@ class AdminRoute:
     query: type[Query] = ThreadQuery
     body: Any = None  # the type of the JSON body; None: no body is read
     codes: tuple[str, ...] = ()  # of errors that this route alone has
+    is_change: bool | None = None  # None: every method but GET changes something
+
+    @property
+    def changes_memory(self) -> bool:
+        return self.method != "GET" if self.is_change is None else self.is_change
 
     @property
     def names_thread(self) -> bool:
@@ -60,6 +67,30 @@ ADMIN_ROUTES = (
         summary="Show the state of a thread's memory: its windows, settings and failures.",
         handler=AdminHandlers.show_thread,
         answer=ThreadStatus,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/context",
+        summary=(
+            "Preview what goes upstream for a client that sends one new message and nothing else. "
+            "Nothing is stored, and no model is called."
+        ),
+        handler=AdminHandlers.preview_text,
+        query=TextQuery,
+        answer=ContextAnswer,
+    ),
+    AdminRoute(
+        method="POST",
+        path="/threads/{thread}/context",
+        summary=(
+            "Preview what goes upstream for a chat request, and why. The headers X-OM-History, "
+            "X-OM-Scope and X-OM-Timezone count as they do there. Nothing is stored, and no model "
+            "is called."
+        ),
+        handler=AdminHandlers.preview_request,
+        body=ChatRequest,
+        answer=ContextAnswer,
+        is_change=False,
     ),
     AdminRoute(
         method="PATCH",

@@ -1,0 +1,235 @@
+"""A preview of a request's context is what goes upstream for it, byte for byte, whatever the client
+does with its history. It stores nothing and calls no model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.e2e.running import Chat, Running, run_with_scripted_models
+
+ACTOR = "scripted-actor"
+STEPS = 45
+MEMORY = (
+    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
+)
+AUTH = {"authorization": "Bearer sk-a"}
+WORDS = [
+    "crate",
+    "dock",
+    "quarry",
+    "pallet",
+    "van",
+    "aisle",
+    "ledger",
+    "invoice",
+    "harbour",
+    "scale",
+]
+
+
+async def settle(run: Running, tmp_path: Path) -> list[str]:
+    """Wait until nothing of earlier turns is written any more; return all rows of the store."""
+    rows: list[str] = []
+    while rows != (rows := dump(tmp_path)) or not rows:
+        await asyncio.sleep(0.02)
+        await run.app.background.wait_idle()
+        await run.app._deliveries.write()
+    return rows
+
+
+def dump(tmp_path: Path) -> list[str]:
+    """Return all rows of the store."""
+    with sqlite3.connect(tmp_path / "om.db") as db:
+        lines = [line for line in db.iterdump() if line.startswith("INSERT")]
+    db.close()
+    return lines
+
+
+async def preview(
+    run: Running, thread: str, body: dict[str, Any], query: str = "", **headers: str
+) -> dict[str, Any]:
+    url = f"{run.base}/om/v1/threads/{thread}/context{query}"
+    answer = await run.http.post(url, json=body, headers=AUTH | headers)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = orjson.loads(answer.content)
+    return found | {"bytes": answer.content}
+
+
+class RandomClient:
+    """Plays one thread: it goes on, retries, edits, answers anew, forks, cuts its history or sends
+    nothing but its newest message."""
+
+    def __init__(self, chat: Chat, rng: random.Random) -> None:
+        self.chat = chat
+        self.rng = rng
+        self.sent: list[dict[str, Any]] = []
+        self.says = 0
+
+    def write_text(self) -> str:
+        self.says += 1
+        return f"Remark {self.says}: " + " ".join(self.rng.choices(WORDS, k=150))
+
+    def choose(self) -> list[dict[str, Any]]:
+        """Return the messages of the next request."""
+        history, user = self.chat.history, {"role": "user", "content": self.write_text()}
+        match self.rng.choice(["extend"] * 10 + ["retry", "edit", "regenerate", "window", "thin"]):
+            case "retry" if self.sent:
+                return self.sent
+            case "edit" if len(history) > 4:
+                at = max(1, len(history) - 2 * self.rng.randrange(1, 4))
+                del history[at:]
+            case "regenerate" if len(history) > 2:
+                del history[-1]
+                return list(history)
+            case "window" if len(history) > 6:
+                history.append(user)
+                return [history[0], *history[-5:]]
+            case "thin":
+                history.append(user)
+                return [user]
+        history.append(user)
+        return list(history)
+
+    async def play(self, messages: list[dict[str, Any]]) -> dict[str, str]:
+        reply, receipt = await self.chat.send(messages)
+        if self.chat.history[-1]["role"] == "user" and messages is not self.sent:
+            self.chat.history.append({"role": "assistant", "content": reply})
+        self.sent = messages
+        return receipt
+
+
+@pytest.mark.parametrize("layout", ["blocks", "merged"])
+@pytest.mark.parametrize("scope", ["thread", "resource"])
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_preview_is_what_goes_upstream(
+    tmp_path: Path, scope: str, layout: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    told: Counter[str] = Counter()
+    memory, more = f"scope: {scope}, {MEMORY}", f"context: {{layout: {layout}}}"
+    async with run_with_scripted_models(tmp_path, memory, more=more) as run:
+        clients = {
+            thread: RandomClient(run.chat(thread, **{"x-om-resource": "ada"}), rng)
+            for thread in ("one", "two")
+        }
+        for _ in range(STEPS):
+            thread, client = rng.choice(list(clients.items()))
+            messages = client.choose()
+            body = {"model": ACTOR, "messages": messages, "stream": False}
+            before = await settle(run, tmp_path)
+            requests = len(run.models.requests)
+            announced = await preview(run, thread, body, "?resource=ada")
+            assert dump(tmp_path) == before
+            assert len(run.models.requests) == requests
+            receipt = await client.play(messages)
+            kinds = {work["kind"] for work in announced["decisions"]}
+            told.update(kinds)
+            run.clock.now += rng.choice([1, 1, 1, 4_000])
+            if kinds & {"observe", "reflect"}:
+                continue  # the real request has waited for a model
+            upstream = orjson.loads(run.models.requests_to(ACTOR)[-1].body)
+            assert announced["messages"] == upstream["messages"]
+            assert announced["status"] == receipt["status"]
+            assert announced["reason"] == receipt.get("reason")
+            assert str(announced["tokens_sent"]) == receipt["tokens-sent"]
+            assert str(announced["tokens_received"]) == receipt["tokens-received"]
+            parts = announced["parts"]
+            assert sum(part["tokens"] for part in parts) == announced["tokens_sent"] or (
+                announced["status"] == "applied"
+            )
+            told[announced["status"]] += 1
+            told[announced["case"]] += 1
+    assert told["applied"] > STEPS / 5
+    assert {"extend", "retry"} <= set(told)
+    if scope == "thread":  # the background activates notes of a resource
+        assert told["activate"]
+
+
+async def test_a_wait_is_announced(tmp_path: Path) -> None:
+    """Without buffering, the request that reaches the threshold waits for the observer. The preview
+    says so, and calls nobody."""
+    memory = "observation: {message_tokens: 600, buffer_tokens: false}"
+    async with run_with_scripted_models(tmp_path, memory) as run:
+        talk = run.chat("t")
+        announced: dict[str, Any] = {"decisions": []}
+        for number in range(12):
+            message = {"role": "user", "content": f"Remark {number}. " * 60}
+            body = {"model": ACTOR, "messages": [*talk.history, message]}
+            calls = len(run.models.requests)
+            announced = await preview(run, "t", body)
+            assert len(run.models.requests) == calls
+            if announced["decisions"]:
+                break
+            await talk.say(message["content"])
+        assert [work["kind"] for work in announced["decisions"]] == ["observe"]
+        assert announced["reason"] == "observer-late"
+        receipt = (await talk.say(message["content"]))[1]
+        assert receipt["status"] == "applied"
+
+
+async def test_bytes_stay_the_clients(tmp_path: Path) -> None:
+    """Messages keep their own JSON, escapes and unknown keys included. A half character would make
+    the answer unreadable, and is replaced."""
+    raw = b'{ "role":"user", "content":"caf\\u00e9 %b", "x_own" : 1.0e2 }'
+    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        url = f"{run.base}/om/v1/threads/t/context"
+        headers = AUTH | {"content-type": "application/json"}
+        for sent, shown in ((b"\\u20ac", b"\\u20ac"), (b"\\ud83d", b"\\ufffd")):
+            body = b'{"model":"scripted-actor","messages":[' + raw % sent + b"]}"
+            answer = await run.http.post(url, content=body, headers=headers)
+            assert (answer.status_code, answer.content.count(raw % shown)) == (200, 1)
+
+
+async def test_one_text_is_enough(tmp_path: Path) -> None:
+    """For a client that sends only its newest message; a thread without memory is not found."""
+    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        talk = run.chat("t")
+        for number in range(10):
+            await talk.say(f"Remark {number}: " + "crate " * 100)
+            await run.app.background.wait_idle()
+        url = f"{run.base}/om/v1/threads"
+        answer = (await run.http.get(f"{url}/t/context?text=And%20now?", headers=AUTH)).json()
+        kinds = [part["kind"] for part in answer["parts"]]
+        assert kinds[:3] == ["instructions", "notes", "observations"]
+        assert kinds[-2:] == ["hint", "tail"]
+        assert answer["status"] == "applied"
+        assert answer["messages"][-1] == {"role": "user", "content": "And now?"}
+        stable = [part["is_stable"] for part in answer["parts"]]
+        assert stable == sorted(stable, reverse=True)
+        missing = await run.http.get(f"{url}/nobody/context?text=x", headers=AUTH)
+        assert missing.status_code == 404
+        unsaid = await run.http.get(f"{url}/t/context", headers=AUTH)
+        assert (unsaid.status_code, unsaid.json()["error"]["param"]) == (400, "text")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"model": ACTOR, "messages": []}, "off", "no-messages"),
+        ({"model": ACTOR, "messages": [{"role": "system", "content": "x"}]}, "off", "no-messages"),
+    ],
+)
+async def test_a_request_without_memory(
+    tmp_path: Path, body: dict[str, Any], status: str, reason: str
+) -> None:
+    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        announced = await preview(run, "t", body)
+        assert (announced["status"], announced["reason"]) == (status, reason)
+        assert announced["messages"] == body["messages"]
+
+
+async def test_an_unreadable_request_is_refused(tmp_path: Path) -> None:
+    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        url = f"{run.base}/om/v1/threads/t/context"
+        headers = AUTH | {"content-type": "application/json"}
+        for body in (b"{", b"[]", b'{"messages": 3}'):
+            answer = await run.http.post(url, content=body, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_request")
