@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -65,26 +66,17 @@ class Preview(Struct, frozen=True):
         return received if self.turn.body is None else received.api.parse_request(self.turn.body)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ContextPreviewer:
     """Makes previews beside the engine that serves requests."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        policies: PolicyInForce,
-        background: Background,
-        token_counter: TokenCounter,
-        secret: bytes,
-        clock: Callable[[], float],
-        deliveries: Deliveries,
-    ) -> None:
-        self._memories = memories
-        self._policies = policies
-        self._background = background
-        self._token_counter = token_counter
-        self._secret = secret
-        self._clock = clock
-        self._deliveries = deliveries
+    memories: Memories
+    policies: PolicyInForce
+    background: Background
+    token_counter: TokenCounter
+    secret: bytes = field(repr=False)
+    clock: Callable[[], float]
+    deliveries: Deliveries
 
     async def preview(
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
@@ -92,21 +84,21 @@ class ContextPreviewer:
         """Return the turn of this request. `caller.key` is set. Raises OmError, and
         TakenForSideRequest, where a real request would go upstream as it came."""
         memories = Memories(
-            PreviewStore(self._memories.store),
-            self._policies,
-            clock=self._clock,
-            label=self._memories.label,
+            PreviewStore(self.memories.store),
+            self.policies,
+            clock=self.clock,
+            label=self.memories.label,
         )
         renderer = RecordingRenderer()
         decisions: list[Decision] = []
         engine = Engine(
             memories,
-            PreviewWork(self._background),
+            PreviewWork(self.background),
             renderer,
-            self._token_counter,
-            self._secret,
-            clock=self._clock,
-            deliveries=self._deliveries,
+            self.token_counter,
+            self.secret,
+            clock=self.clock,
+            deliveries=self.deliveries,
             on_decision=decisions.append,
         )
         turn = await engine.open_turn(caller, request, context, hints)
@@ -117,18 +109,18 @@ class ContextPreviewer:
         self, turn: PreparedTurn, renderer: RecordingRenderer
     ) -> tuple[PromptPart, ...]:
         request = turn.opened.request
-        instructions = await self._token_counter.count_instructions(
+        instructions = await self.token_counter.count_instructions(
             request.instructions, request.model or ""
         )
         parts = [PromptPart("instructions", instructions, is_stable=True)]
         is_rewritten = turn.body is not None
         if is_rewritten:
             parts += [
-                PromptPart(kind, self._token_counter.tokens(text), kind not in _MOVING_KINDS, text)
+                PromptPart(kind, self.token_counter.tokens(text), kind not in _MOVING_KINDS, text)
                 for kind, text in list_sections(renderer.block)
             ]
             if renderer.hint:
-                tokens = self._token_counter.tokens(renderer.hint)
+                tokens = self.token_counter.tokens(renderer.hint)
                 parts.append(PromptPart("hint", tokens, is_stable=False, text=renderer.hint))
         others = sum(part.tokens for part in parts)
         rest = max(turn.receipt["tokens-sent"] - others, 0)
