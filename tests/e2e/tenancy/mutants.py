@@ -150,7 +150,13 @@ OTHERS = (
     ),
     Mutant(_IDENTITY, "[*CREDENTIAL_HEADERS, MODE_HEADER", "[MODE_HEADER", IDENTITY),
     Mutant(_IDENTITY, "if len(credentials) > 1:", "if len(credentials) > 9:", IDENTITY),
-    Mutant(_IDENTITY, "if hmac.compare_digest(sent, known):", "if sent:", IDENTITY, ("keys",)),
+    Mutant(
+        _IDENTITY,
+        "if hmac.compare_digest(sent_hash, key_hash):",
+        "if sent_hash:",
+        IDENTITY,
+        ("keys",),
+    ),
     Mutant(
         _IDENTITY,
         "return _read_credential(values_by_name, GATEWAY_KEY_HEADERS) or credential",
