@@ -92,7 +92,7 @@ def stretch(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
 def _due(memory: Memory, limits: Limits) -> Swap | Reflect | None:
     """Of what is due, before a request and behind its reply, what concerns the log."""
     decision = decisions.decide_before_forwarding(
-        memory, limits, RequestState(last_observable=0)
+        memory, limits, RequestState(last_observable_seq=0)
     ) or decisions.decide_after_reply(memory, limits)
     return decision if isinstance(decision, Swap | Reflect) else None
 

@@ -34,7 +34,7 @@ IDLE = Limits(activate_after_idle_s=300)
 PROVIDER = Limits(activate_on_provider_change=True)
 ON_IDLE = Limits(buffer_after_idle_s=300)
 BACKING_OFF, PARKED = Failures(2, 9e9), Failures(8, 0.0, True)
-ASKED = RequestState(last_observable=10**9, now=1_000.0)
+ASKED = RequestState(last_observable_seq=10**9, now=1_000.0)
 
 
 def tail(*sizes: float, chunks: int = 0) -> Memory:
@@ -127,11 +127,11 @@ def test_buffer(
         pytest.param(tail(*[6] * 5), DEFAULTS, ASKED, None, id="nothing made ahead: nothing to activate"),
         pytest.param(tail(*[6] * 5, chunks=5), DEFAULTS, RequestState(6), (3, "threshold"), id="not what the request itself asks"),
         pytest.param(tail(30, chunks=1), DEFAULTS, RequestState(1), None, id="nor if that is all there is"),
-        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle=299), None, id="idle: one second early"),
-        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle=300), (1, "idle"), id="idle: at the duration"),
-        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, idle=10**6), None, id="idle: not asked for"),
-        pytest.param(tail(6, 6, chunks=1), PROVIDER, RequestState(10**9, provider_changed=True), (1, "provider"), id="another provider"),
-        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, provider_changed=True), None, id="provider: not asked for"),
+        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle_s=299), None, id="idle: one second early"),
+        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle_s=300), (1, "idle"), id="idle: at the duration"),
+        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, idle_s=10**6), None, id="idle: not asked for"),
+        pytest.param(tail(6, 6, chunks=1), PROVIDER, RequestState(10**9, has_provider_changed=True), (1, "provider"), id="another provider"),
+        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, has_provider_changed=True), None, id="provider: not asked for"),
         pytest.param(tail(*[6] * 5, chunks=4), SHARED, ASKED, None, id="shared: T has grown to T + R"),
         pytest.param(tail(*[14] * 5, chunks=4), SHARED, ASKED, (4, "threshold"), id="shared: at T + R"),
     ],

@@ -127,12 +127,12 @@ class DueNotes:
 
     def _is_nothing_due(self, turn: OpenedTurn) -> bool:
         """Return whether certainly nothing is due, as for most requests."""
-        idle, changed = self._prompt_cache_state(turn)
+        idle_s, has_changed = self._prompt_cache_state(turn)
         return decisions.is_nothing_due(
             turn.reconciled.projected,
             turn.context.effective.limits,
-            idle=idle,
-            provider_changed=changed,
+            idle_s=idle_s,
+            has_provider_changed=has_changed,
         )
 
     async def _explain_missing_notes(self, turn: OpenedTurn, *, waited: bool = False) -> OpenedTurn:
@@ -157,11 +157,11 @@ class DueNotes:
         )
 
     def _request_state(self, turn: OpenedTurn) -> RequestState:
-        idle, changed = self._prompt_cache_state(turn)
+        idle_s, has_changed = self._prompt_cache_state(turn)
         return RequestState(
             last_observable_seq(turn.reconciled.projected),
-            idle,
-            provider_changed=changed,
+            idle_s,
+            has_provider_changed=has_changed,
             now=self.clock(),
         )
 

@@ -29,7 +29,7 @@ UNBUFFERED = Limits(
     reflect_block_from_tokens=40_000,
 )
 ON_IDLE = Limits(buffer_after_idle_s=300)
-ANY = RequestState(last_observable=10**9)
+ANY = RequestState(last_observable_seq=10**9)
 
 
 # ── how much is activated ─────────────────────────────────────────────────────────────────────────
@@ -132,7 +132,7 @@ def test_what_the_request_asks_stays_raw() -> None:
     made = chunked(6, 6_000, 12)
     assert (
         decisions.decide_before_forwarding(
-            made, LIMITS, RequestState(last_observable=10), waited=True
+            made, LIMITS, RequestState(last_observable_seq=10), waited=True
         )
         is None
     )
@@ -141,14 +141,14 @@ def test_what_the_request_asks_stays_raw() -> None:
 @pytest.mark.parametrize(
     ("limits", "asked", "why"),
     [
-        (Limits(activate_after_idle_s=300), RequestState(10**9, idle=300), "idle"),
-        (Limits(activate_after_idle_s=300), RequestState(10**9, idle=299), None),
+        (Limits(activate_after_idle_s=300), RequestState(10**9, idle_s=300), "idle"),
+        (Limits(activate_after_idle_s=300), RequestState(10**9, idle_s=299), None),
         (
             Limits(activate_on_provider_change=True),
-            RequestState(10**9, provider_changed=True),
+            RequestState(10**9, has_provider_changed=True),
             "provider",
         ),
-        (LIMITS, RequestState(10**9, idle=10**6, provider_changed=True), None),
+        (LIMITS, RequestState(10**9, idle_s=10**6, has_provider_changed=True), None),
     ],
 )
 def test_activation_when_the_cache_is_cold_anyway(
@@ -167,12 +167,14 @@ def test_a_pause_is_used_once() -> None:
     made = replace(chunked(12, 1_000, 6, 12, 18, 24), turn_at=1_000.0, model="m")
     idle, _ = decisions.prompt_cache_state(made, "m", 1_300.0)
     assert decisions.decide_before_forwarding(
-        made, limits, RequestState(10**9, idle=idle)
+        made, limits, RequestState(10**9, idle_s=idle)
     ) == Activate(3, "idle")
     after = transitions.activate_chunks(made, [c.id for c in made.chunks[:3]], 1_300.0)
     idle, _ = decisions.prompt_cache_state(after, "m", 1_300.0)
-    assert decisions.decide_before_forwarding(after, limits, RequestState(10**9, idle=idle)) is None
-    assert decisions.is_nothing_due(after, limits, idle=idle, provider_changed=False)
+    assert (
+        decisions.decide_before_forwarding(after, limits, RequestState(10**9, idle_s=idle)) is None
+    )
+    assert decisions.is_nothing_due(after, limits, idle_s=idle, has_provider_changed=False)
     assert len(after.chunks) == 1
 
 
@@ -204,10 +206,10 @@ def test_an_idle_thread_without_chunks_waits_for_nothing() -> None:
     """Cold cache or not: below the threshold no request pays for an observation."""
     limits = Limits(activate_after_idle_s=1, activate_on_provider_change=True)
     made = memory(chat(4, 3_000))
-    assert decisions.is_nothing_due(made, limits, idle=10**6, provider_changed=True)
+    assert decisions.is_nothing_due(made, limits, idle_s=10**6, has_provider_changed=True)
     assert (
         decisions.decide_before_forwarding(
-            made, limits, RequestState(10**9, idle=10**6, provider_changed=True)
+            made, limits, RequestState(10**9, idle_s=10**6, has_provider_changed=True)
         )
         is None
     )
@@ -229,9 +231,12 @@ def test_a_message_larger_than_the_threshold() -> None:
     made = memory(transcript(("user", 100), ("assistant", 100), ("user", 40_000)))
     assert decisions.decide_after_reply(made, LIMITS) == Observe(0, 3, 40_200)
     made = transitions.add_chunk(made, chunk(made, 3))
-    assert decisions.decide_before_forwarding(made, LIMITS, RequestState(last_observable=2)) is None
+    assert (
+        decisions.decide_before_forwarding(made, LIMITS, RequestState(last_observable_seq=2))
+        is None
+    )
     assert decisions.decide_before_forwarding(
-        made, LIMITS, RequestState(last_observable=3)
+        made, LIMITS, RequestState(last_observable_seq=3)
     ) == Activate(1, "threshold")
 
 
@@ -323,7 +328,7 @@ def test_without_buffering_observation_is_synchronous_at_the_threshold() -> None
         *[(r, 3_000) for _ in range(5) for r in ("user", "assistant")], ("user", 3_000)
     )
     assert decisions.decide_after_reply(memory(tail), UNBUFFERED) is None
-    asked = RequestState(last_observable=10)
+    asked = RequestState(last_observable_seq=10)
     assert decisions.decide_before_forwarding(memory(tail), UNBUFFERED, asked) == Observe(
         0, 10, 30_000, wait=True
     )

@@ -27,7 +27,7 @@ UNBUFFERED = Limits(
     reflect_block_from_tokens=40_000,
 )
 ON_IDLE = Limits(buffer_after_idle_s=300)
-ANY = RequestState(last_observable=10**9)
+ANY = RequestState(last_observable_seq=10**9)
 
 
 def test_a_reflection_is_swapped_in_at_the_threshold() -> None:

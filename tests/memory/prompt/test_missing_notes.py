@@ -46,5 +46,5 @@ def test_explain_failure(turns: int, failures: Failures, waited: bool, word: str
     """A back-off that spares a request its wait is told from every other trouble
     (docs/spec/behaviour.md#wait)."""
     made = replace(memory(chat(turns, 1_000)), failures=failures)
-    asked = RequestState(last_observable=10**9, now=NOW)
+    asked = RequestState(last_observable_seq=10**9, now=NOW)
     assert explain_failure(made, LIMITS, asked, waited=waited) == word

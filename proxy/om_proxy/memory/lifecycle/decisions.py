@@ -102,9 +102,9 @@ class RequestState:
     """The part of a request that decisions need: the newest message that may leave its own prompt, and how it
     found the thread."""
 
-    last_observable: int  # seq; what the request itself asks lies after it
-    idle: float = 0.0  # seconds its prompt cache was left alone
-    provider_changed: bool = False  # it comes to another cache
+    last_observable_seq: int  # seq; what the request itself asks lies after it
+    idle_s: float = 0.0  # since its prompt was last sent or changed
+    has_provider_changed: bool = False  # this model's prompt cache never saw the prompt
     now: float = 0.0  # unix seconds
 
 
@@ -144,16 +144,18 @@ def decide_before_forwarding(
     )
 
 
-def is_nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
+def is_nothing_due(
+    memory: Memory, limits: Limits, *, idle_s: float, has_provider_changed: bool
+) -> bool:
     """Return whether certainly nothing is due before forwarding, without a look at any message: the
     case of most requests."""
     if (
         memory.chunks
         and limits.activate_after_idle_s is not None
-        and idle >= limits.activate_after_idle_s
+        and idle_s >= limits.activate_after_idle_s
     ):
         return False
-    if memory.chunks and limits.activate_on_provider_change and provider_changed:
+    if memory.chunks and limits.activate_on_provider_change and has_provider_changed:
         return False
     pending_tokens, log_tokens = memory.pending_tokens, memory.log.tokens
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
@@ -195,16 +197,16 @@ def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits
 
 
 def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Activate | None:
-    allowed = [c.source_tokens for c in memory.chunks if c.last <= asked.last_observable]
+    allowed = [c.source_tokens for c in memory.chunks if c.last <= asked.last_observable_seq]
     if not allowed:
         return None
     observable = observable_tokens(memory.tail)
     count = chunks_to_activate(allowed, observable, limits)
     if observable >= limits.observe_from_tokens:
         return Activate(count, "threshold")
-    if limits.activate_after_idle_s is not None and asked.idle >= limits.activate_after_idle_s:
+    if limits.activate_after_idle_s is not None and asked.idle_s >= limits.activate_after_idle_s:
         return Activate(count, "idle")
-    if limits.activate_on_provider_change and asked.provider_changed:
+    if limits.activate_on_provider_change and asked.has_provider_changed:
         return Activate(count, "provider")
     return None
 
@@ -225,7 +227,7 @@ def _blocking_observation(
     observable = observable_tokens(memory.tail)
     if observable < limits.block_from_tokens or memory.chunks:
         return None
-    marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable]
+    marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable_seq]
     room = max(
         min(observable - limits.keep_tokens, most if limits.interval_tokens else MAX_BATCH_TOKENS),
         1,
