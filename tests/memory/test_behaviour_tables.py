@@ -130,7 +130,7 @@ def test_buffer(
         pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle_s=299), None, id="idle: one second early"),
         pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle_s=300), (1, "idle"), id="idle: at the duration"),
         pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, idle_s=10**6), None, id="idle: not asked for"),
-        pytest.param(tail(6, 6, chunks=1), PROVIDER, RequestState(10**9, has_provider_changed=True), (1, "provider"), id="another provider"),
+        pytest.param(tail(6, 6, chunks=1), PROVIDER, RequestState(10**9, has_provider_changed=True), (1, "provider"), id="other provider"),
         pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, has_provider_changed=True), None, id="provider: not asked for"),
         pytest.param(tail(*[6] * 5, chunks=4), SHARED, ASKED, None, id="shared: T has grown to T + R"),
         pytest.param(tail(*[14] * 5, chunks=4), SHARED, ASKED, (4, "threshold"), id="shared: at T + R"),

@@ -122,7 +122,7 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     again = rebase_turn(thread.memory, *second)
     assert again is not None
-    assert again.answered
+    assert again.has_stored_reply
     after = apply_turn(thread.memory, again, second[1], {}, 9.0, answer("B"), 1)
     assert live(after) == "u1 a1 u2 aA u3 a3"
     assert after.views == thread.memory.views
@@ -136,7 +136,7 @@ def test_a_request_whose_turn_went_on_while_it_waited_shows_itself() -> None:
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     again = rebase_turn(thread.memory, waiting, sent)
     assert again is not None
-    assert again.answered
+    assert again.has_stored_reply
     projected = thread.projected(again, sent)
     assert forwarded_words(build_tail(projected, again, sent)) == "u2"
     assert projected.views[-1].reply == 4  # it stays answered, whatever becomes of this attempt

@@ -44,7 +44,7 @@ def apply_turn(
     kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
     if verdict.swaps or verdict.revive:
         kept = _rechain(memory.chain_at_coverage, kept)
-    answered = verdict.answered or (
+    answered = verdict.has_stored_reply or (
         reply is not None and _is_reply_stored(memory, verdict, reply, cut_seq)
     )
     answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []

@@ -39,47 +39,53 @@ from om_proxy.memory.transcript.verdict import (
 
 
 def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
+    """Return the verdict on a request that shows part of the conversation."""
     prefix = certain_prefix(transcript, sent)
     if isinstance(prefix, NeedOutline):
         return prefix
-    found = (
+    verdict = (
         _place_after_prefix(transcript, sent, prefix)
         if prefix.sent
         else _place_without_prefix(transcript, sent)
     )
-    if isinstance(found, NeedOutline):
-        return found
-    return prefer_other_branch(transcript, sent, prefix, found)
+    if isinstance(verdict, NeedOutline):
+        return verdict
+    return prefer_other_branch(transcript, sent, prefix, verdict)
 
 
 def prefer_other_branch(
-    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, found: Verdict
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, verdict: Verdict
 ) -> Verdict | NeedOutline:
     """Return the verdict on a superseded branch if the request fits it better than the live one;
-    else `found`."""
-    if not transcript.has_superseded or not _is_ambiguous(transcript, sent, found):
-        return found
+    else `verdict`."""
+    if not transcript.has_superseded or not _is_ambiguous(transcript, sent, verdict):
+        return verdict
     if not transcript.complete:
         return NEED_OUTLINE
-    return _match_other_branch(transcript, sent, prefix, found) or found
+    return _match_other_branch(transcript, sent, prefix, verdict) or verdict
 
 
-def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdict) -> bool:
+def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, verdict: Verdict) -> bool:
     """Return whether another branch may fit better than the live one, or may hold a text that was
     taken for altered."""
-    if found.case == "delta":
+    if verdict.case == "delta":
         return transcript.style != "thin"
-    new = frozenset(found.new)
-    odd = [sent.item(i).role for i in list_unmatched(found) if i not in new]
-    if found.forks:
-        return bool(odd or found.new)
-    if any(role in ("user", "assistant") for role in odd):
-        return (
-            True  # a reply taken for altered may be the other reply of a turn that was regenerated
-        )
-    folded = [c for c in found.cells if c.kind == "folded" and c.sent_from >= found.certain]
-    left_out = [m.role for c in folded for m in transcript.marks_between(c.from_seq, c.to_seq)]
-    return "user" in left_out or [sent.item(i).role for i in found.new].count("user") > 1
+    new = frozenset(verdict.new)
+    odd_roles = [sent.item(i).role for i in list_unmatched(verdict) if i not in new]
+    if verdict.forks:
+        return bool(odd_roles or verdict.new)
+    # a reply taken for altered may be the other reply of a turn that was regenerated
+    if any(role in ("user", "assistant") for role in odd_roles):
+        return True
+    folded = [
+        cell
+        for cell in verdict.cells
+        if cell.kind == "folded" and cell.sent_from >= verdict.certain
+    ]
+    folded_roles = [
+        m.role for cell in folded for m in transcript.marks_between(cell.from_seq, cell.to_seq)
+    ]
+    return "user" in folded_roles or [sent.item(i).role for i in verdict.new].count("user") > 1
 
 
 def certain_prefix(transcript: StoredTranscript, sent: SentHistory) -> CertainPrefix | NeedOutline:
@@ -99,9 +105,9 @@ def certain_prefix(transcript: StoredTranscript, sent: SentHistory) -> CertainPr
     )
     view = next(
         (
-            v
-            for v in reversed(transcript.views)
-            if chains.get(v.count) == v.chain and transcript.is_live(v.seq)
+            recorded
+            for recorded in reversed(transcript.views)
+            if chains.get(recorded.count) == recorded.chain and transcript.is_live(recorded.seq)
         ),
         None,
     )
@@ -117,7 +123,8 @@ def _extend_prefix(
     client edited that message, or a reminder always comes last."""
     if prefix.sent and prefix.stored == len(transcript.live):
         return prefix
-    chains, last = sent.chains(seen), sent.item(sent.count - 1).fp
+    chains = sent.chains(seen)
+    last_fp = sent.item(sent.count - 1).fp
     for view in reversed(transcript.views):
         before = chains.get(view.count - 1)
         if (
@@ -130,23 +137,23 @@ def _extend_prefix(
             continue
         if _shows_other_clients(transcript, sent, view):
             continue
-        if view.chain == extend_chain(before, last):
-            return CertainPrefix.from_view_but_last(transcript, view, last)
+        if view.chain == extend_chain(before, last_fp):
+            return CertainPrefix.from_view_but_last(transcript, view, last_fp)
         if view.chain == extend_chain(before, transcript.live[transcript.index_of(view.seq)].fp):
             return CertainPrefix.from_view_but_last(transcript, view)
     return prefix
 
 
 def _shows_other_clients(transcript: StoredTranscript, sent: SentHistory, view: View) -> bool:
-    """Return whether the request shows, where the attempt's last message stood, what other clients
-    had said right before that message."""
-    at = view.count - 1
-    if at >= sent.count:
+    """Return whether the request shows, at the place of the attempt's last message, what other
+    clients had said right before that message."""
+    index = view.count - 1
+    if index >= sent.count:
         return False
-    is_unsent = [cell for cell in view.cells if cell.kind == "unsent" and cell.sent_from == at]
+    unsent = [cell for cell in view.cells if cell.kind == "unsent" and cell.sent_from == index]
     return any(
-        m.fp == sent.item(at).fp
-        for cell in is_unsent
+        m.fp == sent.item(index).fp
+        for cell in unsent
         for m in transcript.marks_between(cell.from_seq, cell.to_seq)
     )
 
@@ -166,16 +173,16 @@ def _place_after_prefix(
     """Place a request that continues a certain prefix."""
     if prefix.stored == len(transcript.live):
         return judge_pairs(transcript, sent, prefix, [])  # extend: nothing to compare
-    items, stored = sent.items(prefix.sent), transcript.live[prefix.stored :]
-    if len(items) >= len(stored) and all(
-        map(is_equal, items, stored)
-    ):  # the reply came back: no proof is asked for
+    items = sent.items(prefix.sent)
+    stored = transcript.live[prefix.stored :]
+    # the reply came back: no proof is asked for
+    if len(items) >= len(stored) and all(map(is_equal, items, stored)):
         pairs = [Pair(i, i, same=True, hard=True) for i in range(len(stored))]
         return judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
     counts = transcript.count_texts()
     pairs = pair_leading(items, stored, counts)
-    rest = len(pairs)
-    more = pair_residue(items[rest:], stored[rest:], counts, joined=True)
+    paired = len(pairs)
+    more = pair_residue(items[paired:], stored[paired:], counts, joined=True)
     if more is None:
         return append_all(transcript, sent)
     return judge_pairs(
@@ -183,7 +190,7 @@ def _place_after_prefix(
         sent,
         prefix,
         shift_pairs(pairs, prefix.sent, prefix.stored)
-        + shift_pairs(more, prefix.sent + rest, prefix.stored + rest),
+        + shift_pairs(more, prefix.sent + paired, prefix.stored + paired),
     )
 
 
@@ -196,10 +203,8 @@ def pair_residue(
     origin: bool = False,
     window: bool = False,
 ) -> list[Pair] | None:
-    """Pair what is left after the certain prefix: first an equal run that ends where the transcript
-    ends, then the rest.
-
-    None: too large to say.
+    """Pair the messages after the certain prefix: first an equal run that ends where the transcript
+    ends, then the others. None: there are too many to align.
     """
     if not items or not stored:
         return []
@@ -224,13 +229,15 @@ def pair_residue(
 
 
 def shift_pairs(pairs: list[Pair], sent: int, stored: int) -> list[Pair]:
+    """Return the pairs with indices that are higher by `sent` and `stored`."""
     return [pair._replace(sent=pair.sent + sent, stored=pair.stored + stored) for pair in pairs]
 
 
 def _place_without_prefix(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
-    """Place a request without a certain prefix: a window, a compacted or altered history, or one of
-    which nothing is known."""
-    items, counts = sent.items(), transcript.count_texts()
+    """Place a request without a certain prefix: a window, a compacted or altered history, or an
+    unknown one."""
+    items = sent.items()
+    counts = transcript.count_texts()
     window = transcript.style == "window"
     if transcript.missing:
         return _place_near_end(transcript, sent, items, counts, window)
@@ -254,20 +261,20 @@ def _place_near_end(
         return judge_pairs(
             transcript, sent, NO_PREFIX, shift_pairs(pairs, 0, len(transcript.live) - len(near))
         )
-    strange = not any(item.fp in counts.seen for item in items)
+    is_all_new = not any(item.fp in counts.seen for item in items)
     return (
         append_all(transcript, sent)
-        if strange and transcript.style in ("thin", "window")
+        if is_all_new and transcript.style in ("thin", "window")
         else NEED_OUTLINE
     )
 
 
 def _match_other_branch(
-    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, found: Verdict
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, verdict: Verdict
 ) -> Verdict | None:
     """Match the request with the superseded branch that holds most of what would be new. None: no
-    branch holds more of it."""
-    leaf = find_likeliest_branch(transcript, {sent.item(i).fp for i in list_unmatched(found)})
+    branch holds more of it than the live one."""
+    leaf = find_likeliest_branch(transcript, {sent.item(i).fp for i in list_unmatched(verdict)})
     other = switch_branch(transcript, leaf) if leaf else None
     if other is None:
         return None
@@ -275,15 +282,17 @@ def _match_other_branch(
     assert not isinstance(there, NeedOutline)  # `other` is complete
     fork = last_shared_seq(transcript.live, other.live)
     kept = other.end if there.cut_seq is None else there.cut_seq
-    # where both branches hold the certain prefix, only what follows it tells them apart
+    # if both branches hold the certain prefix, only what follows it tells them apart
     start = prefix.sent if fork >= transcript.seq_before(prefix.stored) else 0
-    if kept <= fork or sum(i >= start for i in list_unmatched(there)) >= len(list_unmatched(found)):
+    if kept <= fork or sum(i >= start for i in list_unmatched(there)) >= len(
+        list_unmatched(verdict)
+    ):
         return None
     return replace(
         there,
         case="switch",
         cut_seq=fork if transcript.end != fork else None,
         end=transcript.end,
-        at=kept,
+        after_seq=kept,
         revive=tuple(m.seq for m in other.live if fork < m.seq <= kept),
     )

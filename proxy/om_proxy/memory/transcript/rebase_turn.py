@@ -14,12 +14,12 @@ from om_proxy.memory.transcript.verdict import Verdict, is_unsent, merge_neighbo
 
 
 def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict | None:
-    """Return the verdict of the same turn on top of what was committed since. None: the messages it
-    stood on are gone, so reconcile again.
+    """Return the verdict of the same turn on top of what was committed since. None: the messages
+    before it are gone, so reconcile again.
 
-    The client had not seen what came after `verdict.end`, so it cannot have meant to take it back:
-    that is never superseded, and this turn follows it. The one exception is a reply to the very
-    same position. Of two such replies the later one stays, so a retry that overtook its first
+    The client had not seen the messages after `verdict.end`, so it cannot have meant to take them
+    back. They are never superseded, and this turn follows them. The one exception is a reply to the
+    very same position: the later of two such replies stays, so a retry that overtook its first
     attempt stores nothing twice.
     """
     if memory.end == verdict.end:
@@ -39,7 +39,7 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
             verdict,
             cut_seq=None,
             end=memory.end,
-            at=memory.end,
+            after_seq=memory.end,
             cells=_insert_unsent(verdict.cells, unseen, verdict.new),
         )
     shared = 0
@@ -54,65 +54,68 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
             Cell("same", i, i + 1, m.seq, m.seq) for i, m in zip(verdict.new, since, strict=False)
         )[:shared]
     )
-    rest, new = since[shared:], verdict.new[shared:]
-    at = since[shared - 1].seq if shared else verdict.at
+    unseen_marks = since[shared:]
+    new = verdict.new[shared:]
+    after_seq = since[shared - 1].seq if shared else verdict.after_seq
     if not new:
-        return _rebase_onto_same_turn(memory, verdict, sent, merge_neighbours(cells), at)
-    if rest:
-        cells = _insert_unsent(
-            cells, Cell("unsent", new[0], new[0], rest[0].seq, rest[-1].seq), new
-        )
-    return replace(verdict, end=memory.end, at=memory.end, new=new, cells=merge_neighbours(cells))
+        return _rebase_onto_same_turn(memory, verdict, sent, merge_neighbours(cells), after_seq)
+    if unseen_marks:
+        unseen = Cell("unsent", new[0], new[0], unseen_marks[0].seq, unseen_marks[-1].seq)
+        cells = _insert_unsent(cells, unseen, new)
+    return replace(
+        verdict, end=memory.end, after_seq=memory.end, new=new, cells=merge_neighbours(cells)
+    )
 
 
 def _find_equal_view(memory: Memory, sent: SentHistory) -> View | None:
     """Return the recorded attempt with the same bytes."""
-    return next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
+    identity = (sent.count, sent.digest)
+    return next((v for v in memory.views if (v.count, v.digest) == identity), None)
 
 
 def _rebase_onto_same_turn(
-    memory: Memory, verdict: Verdict, sent: SentHistory, cells: tuple[Cell, ...], at: int
+    memory: Memory, verdict: Verdict, sent: SentHistory, cells: tuple[Cell, ...], after_seq: int
 ) -> Verdict:
     """Rebase a turn whose messages are stored already: the other turn asked the same, or they were
     stored ahead of their reply.
 
     Other clients may have spoken before that reply came: with a message, or with the reply to one.
-    Then the reply follows what they said. But where some request has shown a reply of this turn
-    since, that one stays: the client has gone on with it.
+    Then the reply follows what they said. But if a later request has shown a reply of this turn,
+    that reply stays: the client has gone on with it.
     """
-    since = [m for m in memory.marks if m.seq > at]
-    replies = {v.reply: _asks_the_same(v, sent, cells, at) for v in memory.views}
+    since = [m for m in memory.marks if m.seq > after_seq]
+    replies = {view.reply: _asks_the_same(view, sent, cells, after_seq) for view in memory.views}
     # a message that no attempt accounts for is never superseded by this turn
     unaccounted = [m for m in since if not replies.get(m.seq)]
     follows = bool(unaccounted) and since[0].role == "assistant" and replies.get(since[0].seq, True)
-    answered = follows and _is_shown(memory.views, since[0], unaccounted)
-    cut_seq = at if since and not unaccounted else None
-    if unaccounted and not answered:
+    has_stored_reply = follows and _is_shown(memory.views, since[0], unaccounted)
+    cut_seq = after_seq if since and not unaccounted else None
+    if unaccounted and not has_stored_reply:
         cells = (*cells, Cell("unsent", sent.count, sent.count, unaccounted[0].seq, since[-1].seq))
-        at = memory.end
+        after_seq = memory.end
     return replace(
         verdict,
         case="retry",
         cut_seq=cut_seq,
         end=memory.end,
-        at=at,
+        after_seq=after_seq,
         new=(),
         cells=cells,
         repeats=_find_equal_view(memory, sent),
-        answered=answered,
+        has_stored_reply=has_stored_reply,
     )
 
 
-def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], at: int) -> bool:
-    """Return whether the attempt asked what this request asks, whose question is at `at`: with
+def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], seq: int) -> bool:
+    """Return whether the attempt asked what this request asks, whose question is at `seq`: with
     the same bytes, or with the same message shown differently.
 
-    A reply that follows what other clients said comes right after their message. That place says
-    nothing about what it answers.
+    A reply that follows what other clients said comes right after their message. Its place says
+    nothing about the question that it answers.
     """
     if (view.count, view.digest) == (sent.count, sent.digest):
         return True
-    return view.seq == at and not is_unsent(cells, at) and not is_unsent(view.cells, at)
+    return view.seq == seq and not is_unsent(cells, seq) and not is_unsent(view.cells, seq)
 
 
 def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
@@ -124,8 +127,8 @@ def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool
         for cell in view.cells
         if cell.kind != "unsent" and cell.sent_from < cell.sent_to
     )
-    held = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
-    return held or any(m.answers in reply.calls for m in since)
+    is_in_view = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
+    return is_in_view or any(m.answers in reply.calls for m in since)
 
 
 def _insert_unsent(cells: tuple[Cell, ...], cell: Cell, new: Sequence[int]) -> tuple[Cell, ...]:

@@ -1,5 +1,5 @@
-"""Reconcile what a client sent with what is stored: find what is known, what is new, what the client
-took back.
+"""Reconcile what a client sent with what is stored: find what is known, what is new, and what the
+client took back.
 
 Most clients send everything they hold on every call; some send a window or only the newest message;
 agents compact, fold and prune; people edit, regenerate and go back to an older branch. The cases
@@ -61,7 +61,7 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History
 
 
 class Hints(Struct, frozen=True):
-    """The request's own word about its history, from its headers."""
+    """What the request's headers say about its history."""
 
     history: History = "auto"
     sdk_retry: bool = False  # x-stainless-retry-count above 0
@@ -77,28 +77,30 @@ def reconcile(
 ) -> Verdict | NeedOutline:
     """Return the verdict on a request. With a complete `transcript` the answer is never
     NeedOutline."""
-    found = _find_verdict(transcript, sent, hints)
-    if isinstance(found, NeedOutline):
-        return found
-    found = _name_repeated_view(found, sent)
+    verdict = _find_verdict(transcript, sent, hints)
+    if isinstance(verdict, NeedOutline):
+        return verdict
+    verdict = _name_repeated_view(verdict, sent)
     if hints.history == "auto":
-        return found
+        return verdict
     styles: dict[str, Style] = {"full": "full", "window": "window", "new": "thin"}
-    return replace(found, style=styles[hints.history])
+    return replace(verdict, style=styles[hints.history])
 
 
-def _name_repeated_view(found: Verdict, sent: SentHistory) -> Verdict:
-    """Name the recorded attempt with the same bytes, where the steps led to its very place."""
+def _name_repeated_view(verdict: Verdict, sent: SentHistory) -> Verdict:
+    """Name the recorded attempt with the same bytes, if the verdict is at its very place."""
     view = sent.seen
     if (
         view is None
         or view.count != sent.count
-        or found.new
-        or found.at != view.seq
-        or found.repeats
+        or verdict.new
+        or verdict.after_seq != view.seq
+        or verdict.repeats
     ):
-        return found
-    return replace(found, repeats=view, case="retry" if found.case == "regenerate" else found.case)
+        return verdict
+    return replace(
+        verdict, repeats=view, case="retry" if verdict.case == "regenerate" else verdict.case
+    )
 
 
 def _find_verdict(
@@ -110,9 +112,9 @@ def _find_verdict(
         return judge_pairs(transcript, sent, NO_PREFIX, [], case="first")
     if hints.history == "full":
         return _replace_full_history(transcript, sent)
-    again = _match_recorded_request(transcript, sent, hints)
-    if again is not None:
-        return again
+    repeated = _match_recorded_request(transcript, sent, hints)
+    if repeated is not None:
+        return repeated
     if hints.history == "new":
         return append_all(transcript, sent)
     if hints.history == "window":
@@ -130,25 +132,26 @@ def _find_verdict(
 def _match_recorded_request(
     transcript: StoredTranscript, sent: SentHistory, hints: Hints
 ) -> Verdict | None:
-    """Take the request for a recorded attempt. None: it is none, or it may be a new message with the
-    same words."""
-    view, sent_count = sent.seen, sent.count
+    """Return the verdict on a request that repeats a recorded attempt. None: it repeats none, or it
+    may be a new message with the same words."""
+    view = sent.seen
+    sent_count = sent.count
     if view is None or view.count != sent_count or not transcript.is_live(view.seq):
         return None
-    newest = transcript.end == (view.reply or view.seq)
-    unanswered = transcript.end == view.seq and not view.reply
-    certain = newest and (hints.sdk_retry or hints.undelivered or unanswered)
-    if not certain and (sent_count == 1 or hints.history == "new"):
+    is_newest = transcript.end == (view.reply or view.seq)
+    is_unanswered = transcript.end == view.seq and not view.reply
+    is_certain = is_newest and (hints.sdk_retry or hints.undelivered or is_unanswered)
+    if not is_certain and (sent_count == 1 or hints.history == "new"):
         return None  # the same words again: the rules of lone messages decide
-    users_since = any(m.role == "user" for m in transcript.marks_after(view.seq))
-    if users_since and not transcript.is_prefix_view(view):
+    has_user_spoken = any(m.role == "user" for m in transcript.marks_after(view.seq))
+    if has_user_spoken and not transcript.is_prefix_view(view):
         return None  # a window of repeated texts looks the same
     cut_seq = view.seq if transcript.end != view.seq else None
     return Verdict(
-        case="rewind" if users_since else "retry",
+        case="rewind" if has_user_spoken else "retry",
         cut_seq=cut_seq,
         end=transcript.end,
-        at=view.seq,
+        after_seq=view.seq,
         cells=view.cells,
         style=transcript.style,
         repeats=view,
@@ -159,8 +162,8 @@ def _match_recorded_request(
 
 
 def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
-    """Apply `X-OM-History: full`: what is not sent no longer exists. From the first difference on,
-    what was sent is the transcript."""
+    """Apply `X-OM-History: full`: messages that are not sent no longer exist. From the first
+    difference on, the sent messages are the transcript."""
     prefix = certain_prefix(replace(transcript, style="full"), sent)
     if isinstance(prefix, NeedOutline) or (transcript.missing and not prefix.sent):
         return NEED_OUTLINE
@@ -168,36 +171,42 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
         shared = shared_prefix_length(transcript, sent.chains())
         prefix = CertainPrefix.from_chain(transcript, shared) if shared else NO_PREFIX
     pairs = _pair_one_to_one(transcript, sent, prefix)
-    found = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
+    verdict = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
     if not prefix.sent and not pairs:
-        return replace(found, case="edit", cut_seq=0, at=0, cells=(), new=tuple(range(sent.count)))
-    return prefer_other_branch(transcript, sent, prefix, found)
+        return replace(
+            verdict, case="edit", cut_seq=0, after_seq=0, cells=(), new=tuple(range(sent.count))
+        )
+    return prefer_other_branch(transcript, sent, prefix, verdict)
 
 
 def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -> bool:
     """Return whether the client's view of the prefix is the transcript itself, message for
     message."""
-    one_to_one = all(cell.kind in ("same", "altered") for cell in prefix.cells)
-    return not prefix.sent or (one_to_one and prefix.cells[0].from_seq <= transcript.first)
+    is_one_to_one = all(cell.kind in ("same", "altered") for cell in prefix.cells)
+    return not prefix.sent or (is_one_to_one and prefix.cells[0].from_seq <= transcript.first)
 
 
 def _pair_one_to_one(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
 ) -> list[Pair]:
     """Pair the messages after `prefix`, up to the first one that only one side has."""
-    items, stored, counts = (
-        sent.items(prefix.sent),
-        transcript.live[prefix.stored :],
-        transcript.count_texts(),
-    )
+    items = sent.items(prefix.sent)
+    stored = transcript.live[prefix.stored :]
+    counts = transcript.count_texts()
     pairs = pair_leading(items, stored, counts)
-    done = len(pairs)
+    paired = len(pairs)
     more = (
         pair_residue(
-            items[done:], stored[done:], counts, joined=bool(prefix.sent or done), origin=True
+            items[paired:],
+            stored[paired:],
+            counts,
+            joined=bool(prefix.sent or paired),
+            origin=True,
         )
         or []
     )
     return pairs + [
-        p for k, p in enumerate(shift_pairs(more, done, done)) if p.sent == p.stored == done + k
+        pair
+        for index, pair in enumerate(shift_pairs(more, paired, paired), paired)
+        if pair.sent == pair.stored == index
     ]

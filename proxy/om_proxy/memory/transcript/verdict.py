@@ -1,7 +1,7 @@
 """Judge what pairs mean: which sent messages are new, which stored ones are superseded, whose text
 changes.
 
-The answer lists cells. A cell lays a stretch of the client's view beside a stretch of the
+The verdict lists cells. A cell lays a stretch of the client's view beside a stretch of the
 transcript. There are five kinds:
 
     same     sent and stored messages one to one, equal
@@ -24,7 +24,7 @@ from om_proxy.memory.transcript.matching import REMINDER_ROLES, Pair
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 
-# Two more kinds live inside this file. `soft`: altered, matched only by its position. `swapped`: the
+# Two more kinds are only in this file. `soft`: altered, matched only by its position. `swapped`: the
 # same, and the client's version replaces the stored one.
 ONE_TO_ONE_KINDS = ("same", "altered", "soft", "swapped")
 STORED_KINDS = {"soft": "altered", "swapped": "same"}
@@ -38,7 +38,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     # live messages with a higher seq are superseded when the turn commits; None: none is
     cut_seq: int | None = None
     end: int  # the end of the transcript it was computed against
-    at: int  # seq of the message the first new one, or the reply, follows
+    after_seq: int  # seq of the message that the first new one, or the reply, comes after
     new: tuple[int, ...] = ()  # indices of sent messages to append, in order
     # (seq, sent index): the client's version replaces the stored one
     swaps: tuple[tuple[int, int], ...] = ()
@@ -48,8 +48,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     style: Style
     repeats: View | None = None  # the recorded attempt this request repeats
     certain: int = 0  # leading sent messages that were recognised without a guess
-    # the turn has its reply and the thread went on: this one's reply is not recorded
-    answered: bool = False
+    # the turn has its reply already and the thread went on: this reply is not stored
+    has_stored_reply: bool = False
 
     @property
     def forks(self) -> bool:
@@ -58,7 +58,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def at_end(cls, transcript: StoredTranscript, case: str) -> Verdict:
-        return cls(case=case, end=transcript.end, at=transcript.end, style=transcript.style)
+        return cls(case=case, end=transcript.end, after_seq=transcript.end, style=transcript.style)
 
 
 class CertainPrefix(NamedTuple):
@@ -86,11 +86,14 @@ class CertainPrefix(NamedTuple):
     def from_view_but_last(
         cls, transcript: StoredTranscript, view: View, reminder: bytes | None = None
     ) -> CertainPrefix:
-        """Take all of a recorded attempt but its last message. `reminder` names that message where this
-        request ends in it again."""
-        last, stored = view.count - 1, transcript.index_of(view.seq)
+        """Take all of a recorded attempt but its last message.
+
+        `reminder` names that message if this request ends in it again."""
+        last = view.count - 1
+        stored = transcript.index_of(view.seq)
         if view.cells and view.cells[-1].kind == "extra":
-            stored += 1  # the last message is stored nowhere: the message before it is at `seq`
+            # the last message is stored nowhere: the message before it is at `seq`
+            stored += 1
         # what other clients said right before that message is at its place, unsent, and stays
         kept = [cell for cell in view.cells if cell.sent_from < last or cell.sent_to == last]
         if kept and kept[-1].sent_to > last:
@@ -108,8 +111,10 @@ def judge_pairs(
     pairs: Sequence[Pair],
     case: str | None = None,
 ) -> Verdict:
-    """`pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after
-    the last of them is new, a stored one is superseded."""
+    """Return the verdict on these pairs.
+
+    `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
+    last pair is new, a stored one is superseded."""
     judged, swaps = _find_swaps(transcript, _cells_from_pairs(transcript, prefix, pairs))
     if pairs:
         next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
@@ -129,7 +134,7 @@ def judge_pairs(
         case=case or _name_case(transcript, sent, cells, judged, superseded, new),
         cut_seq=cut_seq,
         end=transcript.end,
-        at=transcript.end if cut_seq is None else cut_seq,
+        after_seq=transcript.end if cut_seq is None else cut_seq,
         new=new,
         swaps=swaps,
         cells=merge_neighbours([*cells, *(Cell("extra", i, i + 1, 1, 0) for i in moved)]),
@@ -141,7 +146,7 @@ def judge_pairs(
 def append_all(
     transcript: StoredTranscript, sent: SentHistory, style: Style | None = None
 ) -> Verdict:
-    """Every sent message is new."""
+    """Return the verdict that every sent message is new."""
     verdict = judge_pairs(transcript, sent, NO_PREFIX, [], case="delta")
     return replace(verdict, style=style or transcript.style)
 
@@ -203,21 +208,23 @@ def _merge_soft_matches(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Join neighbours of one kind, for the kinds that go one to one; name each kind as it is
+    """Join neighbours of one kind, for the kinds that go one to one. Name each kind as it is
     stored."""
     joined: list[Cell] = []
     for cell in cells:
-        now = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
+        current = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
         last = joined[-1] if joined else None
         if (
             last
-            and last.kind == now.kind
-            and now.kind in ONE_TO_ONE_KINDS
-            and last.sent_to == now.sent_from
+            and last.kind == current.kind
+            and current.kind in ONE_TO_ONE_KINDS
+            and last.sent_to == current.sent_from
         ):
-            joined[-1] = Cell(now.kind, last.sent_from, now.sent_to, last.from_seq, now.to_seq)
+            joined[-1] = Cell(
+                current.kind, last.sent_from, current.sent_to, last.from_seq, current.to_seq
+            )
         else:
-            joined.append(now)
+            joined.append(current)
     return tuple(joined)
 
 
@@ -228,7 +235,7 @@ def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
 
 
 def list_unmatched(verdict: Verdict) -> list[int]:
-    """Return the sent messages that are not, word for word, at the place they were given."""
+    """Return the sent messages that differ from the stored message at their place, or have none."""
     swapped = {index for _, index in verdict.swaps}
     placed = (
         (cell.kind, i)
@@ -247,14 +254,14 @@ def _find_swaps(transcript: StoredTranscript, cells: Sequence[Cell]) -> tuple[li
     """Return the altered texts that replace the stored ones: those whose stored text is not
     observed and is not being observed. They count as equal from now on."""
     swaps = tuple(
-        (c.from_seq, c.sent_from)
-        for c in cells
-        if c.kind == "soft" and c.from_seq > transcript.fixed
+        (cell.from_seq, cell.sent_from)
+        for cell in cells
+        if cell.kind == "soft" and cell.from_seq > transcript.fixed
     )
     replaced = {seq for seq, _ in swaps}
     return [
-        c._replace(kind="swapped") if c.kind == "soft" and c.from_seq in replaced else c
-        for c in cells
+        cell._replace(kind="swapped") if cell.kind == "soft" and cell.from_seq in replaced else cell
+        for cell in cells
     ], swaps
 
 
@@ -267,9 +274,9 @@ def _adopt_inserted(
 ) -> Verdict | None:
     """Let unknown messages between known ones join the transcript where nothing is covered yet.
 
-    Order is seq, and seq is never reused: what follows them is superseded and appended again after
-    them. A reminder that is stored already does not join, nor does anything while what follows is
-    shown incompletely.
+    Order is seq, and seq is never reused. So the messages after them are superseded and appended
+    again. A stored reminder does not join. No message joins while the client shows the messages
+    after it incompletely.
     """
     cells = [*prefix.cells, *judged]
     for place in range(max(len(prefix.cells), 1), len(cells)):
@@ -280,18 +287,18 @@ def _adopt_inserted(
             or before.to_seq < transcript.coverage
         ):
             continue
-        if any(c.kind == "folded" for c in cells[place:]):
+        if any(later.kind == "folded" for later in cells[place:]):
             continue
         if _are_stored_reminders(transcript, sent, cell):
             continue
-        at = before.to_seq
+        cut_seq = before.to_seq
         return Verdict(
             case="inserted",
-            cut_seq=at,
+            cut_seq=cut_seq,
             end=transcript.end,
-            at=at,
+            after_seq=cut_seq,
             new=tuple(range(cell.sent_from, sent.count)),
-            swaps=tuple(swap for swap in swaps if swap[0] <= at),
+            swaps=tuple(swap for swap in swaps if swap[0] <= cut_seq),
             cells=merge_neighbours(cells[:place]),
             style=transcript.style,
             certain=prefix.sent,
@@ -314,7 +321,7 @@ def _find_moved_reminders(
     next_sent: int,
 ) -> frozenset[int]:
     """Return the sent reminders after the last pair that are stored at a place the client no
-    longer shows. They moved, they are not new."""
+    longer shows. They moved and are not new."""
     hidden = [cell for cell in cells if cell.kind in ("folded", "unsent")]
     if not hidden and prefix.reminder is None:
         return frozenset()
@@ -377,7 +384,6 @@ def _proven_style(
         return transcript.style
     if cells[0].kind == "unsent":
         return "window" if len(cells) > 1 else transcript.style
-    whole = cells[0].kind in ONE_TO_ONE_KINDS and cells[0].from_seq <= transcript.first
-    return (
-        "full" if whole and not (superseded and transcript.style == "window") else transcript.style
-    )
+    begins_thread = cells[0].kind in ONE_TO_ONE_KINDS and cells[0].from_seq <= transcript.first
+    is_cut_window = superseded and transcript.style == "window"
+    return "full" if begins_thread and not is_cut_window else transcript.style

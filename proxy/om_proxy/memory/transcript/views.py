@@ -24,7 +24,7 @@ def record_view(
         return memory.views
     newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
     # without new messages: other clients may have spoken between what was stored ahead and its reply
-    position = newest if verdict.new else verdict.at
+    position = newest if verdict.new else verdict.after_seq
     view = View(
         count=sent_count,
         digest=sent.digest,
@@ -42,7 +42,11 @@ def record_view(
 
 def _find_stored_reply(memory: Memory, verdict: Verdict) -> int:
     """seq of the reply that the turn has already, where the thread went on with it; 0: none."""
-    return next((m.seq for m in memory.marks if m.seq > verdict.at), 0) if verdict.answered else 0
+    return (
+        next((m.seq for m in memory.marks if m.seq > verdict.after_seq), 0)
+        if verdict.has_stored_reply
+        else 0
+    )
 
 
 def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
