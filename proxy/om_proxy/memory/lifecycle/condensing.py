@@ -5,14 +5,14 @@ than the saving. Measured with a language model in the reflector's place: notes 
 lost 1 to 2 facts of 100, to 0.42 in two steps 2, to about 0.2 a quarter. Rewriting the whole log
 each time condenses the oldest notes again and again, however little room is needed.
 
-So a reflection takes one *stretch* and condenses it to half: of the entries condensed least often
-the oldest, as many as are needed. Each entry knows its *depth*, how often its words have been
-condensed. Notes of 2 R in all are condensed at most twice, of 16 R 7 times and of 64 R 15 times;
-the whole log would have been rewritten 3, 30 and 126 times. What comes before the stretch keeps
-its bytes, and the provider's prompt cache hits there.
+So a reflection takes one *stretch* and condenses it to half. The stretch is the oldest of the
+entries condensed least often, as many as are needed. Each entry has a *depth*: how often its words
+have been condensed. Notes of 2 R in all are condensed at most twice, of 16 R 7 times and of 64 R 15
+times; the whole log would have been rewritten 3, 30 and 126 times. The entries before the stretch
+keep their bytes, so the provider's prompt cache hits there.
 
 With a share of one half the reflector writes one token for each new token of notes, in whatever
-order entries are taken: a share r frees 1 - r of what it reads.
+order entries are taken: a share r frees 1 - r of the tokens that it reads.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ class LogStretch:
     tokens: int
 
 
-def choose_stretch(entries: Sequence[Observation], log_tokens_most: int) -> LogStretch:
-    """Return the entries to condense next, so that the log comes below `log_tokens_most`. `entries` is
-    not empty.
+def choose_stretch(entries: Sequence[Observation], max_log_tokens: int) -> LogStretch:
+    """Return the entries to condense next, so that the log comes below `max_log_tokens` (R).
+    `entries` is not empty.
 
     Takes the least depth at which neighbours, condensed at most so often, free enough; of these the
-    oldest, as many as are needed. Never takes more than a whole log of R: a log that grew far
-    beyond R, as after an outage of the reflector, comes back in several reflections of one half,
-    and not in one that leaves a fifth. A log smaller than the least stretch is taken whole.
+    oldest, as many as are needed. Never takes more than R tokens: a log that grew far beyond R, as
+    after an outage of the reflector, comes back in several reflections to one half, and not in one
+    to a fifth. A log smaller than the least stretch is taken whole.
     """
-    over = max(0, sum(entry.tokens for entry in entries) - log_tokens_most)
-    needed = min(log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
-    least = max(MIN_STRETCH_SHARE * log_tokens_most, needed)
+    excess_tokens = max(0, sum(entry.tokens for entry in entries) - max_log_tokens)
+    needed_tokens = min(max_log_tokens, math.ceil(excess_tokens / (1 - ACCEPTED_SHARE)))
+    least = max(MIN_STRETCH_SHARE * max_log_tokens, needed_tokens)
     depths = _depths(entries)
     for depth in sorted(set(depths)):
-        for group in _group_neighbours(entries, [d <= depth for d in depths]):
+        for group in _group_neighbours(entries, [entry_depth <= depth for entry_depth in depths]):
             if group.tokens >= least:
                 return _take_oldest(entries, group, least)
     return LogStretch(0, len(entries), sum(entry.tokens for entry in entries))
 
 
 def acceptance_limit(stretch: LogStretch) -> int:
-    """Tokens below which a reflection of the stretch is accepted: little more than half of it."""
+    """Return the tokens below which a reflection of the stretch is accepted: little more than half
+    of the stretch."""
     return round(stretch.tokens * ACCEPTED_SHARE) + 1
 
 
 def frees_enough(before_tokens: int, after_tokens: int) -> bool:
-    """Return whether condensing a stretch was worth its call: the next one may follow at once, else
-    only when the log has grown."""
+    """Return whether condensing a stretch was worth its call. Then the next reflection may follow at
+    once, else only when the log has grown."""
     return after_tokens <= before_tokens * MAX_PRODUCTIVE_SHARE
 
 
@@ -85,8 +86,8 @@ def _group_neighbours(
 
 
 def _depths(entries: Sequence[Observation]) -> list[int]:
-    """Return the depth of each entry. A rollback note has the depth of the entry before it: else it
-    would separate neighbours."""
+    """Return the depth of each entry. A rollback note gets the depth of the entry before it, so that
+    it does not separate neighbours."""
     depths: list[int] = []
     for entry in entries:
         depths.append(depths[-1] if entry.is_rollback_note and depths else entry.depth)

@@ -3,8 +3,8 @@
 Two rules of the room:
 
 1. Every rule that decides or changes what is observed, active or reflected is in this room, as
-   a function of plain values: decisions here, what a memory is afterwards in transitions.py.
-   The code that performs a decision (turns/due_notes.py, background/) only fetches, calls models and
+   a function of plain values. Decisions are here, the changes of a memory in transitions.py. The
+   code that performs a decision (turns/due_notes.py, background/) only fetches, calls models and
    commits.
 2. Finished work is recognised by value. A chunk names the range and the chain it was made from, a
    reflection the entries and the generation. A transition whose premise no longer holds returns the
@@ -13,12 +13,12 @@ Two rules of the room:
 Theory of operation. The tail grows with every turn. After a reply, once an *interval* of new
 messages has gathered, the observer turns them into a chunk (`decide_after_reply` → Observe). When
 the tail reaches the threshold T, the oldest chunks become log entries and their messages leave the
-prompt (`decide_before_forwarding` → Activate): no model call, one break of the provider's prompt
-cache. If that does not suffice, a request waits for an observation (Observe with `wait`). After a
+prompt (`decide_before_forwarding` → Activate). That needs no model call and breaks the provider's
+prompt cache once. If that does not suffice, a request waits for an observation (Observe with `wait`). After a
 pause that cache is cold anyway: then chunks may become active below T, once, and half an interval
 is worth a chunk. The log grows likewise: from half of R on, a reflection of a stretch of its
-entries is made in the background and swapped in at R; the next ones from 0.9 R on. condensing.py
-chooses the entries and how short they become.
+entries is made in the background and swapped in at R. Later reflections are made from 0.9 R on.
+condensing.py chooses the entries and how short they become.
 
     tail   0 ────────── interval ── … ── T (activate) ── block_from (wait)
     log    0 ── reflect_ahead_from (background) ── R (swap) ── reflect_block_from (wait)
@@ -52,10 +52,10 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 
-# of R; from here on the next reflection is made once the log holds one. An earlier one would have to
-# take older notes, because there are too few new ones.
+# of R: once the log holds a reflection, the next one is made from here on. An earlier one would have
+# to take older notes, because there are too few new ones.
 LATER_REFLECTION_SHARE = 0.9
-# tokens that one waited-for observation reads where there is no other limit: common windows hold them
+# read by one observation that a request waits for, if nothing else limits it: common windows hold it
 MAX_BATCH_TOKENS = 120_000
 
 
@@ -74,23 +74,21 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Have the live messages with `after < seq <= last` observed; `wait`: the request waits for it,
-    within its deadline."""
+    """The command to observe the live messages with `after < seq <= last`."""
 
     after: int
     last: int
     tokens: int
-    wait: bool = False
+    wait: bool = False  # the request waits for the notes, within its deadline
 
 
 @dataclass(frozen=True, slots=True)
 class Reflect:
-    """Have `entries` entries of the log condensed, from index `start` on; accepted below
-    `accept_below` tokens."""
+    """The command to condense `entries` entries of the log, from index `start` on."""
 
     entries: int
-    accept_below: int
-    wait: bool = False
+    accept_below: int  # tokens; a longer reflection is refused
+    wait: bool = False  # the request waits for the reflection, within its deadline
     start: int = 0
 
 
@@ -99,10 +97,10 @@ Decision = Activate | Swap | Observe | Reflect
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """The part of a request that decisions need: the newest message that may leave its own prompt, and how it
-    found the thread."""
+    """The part of a request that decisions need."""
 
-    last_observable_seq: int  # seq; what the request itself asks lies after it
+    # of the newest message that may leave its prompt; what the request itself asks comes after it
+    last_observable_seq: int
     idle_s: float = 0.0  # since its prompt was last sent or changed
     has_provider_changed: bool = False  # this model's prompt cache never saw the prompt
     now: float = 0.0  # unix seconds
@@ -126,12 +124,12 @@ def decide_before_forwarding(
     memory: Memory, limits: Limits, asked: RequestState, *, waited: bool = False
 ) -> Decision | None:
     """Return the next thing due before this request's prompt is built; ask again after performing
-    it. `waited`: the request has waited already.
+    it.
 
-    `memory` is the projected one, with the request's own messages in its tail; `is_nothing_due` has said
-    that something may be due.
+    `memory` is the projected one, with the request's own messages in its tail. Call
+    `is_nothing_due` first: it is cheaper. `waited`: the request has waited already.
     """
-    most = limits.observe_from_tokens
+    max_batch_tokens = limits.observe_from_tokens
     limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     if activation := _due_activation(memory, limits, asked):
         return activation
@@ -139,7 +137,7 @@ def decide_before_forwarding(
         return Swap()
     if waited or _skips_waiting(memory.failures, limits, asked.now):
         return None
-    return _blocking_observation(memory, limits, asked, most) or _blocking_reflection(
+    return _blocking_observation(memory, limits, asked, max_batch_tokens) or _blocking_reflection(
         memory, limits
     )
 
@@ -147,17 +145,17 @@ def decide_before_forwarding(
 def is_nothing_due(
     memory: Memory, limits: Limits, *, idle_s: float, has_provider_changed: bool
 ) -> bool:
-    """Return whether certainly nothing is due before forwarding, without a look at any message: the
-    case of most requests."""
-    if (
-        memory.chunks
-        and limits.activate_after_idle_s is not None
-        and idle_s >= limits.activate_after_idle_s
-    ):
+    """Return whether certainly nothing is due before forwarding, as for most requests. Looks at no
+    message."""
+    is_idle_long = (
+        limits.activate_after_idle_s is not None and idle_s >= limits.activate_after_idle_s
+    )
+    if memory.chunks and is_idle_long:
         return False
     if memory.chunks and limits.activate_on_provider_change and has_provider_changed:
         return False
-    pending_tokens, log_tokens = memory.pending_tokens, memory.log.tokens
+    pending_tokens = memory.pending_tokens
+    log_tokens = memory.log.tokens
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
     return pending_tokens < min(
         limits.observe_from_tokens, limits.block_from_tokens
@@ -170,38 +168,40 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
 
     `now`: unix seconds; without it the thread counts as busy.
     """
-    most = limits.observe_from_tokens
+    max_batch_tokens = limits.observe_from_tokens
     limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
-    return _background_observation(memory, limits, most, now) or reflection_due(memory, limits)
+    return _background_observation(memory, limits, max_batch_tokens, now) or reflection_due(
+        memory, limits
+    )
 
 
 def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits) -> int:
-    """Return the number of chunks of these source sizes that leave the tail, oldest first. `sizes`
-    is not empty; the arithmetic is that of docs/spec/behaviour.md#activate.
+    """Return the number of chunks that leave the tail, oldest first (docs/spec/behaviour.md#activate).
 
-    The smallest prefix that reaches the target, unless it overshoots by too much or leaves too
-    little raw; else the largest prefix below the target; else the first chunk.
+    `sizes`: the chunks' source tokens, not empty. The smallest prefix that reaches the target is
+    taken, unless it overshoots by too much or leaves too few tokens raw; else the largest prefix
+    below the target; else the first chunk.
     """
     target = max(0, pending_tokens - limits.keep_tokens)
-    removed = list(accumulate(sizes))
-    reaching = next((i + 1 for i, total in enumerate(removed) if total >= target), None)
+    removed_tokens = list(accumulate(sizes))
+    reaching = next((i for i, total in enumerate(removed_tokens, 1) if total >= target), None)
     if reaching is not None:
-        total = removed[reaching - 1]
-        if (
-            total - target <= MAX_OVERSHOOT_SHARE * limits.keep_tokens
-            and pending_tokens - total >= min(MIN_RAW_TOKENS, limits.keep_tokens)
-        ):
+        total = removed_tokens[reaching - 1]
+        leaves_enough = pending_tokens - total >= min(MIN_RAW_TOKENS, limits.keep_tokens)
+        if total - target <= MAX_OVERSHOOT_SHARE * limits.keep_tokens and leaves_enough:
             return reaching
-    below = sum(total < target for total in removed)
+    below = sum(total < target for total in removed_tokens)
     return below or 1
 
 
 def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Activate | None:
-    allowed = [c.source_tokens for c in memory.chunks if c.last <= asked.last_observable_seq]
-    if not allowed:
+    sizes = [
+        chunk.source_tokens for chunk in memory.chunks if chunk.last <= asked.last_observable_seq
+    ]
+    if not sizes:
         return None
     observable = observable_tokens(memory.tail)
-    count = chunks_to_activate(allowed, observable, limits)
+    count = chunks_to_activate(sizes, observable, limits)
     if observable >= limits.observe_from_tokens:
         return Activate(count, "threshold")
     if limits.activate_after_idle_s is not None and asked.idle_s >= limits.activate_after_idle_s:
@@ -213,35 +213,30 @@ def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Acti
 
 def _skips_waiting(failures: Failures, limits: Limits, now: float) -> bool:
     """Return whether no request waits for this thread: it is in back-off or suspended
-    (docs/spec/behaviour.md#wait). The background tries next, where there is one."""
-    return failures.suspended or (
-        failures.count > 0 and (limits.interval_tokens is not None or now < failures.retry_at)
-    )
+    (docs/spec/behaviour.md#wait). With buffering, the background tries next."""
+    if failures.suspended:
+        return True
+    return failures.count > 0 and (limits.interval_tokens is not None or now < failures.retry_at)
 
 
 def _blocking_observation(
-    memory: Memory, limits: Limits, asked: RequestState, most: int
+    memory: Memory, limits: Limits, asked: RequestState, max_batch_tokens: int
 ) -> Observe | None:
-    """`most`: tokens one observation reads, T as set. The background takes the rest of a backlog,
-    where there is one."""
+    """Return the observation that the request waits for.
+
+    `max_batch_tokens`: T as set. With buffering, the background takes the rest of a backlog."""
     observable = observable_tokens(memory.tail)
     if observable < limits.block_from_tokens or memory.chunks:
         return None
     marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable_seq]
-    room = max(
-        min(observable - limits.keep_tokens, most if limits.interval_tokens else MAX_BATCH_TOKENS),
-        1,
-    )
-    return _observe(
-        memory,
-        marks,
-        blocks.find_safe_cut(marks, room, (limits.interval_tokens or room) // 2),
-        wait=True,
-    )
+    most = max_batch_tokens if limits.interval_tokens else MAX_BATCH_TOKENS
+    room = max(min(observable - limits.keep_tokens, most), 1)
+    least = (limits.interval_tokens or room) // 2
+    return _observe(memory, marks, blocks.find_safe_cut(marks, room, least), wait=True)
 
 
 def _background_observation(
-    memory: Memory, limits: Limits, most: int, now: float
+    memory: Memory, limits: Limits, max_batch_tokens: int, now: float
 ) -> Observe | None:
     if limits.interval_tokens is None:
         return None
@@ -249,26 +244,22 @@ def _background_observation(
     least = limits.interval_tokens // 2
     if sum_framed_tokens(fresh) < least:
         return None
-    near = (
-        observable_tokens(memory.tail)
-        >= limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
-    )
-    if observable_tokens(fresh) < (
-        least if near or is_idle(memory, limits, now) else limits.interval_tokens
-    ):
+    near_tokens = limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
+    is_near = observable_tokens(memory.tail) >= near_tokens
+    needed = least if is_near or is_idle(memory, limits, now) else limits.interval_tokens
+    if observable_tokens(fresh) < needed:
         return None
     marks = [m.mark for m in fresh]
-    found = _observe(
-        memory, marks, _extend_cut(marks, blocks.find_safe_cut(marks, most, least), least)
-    )
-    if found and limits.prices and not pays_back(memory, found.tokens, limits, limits.prices):
+    count = _extend_cut(marks, blocks.find_safe_cut(marks, max_batch_tokens, least), least)
+    batch = _observe(memory, marks, count)
+    if batch and limits.prices and not pays_back(memory, batch.tokens, limits, limits.prices):
         return None
-    return found
+    return batch
 
 
 def observe_everything(memory: Memory, most: int) -> Observe | None:
-    """Observe everything that can be observed and is not, up to `most` tokens: a thread's part of an
-    observation of several threads."""
+    """Return the observation of everything that can be observed and is not, up to `most` tokens: a
+    thread's part of an observation of several threads."""
     marks = [m.mark for m in memory.tail if m.seq > memory.chunked_to]
     return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
 
@@ -276,9 +267,8 @@ def observe_everything(memory: Memory, most: int) -> Observe | None:
 def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
     """Return whether due notes wait because they would cost more than they save (`economy:
     auto`)."""
-    if (
-        limits.prices is None or memory.scope == "resource"
-    ):  # a resource's threads are observed together, and nothing waits
+    # a resource's threads are observed together, and nothing waits
+    if limits.prices is None or memory.scope == "resource":
         return False
     return (
         decide_after_reply(memory, limits) is None
@@ -289,12 +279,12 @@ def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
 def is_idle(memory: Memory, limits: Limits, now: float) -> bool:
     """Return whether the thread has been idle for so long that half an interval is worth a chunk
     (`buffer_on_idle`)."""
-    moment = idle_from(memory, limits)
-    return moment is not None and now >= moment
+    idle_at = idle_from(memory, limits)
+    return idle_at is not None and now >= idle_at
 
 
 def idle_from(memory: Memory, limits: Limits) -> float | None:
-    """Return the moment from which the thread counts as idle; None: never."""
+    """Return the unix seconds from which the thread counts as idle; None: never."""
     if limits.buffer_after_idle_s is None or memory.turn_at is None:
         return None
     return memory.turn_at + limits.buffer_after_idle_s
@@ -303,10 +293,10 @@ def idle_from(memory: Memory, limits: Limits) -> float | None:
 def _extend_cut(marks: Sequence[Mark], count: int, least: int) -> int:
     """Move the cut on to the first closed end that yields `least` tokens: before a huge block there
     may be next to nothing."""
-    total = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks))
-    if not count or total[count - 1] >= least:
+    totals = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks))
+    if not count or totals[count - 1] >= least:
         return count
-    return next((end + 1 for end in blocks.find_closed_ends(marks) if total[end] >= least), count)
+    return next((end + 1 for end in blocks.find_closed_ends(marks) if totals[end] >= least), count)
 
 
 def _observe(
@@ -314,7 +304,8 @@ def _observe(
 ) -> Observe | None:
     if not count:
         return None
-    after, last = memory.chunked_to, marks[count - 1].seq
+    after = memory.chunked_to
+    last = marks[count - 1].seq
     return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait)
 
 
@@ -328,19 +319,14 @@ def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:
 
 
 def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
-    """Return the background reflection that is due."""
+    """Return the reflection that is due in the background."""
     size = memory.log.tokens
-    if (
-        limits.reflect_ahead_from_tokens is None
-        or memory.log.reflection
-        or size < limits.reflect_ahead_from_tokens
-        or memory.log.unproductive_tokens == size
-    ):
+    if memory.log.reflection or memory.log.unproductive_tokens == size:
         return None
-    if (
-        any(entry.kind == "reflection" for entry in memory.log.entries)
-        and size < limits.reflect_from_tokens * LATER_REFLECTION_SHARE
-    ):
+    if limits.reflect_ahead_from_tokens is None or size < limits.reflect_ahead_from_tokens:
+        return None
+    holds_reflection = any(entry.kind == "reflection" for entry in memory.log.entries)
+    if holds_reflection and size < limits.reflect_from_tokens * LATER_REFLECTION_SHARE:
         return None
     return _reflect(memory, limits)
 
@@ -351,15 +337,14 @@ def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
 
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
-    """Return the moment at which the background should look at this thread; None: not before its
-    next turn.
+    """Return the unix seconds at which the background should look at this thread; None: not before
+    its next turn.
 
-    The background looks at a thread that shares its log together with the other threads of its
-    resource (batches.py).
+    A thread that shares its log is looked at with the other threads of its resource (batches.py).
     """
     if memory.failures.suspended or memory.scope == "resource":
         return None
-    idle = idle_from(memory, limits)
-    moments = [now] if idle is None or idle <= now else [now, idle]
-    due = next((moment for moment in moments if decide_after_reply(memory, limits, moment)), None)
-    return None if due is None else max(due, memory.failures.retry_at)
+    idle_at = idle_from(memory, limits)
+    moments = [now] if idle_at is None or idle_at <= now else [now, idle_at]
+    first_at = next((at for at in moments if decide_after_reply(memory, limits, at)), None)
+    return None if first_at is None else max(first_at, memory.failures.retry_at)

@@ -1,4 +1,4 @@
-"""The hints of a log: the current task and the suggested response that the actor reads beside the
+"""Find the hints of a log: the current task and the suggested response that the actor reads beside the
 entries (docs/spec/behaviour.md#hints)."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from om_proxy.memory.model import Memory, Observation
 
 
 def newest_task(entries: Sequence[Observation]) -> str | None:
-    """Return the newest current task: leaving it out keeps the old one, an empty one ends it
-    (docs/spec/behaviour.md#hints)."""
+    """Return the newest current task. An entry without one keeps the older task, an empty one ends
+    it (docs/spec/behaviour.md#hints)."""
     return next((entry.task for entry in reversed(entries) if entry.task is not None), None)
 
 
@@ -26,26 +26,29 @@ class ActiveHints(NamedTuple):
 
 
 def active_hints(memory: Memory) -> ActiveHints:
-    """Return the newest current task with its time, and the suggested response as long as the user
-    has not spoken since it was made.
+    """Return the newest current task with its time, and the suggested response unless the user has
+    spoken since it was made.
 
     In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
-    given = (
-        [(p.last, p.at, p.task, p.suggestion) for p in log_sharing.list_own_parts(memory)]
+    hints = (
+        [
+            (part.last, part.at, part.task, part.suggestion)
+            for part in log_sharing.list_own_parts(memory)
+        ]
         if memory.shared_log_ref
         else [
             (entry.last, entry.at, entry.task, entry.suggestion)
             for entry in memory.log.entries
-            if entry.kind != "note"
+            if not entry.is_rollback_note
         ]
     )
     at, task = next(
-        ((at, task) for _, at, task, _ in reversed(given) if task is not None), (0.0, None)
+        ((at, task) for _, at, task, _ in reversed(hints) if task is not None), (0.0, None)
     )
-    last, _, _, suggestion = given[-1] if given else (0, 0.0, None, None)
-    stale = suggestion and has_user_spoken(memory, last)
-    return ActiveHints(task or None, at, None if stale else suggestion or None)
+    last, _, _, suggestion = hints[-1] if hints else (0, 0.0, None, None)
+    is_stale = bool(suggestion) and has_user_spoken(memory, last)
+    return ActiveHints(task or None, at, None if is_stale else suggestion or None)
 
 
 def has_user_spoken(memory: Memory, seq: int) -> bool:

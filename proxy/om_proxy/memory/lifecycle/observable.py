@@ -1,4 +1,5 @@
-"""Say which part of a thread's tail an observation can take, and which part is observed already."""
+"""Find the part of a thread's tail that an observation can take, and the part that is observed
+already."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from om_proxy.memory.model import Memory, Message, Observation, sum_framed_token
 
 
 def last_observable_seq(memory: Memory) -> int:
-    """seq of the newest message before what the newest request itself asks."""
+    """Return the seq of the newest message before what the newest request itself asks."""
     first = blocks.first_asked_index([m.mark for m in memory.tail])
     return memory.tail[first - 1].seq if first else memory.coverage
 
 
 def unobserved_tokens(memory: Memory) -> int:
-    """Tokens that can be observed and are not."""
+    """Return the number of tokens that can be observed and are not."""
     return observable_tokens([m for m in memory.tail if m.seq > memory.chunked_to])
 
 
 def observable_tokens(tail: Sequence[Message]) -> int:
-    """Tokens up to the last safe cut: all triggers measure these
+    """Return the number of tokens up to the last safe cut: all triggers measure these
     (docs/spec/behaviour.md#safe-cut)."""
     ends = blocks.find_closed_ends([m.mark for m in tail])
     return sum_framed_tokens(tail[: ends[-1] + 1]) if ends else 0
@@ -30,8 +31,8 @@ def answered_chunks(memory: Memory) -> tuple[Observation, ...]:
     """Return the chunks that may become active between requests (batches.py). A chunk that covers
     an unanswered question is not among them: a client that asks it again must find it in the
     prompt."""
-    answered = last_observable_seq(memory)
-    return tuple(c for c in memory.chunks if c.last <= answered)
+    last_seq = last_observable_seq(memory)
+    return tuple(chunk for chunk in memory.chunks if chunk.last <= last_seq)
 
 
 def messages_between(memory: Memory, after: int, last: int) -> tuple[Message, ...]:

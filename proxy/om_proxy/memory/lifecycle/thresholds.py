@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 # intervals before the threshold from where half an interval is worth a chunk;
 # docs/spec/behaviour.md#buffer
 NEAR_THRESHOLD_INTERVALS = 1.1
-MAX_OVERSHOOT_SHARE = (
-    0.95  # of `keep_tokens`: how far an activation may remove more than its target
-)
+# of `keep_tokens`: how far an activation may remove more than its target
+MAX_OVERSHOOT_SHARE = 0.95
 MIN_RAW_TOKENS = 1_000  # an activation aims to leave them raw
 
 

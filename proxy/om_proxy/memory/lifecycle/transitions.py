@@ -1,6 +1,7 @@
 """Change a memory: each transition of observing and reflecting, as a function of plain values.
 
-A transition whose premise no longer holds returns the memory unchanged (the rules: decisions.py).
+A transition whose premise no longer holds returns the memory unchanged. decisions.py states the
+rules.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 
-FIRST_BACK_OFF_S = 60.0  # after the first failure; it doubles with each one more
+FIRST_BACK_OFF_S = 60.0  # after the first failure; each further failure doubles it
 MAX_BACK_OFF_S = 6 * 3_600.0
 PARK_AFTER_FAILURES = 8  # in a row
 REFLECTION_CAUSE_PREFIX = "reflect"  # how the cause of a reflection's failure begins
 
 
 def add_chunk(memory: Memory, chunk: Observation) -> Memory:
-    """Add the chunk, if it continues what is observed and its messages are still live as they were read.
-    This success clears the failures."""
+    """Add the chunk if it continues the observed part and its messages are live and unchanged. This
+    success clears the failures."""
     still_holds = chunk.after == memory.chunked_to and any(
         m.seq == chunk.last and m.chain == chunk.chain for m in memory.tail
     )
@@ -46,8 +47,8 @@ def add_chunk(memory: Memory, chunk: Observation) -> Memory:
 
 
 def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
-    """Make the chunks of these ids log entries, as far as they still are the oldest ones. The prefix
-    changes, so the render date moves."""
+    """Make the chunks of these ids log entries, as far as they still are the oldest ones. The
+    prompt's prefix changes, so the render date moves."""
     count = 0
     while count < min(len(ids), len(memory.chunks)) and memory.chunks[count].id == ids[count]:
         count += 1
@@ -63,27 +64,27 @@ def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
 
 
 def _move_coverage(memory: Memory, last: int) -> Memory:
-    """Move coverage to `last`, for a log that reaches there."""
-    gone = [m for m in memory.tail if m.seq <= last]
+    """Move coverage to the seq `last`, for a log that covers the messages up to there."""
+    covered = [m for m in memory.tail if m.seq <= last]
     return replace(
         memory,
         coverage=last,
-        covered_count=memory.covered_count + len(gone),
-        covered_tokens=memory.covered_tokens + sum_framed_tokens(gone),
-        recent=(memory.recent + tuple(m.mark for m in gone))[-RECENT_MARKS:],
-        tail=memory.tail[len(gone) :],
+        covered_count=memory.covered_count + len(covered),
+        covered_tokens=memory.covered_tokens + sum_framed_tokens(covered),
+        recent=(memory.recent + tuple(m.mark for m in covered))[-RECENT_MARKS:],
+        tail=memory.tail[len(covered) :],
     )
 
 
 def keep_reflection(memory: Memory, reflection: Reflection) -> Memory:
-    """Keep the reflection beside the log, if its sources are still in it."""
+    """Keep the reflection beside the log if its sources are still in the log."""
     if not is_made_from(memory.log, reflection):
         return memory
     return replace(memory, log=replace(memory.log, reflection=reflection), failures=Failures())
 
 
 def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
-    """Return whether the reflection was made from this log, and its sources are still in it."""
+    """Return whether the reflection was made from this log and its sources are still in the log."""
     return (
         reflection.generation == log.generation
         and find_sources(log.entries, reflection) is not None
@@ -91,57 +92,60 @@ def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
 
 
 def find_sources(entries: Sequence[Observation], reflection: Reflection) -> slice | None:
-    """Find the entries that the reflection replaces; None: not all of them are there, or they no
-    longer are neighbours."""
-    first, count = reflection.sources[:1], len(reflection.sources)
+    """Find the entries that the reflection replaces; None: some of them are gone, or they are no
+    longer neighbours."""
+    first = reflection.sources[:1]
     start = next((i for i, entry in enumerate(entries) if (entry.id,) == first), None)
-    if (
-        start is None
-        or tuple(entry.id for entry in entries[start : start + count]) != reflection.sources
-    ):
+    if start is None:
         return None
-    return slice(start, start + count)
+    place = slice(start, start + len(reflection.sources))
+    ids = tuple(entry.id for entry in entries[place])
+    return place if ids == reflection.sources else None
 
 
 def swap_reflection(memory: Memory, now: float) -> Memory:
     """Start the next generation: the reflection in place of its sources, the other entries byte for
     byte. Chunks stay."""
-    log, made = memory.log, memory.log.reflection
-    if made is None:
+    log = memory.log
+    reflection = log.reflection
+    if reflection is None:
         return memory
-    at = find_sources(log.entries, made)
-    if at is None or made.generation != log.generation:
+    place = find_sources(log.entries, reflection)
+    if place is None or reflection.generation != log.generation:
         return replace_log(memory, reflection=None)
-    earlier, sources, later = log.entries[: at.start], log.entries[at], log.entries[at.stop :]
-    reflected = Observation(
+    earlier = log.entries[: place.start]
+    sources = log.entries[place]
+    later = log.entries[place.stop :]
+    new_entry = Observation(
         id=log_sharing.next_entry_id(memory),
         after=sources[0].after,
         last=sources[-1].last,
         chain=sources[-1].chain,
-        text=made.text,
-        tokens=made.tokens,
+        text=reflection.text,
+        tokens=reflection.tokens,
         source_tokens=sum(entry.source_tokens for entry in sources),
         at=next(
             (entry.at for entry in reversed(sources) if entry.task is not None), sources[-1].at
         ),
-        # where later entries follow, the reflection cannot know the current task
-        task=newest_task(sources) if made.task is None or later else made.task,
+        # if later entries follow, the reflection cannot know the current task
+        task=newest_task(sources) if reflection.task is None or later else reflection.task,
         suggestion=sources[-1].suggestion,
         kind="reflection",
-        model=made.model,
+        model=reflection.model,
         parts=log_sharing.merge_parts(sources),
-        sources=made.sources,
+        sources=reflection.sources,
         depth=1 + max(entry.depth for entry in sources),
     )
-    after = log.begin_generation((*earlier, reflected, *later))
-    may_go_on = condensing.frees_enough(sum(entry.tokens for entry in sources), reflected.tokens)
-    after = replace(after, reflection=None, unproductive_tokens=0 if may_go_on else after.tokens)
-    return replace(log_sharing.reserve_entry_ids(memory, 1), log=after, render_date=now)
+    new_log = log.begin_generation((*earlier, new_entry, *later))
+    may_go_on = condensing.frees_enough(sum(entry.tokens for entry in sources), new_entry.tokens)
+    unproductive_tokens = 0 if may_go_on else new_log.tokens
+    new_log = replace(new_log, reflection=None, unproductive_tokens=unproductive_tokens)
+    return replace(log_sharing.reserve_entry_ids(memory, 1), log=new_log, render_date=now)
 
 
 def mark_unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
-    """Note that reflecting a log of `size` tokens achieved nothing: it is not tried again until the log
-    has grown."""
+    """Store that reflecting a log of `size` tokens achieved nothing: it is not tried again until the
+    log has grown."""
     if memory.log.tokens != size:
         return memory
     log = replace(memory.log, unproductive_tokens=size)
@@ -157,13 +161,9 @@ def clear_failures(failures: Failures) -> Failures:
 
 
 def record_failure(memory: Memory, now: float, jitter: float, cause: str = "") -> Memory:
-    """Count one more failure of a memory model. Nothing is tried for 1 min … 6 h; after 8 failures in a
-    row nothing is tried at all. `jitter` in [0, 1)."""
-    failures = memory.failures.count + 1
-    pause = min(FIRST_BACK_OFF_S * 2 ** (failures - 1), MAX_BACK_OFF_S)
-    return replace(
-        memory,
-        failures=Failures(
-            failures, now + pause * (1 + jitter / 4), failures >= PARK_AFTER_FAILURES, cause
-        ),
-    )
+    """Count one more failure of a memory model. Nothing is tried for 1 min … 6 h; after 8 failures
+    in a row nothing is tried at all. `jitter` in [0, 1)."""
+    count = memory.failures.count + 1
+    pause_s = min(FIRST_BACK_OFF_S * 2 ** (count - 1), MAX_BACK_OFF_S)
+    retry_at = now + pause_s * (1 + jitter / 4)
+    return replace(memory, failures=Failures(count, retry_at, count >= PARK_AFTER_FAILURES, cause))
