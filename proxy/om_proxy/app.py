@@ -47,6 +47,7 @@ from om_proxy.storage.write_probe import WriteProbe
 from om_proxy.telemetry.fact_lines import FactLines
 from om_proxy.telemetry.logs import get_thread_label, report_start_failure
 from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.thread_reader import ThreadReader
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
 from om_proxy.turns.deliveries import Deliveries
@@ -194,6 +195,7 @@ class App:
         self.unreached = UnreachedRequests(secret, facts)
         self.admin = AdminApi(
             ThreadAdmin(memories, self._policies, clock=self._clock),
+            ThreadReader(memories, self._policies, self._clock),
             ContextPreviewer(
                 memories,
                 self._policies,

@@ -8,6 +8,7 @@ preflight before it asks from another site.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ from om_proxy.server import responses
 from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.thread_reader import ThreadReader
 from om_proxy.turns.preview import ContextPreviewer
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
@@ -56,11 +58,12 @@ class AdminApi:
     def __init__(
         self,
         thread_admin: ThreadAdmin,
+        thread_reader: ThreadReader,
         previewer: ContextPreviewer,
         secret: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._handlers = AdminHandlers(thread_admin, previewer, secret, clock)
+        self._handlers = AdminHandlers(thread_admin, thread_reader, previewer, secret, clock)
         self._secret = secret
         routes: defaultdict[str, dict[str, AdminRoute]] = defaultdict(dict)
         for route in ADMIN_ROUTES:
@@ -104,6 +107,7 @@ class AdminApi:
             tenant=tenant,
             query=query,
             key=_find_key(route, scope, tenant, query),
+            entry_id=_find_entry_id(scope),
             body=await _read_body(route, scope, receive),
             expected_version=parse_etag(headers, b"if-match"),
             headers=headers,
@@ -156,6 +160,17 @@ def _find_key(route: AdminRoute, scope: Scope, tenant: str | None, query: Struct
     thread = normalize_stored_name(unquote(scope["path_params"]["thread"]))
     resource: str | None = getattr(query, "resource", None)
     return Key(tenant, normalize_stored_name(resource or "") or thread, thread)
+
+
+def _find_entry_id(scope: Scope) -> int | None:
+    """Return the number that the path names; None if it names none. Raise NotFound for another
+    word."""
+    word: str | None = scope["path_params"].get("id")
+    if word is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,15}", word):
+        raise NotFound("an entry's id is a number")
+    return int(word)
 
 
 async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:

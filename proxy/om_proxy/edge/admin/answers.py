@@ -1,21 +1,13 @@
-"""The JSON values that the admin API answers with, and how they are built of memory's values."""
+"""The JSON values that the admin API answers with."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-import orjson
 from msgspec import Meta, Struct
 
-from om_proxy.apis.api import Request
-from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
-from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.reasons import Reason, Status
-from om_proxy.storage.base import ErasureState, ForgetResult, ThreadInfo
-from om_proxy.turns.preview import Preview
+from om_proxy.storage.base import ErasureState
 
 UnixSeconds = Annotated[float, Meta(description="Unix seconds.")]
 
@@ -192,124 +184,111 @@ class ContextAnswer(Struct, frozen=True, kw_only=True):
     ]
 
 
-def describe_preview(preview: Preview) -> ContextAnswer:
-    turn = preview.turn
-    verdict = turn.opened.reconciled.verdict
-    return ContextAnswer(
-        status=turn.status.value,
-        reason=turn.reason.value if turn.reason else None,
-        case=turn.opened.case,
-        cut=verdict.cut_seq,
-        decisions=[_describe_decision(decision) for decision in preview.decisions],
-        tokens_received=turn.receipt["tokens-received"],
-        tokens_sent=turn.receipt["tokens-sent"],
-        parts=[
-            PreviewPart(
-                kind=part.kind,
-                tokens=part.tokens,
-                is_stable=part.is_stable,
-                text=_replace_lone_surrogates(part.text),
+class CoveredRange(Struct, frozen=True, kw_only=True):
+    """Messages of this thread, by number."""
+
+    first: int
+    last: int
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """Notes of one stretch of messages."""
+
+    id: int
+    kind: Annotated[
+        str,
+        Meta(
+            description=(
+                "`observation` (of messages), `reflection` (of other notes), `note` (of a fork)."
             )
-            for part in preview.parts
-        ],
-        messages=_list_messages(preview.request),
-    )
-
-
-def describe_unchanged(request: Request, reason: Reason) -> ContextAnswer:
-    """Describe a request that goes upstream as it came."""
-    return ContextAnswer(
-        status=Status.OFF.value, reason=reason.value, messages=_list_messages(request)
-    )
-
-
-def _describe_decision(decision: Decision) -> DueWork:
-    match decision:
-        case Activate(count=count, why=why):
-            return DueWork(kind="activate", count=count, why=why)
-        case Swap():
-            return DueWork(kind="swap")
-        case Observe(tokens=tokens):
-            return DueWork(kind="observe", tokens=tokens)
-        case Reflect(entries=entries):
-            return DueWork(kind="reflect", count=entries)
-
-
-def _list_messages(request: Request) -> list[msgspec.Raw]:
-    """Return all messages of a request, each with its JSON as it is written there."""
-    return [msgspec.Raw(raw) for raw in (*request.instructions, *request.messages)]
-
-
-def _replace_lone_surrogates(text: str | None) -> str | None:
-    """Return the text as UTF-8 can hold it: JSON of a client may carry half a character."""
-    return None if text is None else text.encode("utf-8", "replace").decode()
-
-
-def describe_line(info: ThreadInfo, secret: bytes) -> ThreadLine:
-    return ThreadLine(
-        **_describe_names(info.key, secret),
-        title=_replace_lone_surrogates(info.title),
-        created_at=info.created_at,
-        turn_at=info.turn_at,
-        messages=info.messages,
-        generation=info.generation,
-        failures=info.failures,
-        parked=info.parked,
-    )
-
-
-def describe_status(memory: Memory, limits: Limits, secret: bytes) -> ThreadStatus:
-    entries = memory.log.entries
-    return ThreadStatus(
-        **_describe_names(memory.key, secret),
-        version=memory.version,
-        title=_replace_lone_surrogates(memory.title),
-        title_pinned=memory.title_pinned,
-        scope=memory.scope,
-        generation=memory.log.generation,
-        messages=MessageWindow(
-            count=memory.count,
-            pending_tokens=memory.pending_tokens,
-            threshold=limits.observe_from_tokens,
         ),
-        observations=NoteWindow(
-            count=len(entries),
-            tokens=memory.log.tokens,
-            threshold=limits.reflect_from_tokens,
-            reflections=sum(entry.kind == "reflection" for entry in entries),
-        ),
-        chunks=[
-            ReadyNotes(tokens=chunk.tokens, source_tokens=chunk.source_tokens)
-            for chunk in memory.chunks
-        ],
-        settings=orjson.loads(memory.overrides) if memory.overrides else {},
-        failures=memory.failures.count,
-        parked=memory.failures.suspended,
-    )
+    ]
+    text: str
+    tokens: int
+    source_tokens: Annotated[int, Meta(description="Tokens of what it was made from.")]
+    at: UnixSeconds
+    model: Annotated[str, Meta(description="The model that wrote it.")]
+    condensed: Annotated[int, Meta(description="How often its words have been condensed.")]
+    sources: Annotated[list[int], Meta(description="Of a reflection: ids of its entries.")]
+    about: Annotated[
+        list[str], Meta(description="In a log that threads share: the labels of its threads.")
+    ]
 
 
-def describe_forgotten(
-    key: Key, forgotten: ForgetResult, now: float, secret: bytes
-) -> ForgetReceipt:
-    return ForgetReceipt(
-        at=now,
-        label=label_thread(secret, key),
-        forgotten=ForgottenRows(
-            threads=forgotten.threads,
-            messages=forgotten.messages,
-            observations=forgotten.observations,
-            generations=forgotten.generations,
-            reflections=forgotten.reflections,
-        ),
-        bytes=ForgottenBytes(database=forgotten.database, log=forgotten.log),
-    )
+class Chunk(Entry, frozen=True, kw_only=True):
+    """Notes that wait to become active."""
+
+    activates: Annotated[bool, Meta(description="The next request makes it active.")]
 
 
-def _describe_names(key: Key, secret: bytes) -> dict[str, str]:
-    return {
-        "tenant": key.tenant,
-        "resource": key.resource,
-        "thread": key.thread,
-        "label": label_thread(secret, key),
-        "resource_label": label_thread(secret, resource_key(key)),
-    }
+class PendingReflection(Struct, frozen=True, kw_only=True):
+    """A finished reflection that waits to replace its sources."""
+
+    text: str
+    tokens: int
+    source_tokens: int
+    sources: list[int]
+    at: UnixSeconds
+    model: str
+
+
+class Notes(Struct, frozen=True, kw_only=True):
+    """The notes of a thread, in one generation."""
+
+    version: int
+    scope: str
+    generation: int
+    is_current: bool
+    coverage: Annotated[
+        int, Meta(description="The newest message, by number, that the current log covers.")
+    ]
+    log: list[Entry]
+    chunks: list[Chunk]
+    reflection: PendingReflection | None
+    task: Annotated[str | None, Meta(description="What the user wants at the moment.")]
+    suggestion: str | None
+
+
+class GenerationLine(Struct, frozen=True, kw_only=True):
+    """One stored generation of a thread's notes."""
+
+    number: int
+    is_current: bool
+    entries: int
+    tokens: int
+    reflections: int
+    newest_at: UnixSeconds | None
+
+
+class GenerationList(Struct, frozen=True, kw_only=True):
+    """The stored generations, the newest first."""
+
+    version: int
+    items: list[GenerationLine]
+    cursor: str | None = None
+
+
+class SourceMessage(Struct, frozen=True, kw_only=True):
+    """A message that an entry covers."""
+
+    seq: int
+    role: str
+    at: UnixSeconds
+    tokens: int
+    raw: Annotated[msgspec.Raw, Meta(description="Its JSON as it was sent.")]
+
+
+class EntryProvenance(Struct, frozen=True, kw_only=True):
+    """An entry, and what it was made from."""
+
+    entry: Entry
+    is_chunk: bool
+    covers: list[CoveredRange]
+    sources: Annotated[
+        list[Entry], Meta(description="Of a reflection: its notes, and those they were made from.")
+    ]
+    complete: Annotated[bool, Meta(description="All of these notes are still stored.")]
+    messages: list[SourceMessage] | None
+    has_all_messages: Annotated[
+        bool, Meta(description="`messages` holds all that the entry covers; 1 000 at most.")
+    ]

@@ -12,17 +12,27 @@ from om_proxy.apis.api import Request, Unreadable
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.answers import (
     ContextAnswer,
+    EntryProvenance,
     ForgetReceipt,
+    GenerationList,
+    Notes,
     ThreadList,
     ThreadStatus,
+)
+from om_proxy.edge.admin.descriptions import (
+    describe_entry_view,
     describe_forgotten,
+    describe_generations,
     describe_line,
+    describe_notes,
     describe_preview,
     describe_status,
     describe_unchanged,
 )
 from om_proxy.edge.admin.requests import (
     AdminCall,
+    EntryQuery,
+    NotesQuery,
     TextQuery,
     ThreadListQuery,
     TitleChange,
@@ -38,6 +48,7 @@ from om_proxy.memory.model import Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.reasons import Reason
 from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.thread_reader import ThreadReader
 from om_proxy.turns.preview import ContextPreviewer
 from om_proxy.turns.turn import TakenForSideRequest
 
@@ -52,6 +63,7 @@ class AdminHandlers:
     """One method for each route. It returns the route's answer, or raises an OmError."""
 
     thread_admin: ThreadAdmin
+    thread_reader: ThreadReader
     previewer: ContextPreviewer
     secret: bytes
     clock: Callable[[], float]
@@ -71,6 +83,25 @@ class AdminHandlers:
 
     async def show_thread(self, call: AdminCall) -> ThreadStatus:
         return self._describe(await self.thread_admin.load_memory(call.thread_key))
+
+    async def show_notes(self, call: AdminCall) -> Notes:
+        query = call.query
+        assert isinstance(query, NotesQuery)
+        view = await self.thread_reader.read_notes(call.thread_key, query.generation)
+        return describe_notes(view)
+
+    async def list_generations(self, call: AdminCall) -> GenerationList:
+        memory, generations = await self.thread_reader.list_generations(call.thread_key)
+        return describe_generations(memory, generations)
+
+    async def show_entry(self, call: AdminCall) -> EntryProvenance:
+        query = call.query
+        assert isinstance(query, EntryQuery)
+        assert call.entry_id is not None  # the route's path names an entry
+        view = await self.thread_reader.read_entry(
+            call.thread_key, call.entry_id, is_chunk=query.chunk, with_messages=query.messages
+        )
+        return describe_entry_view(view, with_messages=query.messages)
 
     async def preview_request(self, call: AdminCall) -> ContextAnswer:
         """Preview a whole chat request."""

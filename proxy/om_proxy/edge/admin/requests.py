@@ -78,6 +78,26 @@ class TextQuery(ThreadQuery, frozen=True, kw_only=True):
     ]
 
 
+class NotesQuery(ThreadQuery, frozen=True, kw_only=True):
+    """The query of a thread's notes."""
+
+    generation: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="An older generation; without it, the current one."),
+    ] = None
+
+
+class EntryQuery(ThreadQuery, frozen=True, kw_only=True):
+    """The query of one entry."""
+
+    chunk: Annotated[
+        bool, Meta(description="The id is that of a chunk, not of an entry of the log.")
+    ] = False
+    messages: Annotated[
+        bool, Meta(description="Add the messages that the entry covers, as they were sent.")
+    ] = False
+
+
 class AdminCall(Struct, frozen=True, kw_only=True):
     """A parsed request of the admin API."""
 
@@ -86,6 +106,7 @@ class AdminCall(Struct, frozen=True, kw_only=True):
     body: Any = None  # of the route's type
     # the thread that the path names; None on a route about no single thread
     key: Key | None = None
+    entry_id: int | None = None  # that the path names
     expected_version: int | None = None  # of `If-Match`
     headers: Sequence[Header] = ()
     config: EdgeConfig

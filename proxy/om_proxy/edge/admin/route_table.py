@@ -9,12 +9,22 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from om_proxy.edge.admin.answers import ContextAnswer, ForgetReceipt, ThreadList, ThreadStatus
+from om_proxy.edge.admin.answers import (
+    ContextAnswer,
+    EntryProvenance,
+    ForgetReceipt,
+    GenerationList,
+    Notes,
+    ThreadList,
+    ThreadStatus,
+)
 from om_proxy.edge.admin.handlers import AdminHandlers
 from om_proxy.edge.admin.requests import (
     AdminCall,
     ChatRequest,
+    EntryQuery,
     NoChange,
+    NotesQuery,
     Query,
     TextQuery,
     ThreadListQuery,
@@ -91,6 +101,35 @@ ADMIN_ROUTES = (
         body=ChatRequest,
         answer=ContextAnswer,
         is_change=False,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/observations",
+        summary=(
+            "Show a thread's notes: the active log, the chunks that wait to become active, and the "
+            "reflection that waits to replace notes."
+        ),
+        handler=AdminHandlers.show_notes,
+        query=NotesQuery,
+        answer=Notes,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/observations/{id}",
+        summary=(
+            "Show where an entry comes from: the messages it covers and, of a reflection, the notes "
+            "it was made from."
+        ),
+        handler=AdminHandlers.show_entry,
+        query=EntryQuery,
+        answer=EntryProvenance,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/generations",
+        summary="List the generations of a thread's notes that are stored, the newest first.",
+        handler=AdminHandlers.list_generations,
+        answer=GenerationList,
     ),
     AdminRoute(
         method="PATCH",
