@@ -252,15 +252,15 @@ def test_pairs_are_cached() -> None:
 
 
 def test_overrides_that_could_not_be_checked_together() -> None:
-    """Two globs that contradict each other for one model raise when it is used: memory fails, chat
-    does not."""
+    """Globs with a set of characters that contradict each other for one model raise when it is
+    used: memory fails, chat does not."""
     settings = parse(
-        "models: {'a*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
+        "models: {'[a]*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
     )
     assert settings.effective("a").limits.observe_from_tokens == 9_000
     with pytest.raises(
         ConfigError,
-        match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)",
+        match=r"models\.\[a\]\*, models\.\*b contradict each other: .*message_tokens \(9000\)",
     ):
         settings.effective("ab")
 

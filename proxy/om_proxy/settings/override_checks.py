@@ -29,7 +29,7 @@ def list_override_faults(
         if not faults:
             valid_layers.append(layer)
     for first, second in combinations(valid_layers, 2):
-        if _can_match_together(first, second) and _have_common_section(first, second):
+        if _can_match_together(first, second) and _can_break_rule(first, second):
             for path, rule in _list_merged_faults(memory, context, (first, second)):
                 yield path, f"{rule} where {render_path((first.kind, first.glob))} matches too"
 
@@ -65,17 +65,52 @@ def _list_merged_faults(
 
 
 def _can_match_together(first: Layer, second: Layer) -> bool:
-    """Return whether one request can match both layers. A model and a resource always can. Two
-    layers of one kind can if one glob matches the other."""
-    if first.kind != second.kind:
-        return True
-    return fnmatch.fnmatchcase(first.glob, second.glob) or fnmatch.fnmatchcase(
-        second.glob, first.glob
+    """Return whether one request can match both layers. A model and a resource always can."""
+    return first.kind != second.kind or can_globs_meet(first.glob, second.glob)
+
+
+def can_globs_meet(first: str, second: str) -> bool:
+    """Return whether some name matches both globs.
+
+    A glob with a set of characters (`[45]`) is compared as a name: it meets another glob that
+    matches it, or that it matches.
+    """
+    if "[" in first + second:
+        return fnmatch.fnmatchcase(first, second) or fnmatch.fnmatchcase(second, first)
+    # row by row: whether the rest of `first` meets each rest of `second`
+    row = [True]
+    for letter in reversed(second):
+        row.append(row[-1] and letter == "*")
+    for letter in reversed(first):
+        below, row = row, [row[0] and letter == "*"]
+        for place, other in enumerate(reversed(second), 1):
+            if letter == "*" or other == "*":
+                row.append(row[place - 1] or below[place])
+            else:
+                row.append(below[place - 1] and (letter == other or "?" in (letter, other)))
+    return row[-1]
+
+
+def _can_break_rule(first: Layer, second: Layer) -> bool:
+    """Return whether a rule may compare a value of one layer with a value of the other: both set
+    keys of one section, or one sets the key or address that the other's model would share."""
+    has_common_section = any(
+        isinstance(value, Mapping) and key in second.level for key, value in first.level.items()
+    )
+    return (
+        has_common_section
+        or (_sets_access(first) and _sets_model(second))
+        or (_sets_access(second) and _sets_model(first))
     )
 
 
-def _have_common_section(first: Layer, second: Layer) -> bool:
-    """Return whether both layers set keys of one section. No rule compares keys of two sections."""
+def _sets_access(layer: Layer) -> bool:
+    return "api_key" in layer.level or "api_base" in layer.level
+
+
+def _sets_model(layer: Layer) -> bool:
     return any(
-        isinstance(value, Mapping) and key in second.level for key, value in first.level.items()
+        "model" in section
+        for section in (layer.level, *layer.level.values())
+        if isinstance(section, Mapping)
     )
