@@ -134,7 +134,7 @@ class ThreadReader:
         now = self.clock()
         idle_s, has_provider_changed = decisions.prompt_cache_state(memory, memory.model, now)
         state = RequestState(
-            last_observable_seq(memory), idle_s, provider_changed=has_provider_changed, now=now
+            last_observable_seq(memory), idle_s, has_provider_changed=has_provider_changed, now=now
         )
         decision = decisions.decide_before_forwarding(memory, limits, state, waited=True)
         count = decision.count if isinstance(decision, Activate) else 0
