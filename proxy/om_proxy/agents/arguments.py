@@ -2,8 +2,8 @@
 
 A JSON string writes the line ends of code as `\\n` and its quotes as `\\"`: hard to read, and
 expensive. The 391 calls of a coding session take 53 786 tokens as JSON and 45 730 in this form
-(-15 %). Values keep their bytes: a number is never read and written again. Arguments that are no
-JSON object stay as they came.
+(-15 %). A number keeps its digits: it is never read and written again. A text loses the kind of its
+line ends, and one at its end. Arguments that are no JSON object stay as they came.
 
     {"path": "a.py", "edits": [{"old": "a\\nb", "new": ""}], "dry": true}
 
@@ -52,8 +52,8 @@ def _render_fields(fields: dict[str, Raw], level: int) -> Iterator[str]:
 
 
 def _render_value(value: bytes, level: int) -> list[str]:
-    """Return the value's lines, at least one. Only a value with a line end is written out: any
-    other value is shorter as JSON."""
+    """Return the value's lines, at least one. A text is written without its quotes; a list or an
+    object is written out only if it has a text with a line end, because JSON is shorter."""
     if value.startswith(b'"'):
         text = _string.decode(value)
         return text.splitlines() if text.strip() else [value.decode()]

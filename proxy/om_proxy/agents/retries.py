@@ -1,5 +1,5 @@
-"""Ask a list of models until one answers: three tries in all, after a random wait or the wait that
-the server names."""
+"""Ask a list of models until one answers: three tries in all, or one for each model of a longer
+list. A model is asked again after a random wait, or the wait that its server names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """The cost of some calls, also of those without a usable answer. `cached_tokens` are a part of
-    `input_tokens`."""
+    """The cost of some calls. A call that failed counts in `calls`, but its tokens are not known.
+    `cached_tokens` are a part of `input_tokens`."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -37,8 +37,8 @@ class CallCost:
 
 
 class ModelCaller:
-    """Asks a list of models. `tokens` counts tokens if a server reports none. Tests pass `sleep` and
-    `rng`, so that they need not wait."""
+    """Asks a list of models. `tokens` counts tokens if a server reports none. `sleep` and `rng` make
+    the waits, so that tests need not wait."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ModelCaller:
 
         A busy model is asked again after a wait, as often as `schedule_tries` says. A model that
         fails otherwise is not asked again. Raises the last ModelError. Raises PromptTooLong or
-        BrokenAnswer at once: the next model would get the same prompt, and only a shorter one helps.
+        BrokenAnswer at once: the next model would get as long a prompt, and only a shorter one helps.
         """
         remaining_tries = schedule_tries(targets)
         last_error: ModelError = ModelError("no model to ask")

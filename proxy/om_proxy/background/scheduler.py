@@ -117,10 +117,12 @@ class Background:
     async def wait_for_work(
         self, key: Key, decision: Decision, context: MemoryContext, seconds: float
     ) -> bool:
-        """Have this decision performed, or join the same work under way on the thread. Return False
-        if the deadline passed first; the work continues.
+        """Have this decision performed, or join work of the same kind under way on the thread.
+        Return whether it ended in time.
 
-        The deadline counts from when the first request waited for that work.
+        False: the deadline passed first, and the work continues; or no work was started, because
+        the process is busy or closing, or the thread's notes could not be stored. The deadline
+        counts from when the first request waited for that work.
         """
         if self._is_busy() or self._memories.is_degraded(key):
             return False
@@ -146,7 +148,8 @@ class Background:
 
     async def look_for_due(self, interval: Callable[[], float]) -> None:
         """Start the work that the store lists as due, at once and then every `interval()` seconds,
-        for ever. Between two looks, claim more threads as slots become free, none twice."""
+        for ever. Between two looks, claim more threads once the last claim is in use, none
+        twice."""
         next_look = float("-inf")
         while True:
             if loop_time() >= next_look:

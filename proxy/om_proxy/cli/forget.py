@@ -95,7 +95,7 @@ async def read_threads(
 
 
 async def wait_until_erased(store: Store, timeout_s: float) -> None:
-    """Wait until no other program reads the removed bytes any more."""
+    """Wait until no other program reads the removed bytes any more, at most `timeout_s`."""
     print(
         "its bytes are still in the database's files: another program is reading them; "
         "waiting until it has finished",

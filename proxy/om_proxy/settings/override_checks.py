@@ -1,5 +1,6 @@
 """Check the rules of `models:` and `resources:` at load: for each override, and for each pair of
-overrides that one request can match."""
+overrides that one request can match. Three overrides together are not checked, nor is every pair of
+globs with a set of characters."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A store in front of one that may be unable to write. It loses no acknowledged turn while the
-process lives.
+"""A store in front of one that may be unable to write. It keeps acknowledged turns while the
+process lives, up to the bytes of its SpoolBudget.
 
-The first commit of a thread that fails goes into a bounded spool in memory, and so do all later
-commits, in order. From then on a read of the thread sees store *and* spool. In the background the
-flusher tries the oldest change again, once a second.
+A commit that fails because the store is unavailable goes into a spool in memory. So do all later
+commits of its resource, in order; while many fail, those of every thread. From then on a read of
+the resource's threads sees store *and* spool. In the background the flusher tries the oldest change
+again, soon and then once a second.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class SpoolingStore(MergingStore):
 
     @property
     def is_failing(self) -> bool:
-        """True if the newest attempt failed, or any turn waits."""
+        """True if the store is closed or could not be read, if the newest write failed, or if any
+        turn waits."""
         return (
             self._is_closed
             or self._cannot_read
@@ -67,15 +69,15 @@ class SpoolingStore(MergingStore):
         )
 
     async def wait_until_stored(self, key: Key) -> None:
-        """Wait until no turn of this resource is spooled. Return at once while the breaker is open,
-        so that the reply continues."""
+        """Wait until no turn of this resource is spooled. Return at once while the breaker is open
+        or the process ends, so that the reply continues."""
         while not (self._is_ending or self._breaker.is_open):
             if not (resource := self.spool.find_resource(key)):
                 return
             await resource.replies_released.wait()
 
     async def ping(self) -> None:
-        """Raise StorageError also while any turn waits."""
+        """Raise StorageError also while any turn waits, or after a write that failed."""
         if self.spool.resources or self._breaker.has_failed:
             raise StorageError(
                 f"the store cannot be written; {self.spool.turn_count} turns wait in memory"

@@ -23,7 +23,7 @@ from om_proxy.turns.turn import OpenedTurn, PreparedTurn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverflowRecovery:
-    """The way to a shorter prompt: more messages are observed, then the prompt is built again."""
+    """The way to a shorter prompt: more messages are observed, or ready notes become active; then the prompt is built again."""
 
     memories: Memories
     background: MemoryWork

@@ -194,8 +194,8 @@ class Connection(ResponseHandler):
         return self._parser is not None
 
     def count_unwritten(self) -> int:
-        """Return the number of bytes that the server has not taken yet; 0 if asyncio's TLS is
-        closed, because it does not tell the number."""
+        """Return the number of bytes that the server has not taken yet; 0 without a transport, and
+        with asyncio's TLS once it is closed, because it does not tell the number."""
         try:
             return self.transport.get_write_buffer_size() if self.transport else 0
         except AttributeError:
@@ -318,11 +318,11 @@ class Connection(ResponseHandler):
 
 
 def _make_poll(sock: Any) -> Callable[[int], object]:
-    """Return a function that waits the given milliseconds until there is something to read. Without
-    a socket, there never is."""
+    """Return a function that waits until there is something to read, at most the given
+    milliseconds. Without a socket, there never is."""
     if sock is None:
         return lambda _: ()
-    if not hasattr(select, "poll"):  # Windows, whose select takes any descriptor
+    if not hasattr(select, "poll"):  # Windows, whose select takes sockets only, as this is one
         return lambda wait_ms: select.select([sock], [], [], wait_ms / 1_000)[0]
     polling = select.poll()
     polling.register(sock.fileno(), select.POLLIN)
