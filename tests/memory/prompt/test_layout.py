@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.memory.prompt.layout import SEPARATE_BLOCKS, Layout, layout_for
+from om_proxy.memory.prompt.layout import SEPARATE_BLOCKS_HOSTS, Layout, layout_for
 
 
 @pytest.mark.parametrize(
     ("host", "configured", "layout"),
     [
-        *[(host, "auto", "blocks") for host in SEPARATE_BLOCKS],
+        *[(host, "auto", "blocks") for host in SEPARATE_BLOCKS_HOSTS],
         ("API.OpenAI.com", "auto", "blocks"),
         ("api.openai.com:443", "auto", "blocks"),
         ("mine.openai.azure.com", "auto", "blocks"),

@@ -1,9 +1,8 @@
 """Tell an answer that a memory model finished from one that was cut off
 (docs/spec/behaviour.md#answers).
 
-A cut-off answer looks like a good one: its first notes are whole, and those that would have
-followed are missing. If it counted, the messages behind the missing notes would leave the prompt
-and are in no note.
+A cut-off answer looks like a good one: its first notes are whole, and the later notes are missing.
+If it counted, messages would leave the prompt although no note covers them.
 
 - The server says that the model was stopped: cut off, however the text looks.
 - The server says nothing, or an unknown word: cut off unless `<observations>` is closed.
@@ -20,8 +19,7 @@ from om_proxy.memory.notes.tags import Tag, read_tags
 
 Finish = Literal["stop", "cut", "unknown"]
 
-# the words of servers, in lower case: `stop` is OpenAI's; the others are those of Anthropic, Cohere,
-# TGI, Replicate
+# in lower case: `stop` is OpenAI's word; the others are Anthropic's, Cohere's, TGI's and Replicate's
 STOP_REASONS = frozenset(
     {
         "stop",
@@ -75,26 +73,26 @@ def is_cut_off(answer: str, finish: Finish) -> bool:
 
 
 def _find_last_opened(notes: list[Tag]) -> Tag | None:
-    """Find the last opening tag that is meant: the last placed one, or the last of all where none is
+    """Find the last opening tag that is meant: the last placed one, or the last of all if none is
     placed."""
     opened = [tag for tag in notes if not tag.closes]
     placed = [tag for tag in opened if tag.placed]
     return next(reversed(placed or opened), None)
 
 
-def _lacks_only_its_tag(rest: str) -> bool:
-    """Return whether a block without its closing tag is whole apart from it."""
-    hints = [tag for tag in read_tags(rest) if tag.placed and tag.name != "observations"]
+def _lacks_only_its_tag(block: str) -> bool:
+    """Return whether an unclosed block is complete apart from its closing tag."""
+    hints = [tag for tag in read_tags(block) if tag.placed and tag.name != "observations"]
     if hints and not hints[-1].closes:
         return False
-    threads = [bool(tag["close"]) for tag in _THREAD_TAG.finditer(rest)]
+    threads = [bool(tag["close"]) for tag in _THREAD_TAG.finditer(block)]
     if threads.count(False) > threads.count(True):
         return False
     ends = [hint.end for hint in hints] + [
-        tag.end() for tag in _THREAD_TAG.finditer(rest) if tag["close"]
+        tag.end() for tag in _THREAD_TAG.finditer(block) if tag["close"]
     ]
-    last = rest[max(ends, default=0) :]
-    return bool(ends and not last.strip()) or _has_whole_end(last)
+    last_notes = block[max(ends, default=0) :]
+    return bool(ends and not last_notes.strip()) or _has_whole_end(last_notes)
 
 
 def _has_whole_end(notes: str) -> bool:
@@ -113,8 +111,8 @@ def _has_whole_end(notes: str) -> bool:
     ):
         return False
     others = [line for line in lines[:-1] if not _DATE_HEADING.match(line)]
-    tells_by_full_stop = len(others) > 1 and all(map(_SENTENCE_END.search, others))
-    return not tells_by_full_stop or _SENTENCE_END.search(last) is not None
+    ends_with_full_stops = len(others) > 1 and all(map(_SENTENCE_END.search, others))
+    return not ends_with_full_stops or _SENTENCE_END.search(last) is not None
 
 
 def _has_open_pair(line: str) -> bool:
@@ -125,7 +123,7 @@ def _has_open_pair(line: str) -> bool:
 
 
 def _has_open_quote(line: str) -> bool:
-    """Return whether a quotation is open at the end of a line. Only the last beginning counts: what
-    ends it ends all before it, and a search from each of them takes quadratic time."""
-    begun = next(reversed([found.end() for found in _QUOTE_BEGIN.finditer(line)]), None)
-    return begun is not None and _QUOTE_END.search(line, begun + 1) is None
+    """Return whether a quotation is open at the end of a line. Only the last beginning counts: its
+    end also ends the earlier ones, and a search from each beginning takes quadratic time."""
+    start = next(reversed([quote.end() for quote in _QUOTE_BEGIN.finditer(line)]), None)
+    return start is not None and _QUOTE_END.search(line, start + 1) is None

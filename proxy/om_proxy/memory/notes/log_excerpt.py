@@ -1,9 +1,9 @@
-"""Cut the log to the excerpt that the observer reads: its newest part, and the most important lines of
-the older part.
+"""Cut the log to the excerpt that the observer reads: its newest part, and the most important lines
+of the older part.
 
-A line's worth is its mark: 🔴 and ✅ lines of the older part are kept, newest first, each under the
-`Date:` heading it is under. Half of the budget is the newest part's for sure; what the older
-part leaves over, it takes as well.
+A line's worth is its mark: 🔴 and ✅ lines of the older part are kept, newest first, each with its
+`Date:` heading. Half of the budget is kept for the newest part, which also takes what the older part
+leaves over.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _GAP_TEMPLATE = "[{count} {lines} left out]"
 
 
 def excerpt_log(entries: Sequence[str], budget: int | None, tokens: Callable[[str], int]) -> str:
-    """At most `budget` tokens of the entries, gaps marked with their line count; None: all of them,
-    0: nothing."""
-    whole = "\n\n".join(entries)
-    if budget is None or (budget > 0 and tokens(whole) <= budget):
-        return whole
+    """Return at most `budget` tokens of the entries, gaps marked with their line count. `budget`:
+    None keeps everything, 0 nothing."""
+    log_text = "\n\n".join(entries)
+    if budget is None or (budget > 0 and tokens(log_text) <= budget):
+        return log_text
     if budget <= 0:
         return ""
-    lines = whole.split("\n")
+    lines = log_text.split("\n")
     gap = tokens(_format_gap(len(lines))) + 1
     order = _order_by_worth(lines, [tokens(line) + 1 for line in lines], budget, gap)
     return _fit_to_budget(lines, order, budget, tokens)
 
 
 def _order_by_worth(lines: Sequence[str], costs: Sequence[int], budget: int, gap: int) -> list[int]:
-    """Indices of the lines to keep, the most wanted first, as many as fit by the sum of their
-    costs.
+    """Return the indices of the lines to keep, the most wanted first, as many as fit by the sum of
+    their costs.
 
-    `gap`: tokens of a gap's mark. Every line kept without the one after it opens a gap.
+    `gap`: tokens of a gap's mark. Each kept line opens a gap if the line after it is not kept.
     """
     headings = _find_headings(lines)
     kept: dict[int, None] = {}
@@ -70,19 +70,19 @@ def _order_by_worth(lines: Sequence[str], costs: Sequence[int], budget: int, gap
 
 def _find_headings(lines: Sequence[str]) -> list[int | None]:
     """Find the index of the `Date:` heading above each line."""
-    found: list[int | None] = []
+    headings: list[int | None] = []
     heading = None
     for i, line in enumerate(lines):
         heading = i if _DATE_HEADING.match(line) else heading
-        found.append(heading)
-    return found
+        headings.append(heading)
+    return headings
 
 
 def _fit_to_budget(
     lines: Sequence[str], order: list[int], budget: int, tokens: Callable[[str], int]
 ) -> str:
-    """Return the kept lines in their order with gaps marked; the sum of costs was an estimate, so
-    the least wanted may still go."""
+    """Return the kept lines in their order with gaps marked. The sum of costs was an estimate, so the
+    least wanted lines may still be dropped."""
     while order:
         text = "\n".join(_mark_gaps(lines, sorted(order)))
         if tokens(text) <= budget:
@@ -92,6 +92,7 @@ def _fit_to_budget(
 
 
 def _mark_gaps(lines: Sequence[str], kept: Sequence[int]) -> Iterator[str]:
+    """Yield the kept lines, and for each gap a line with the number of lines left out."""
     expected = 0
     for i in [*kept, len(lines)]:
         if missing := sum(1 for line in lines[expected:i] if line.strip()):

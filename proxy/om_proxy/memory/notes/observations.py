@@ -1,15 +1,15 @@
-"""Read what a memory model answered: the observations in it, or the reason why nothing in it may
-enter a memory.
+"""Read a memory model's answer: the observations in it, or the reason why nothing in it may enter a
+memory.
 
 Reading is lenient in form, strict in substance (docs/spec/behaviour.md#answers). Tags count
-anywhere, in any case, on one line, inside code fences, unclosed, several times. Without tags, bullet
-lines count, unless they are the list of an answer to a person. An answer that is empty, a refusal,
-prose, a loop, cut off, or much longer than its source, is `Unusable`.
+anywhere, in any case, on one line, inside code fences, unclosed, several times. Without tags,
+bullet lines count, unless they are the list of an answer to a person. An answer that is empty, a
+refusal, prose, a loop, cut off, or much longer than its source, is `Unusable`.
 
-The one hard question of form is whether a tag is meant or talked about, in notes on a conversation
-about this very format. A tag is *placed* if only decoration shares its side of the line: the side
-before it for an opening tag, either side for a closing tag. Placed tags are believed; others only
-where there is no placed one.
+The one hard question of form is whether a tag is meant or quoted, in notes on a conversation about
+this very format. A tag is *placed* if only decoration shares its side of the line: the side before
+it for an opening tag, either side for a closing tag. A tag that is not placed counts only if no tag
+is placed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from om_proxy.memory.notes.repetition import is_repetition_loop
 from om_proxy.memory.notes.tags import TAG_PATTERN, Tag, read_tags
 
 ALWAYS_ACCEPTED_TOKENS = 1_000  # a text up to here is never too long for what it is about
-MAX_GROWTH_FACTOR = 2  # how many times as long as its source a longer one may be
+MAX_GROWTH_FACTOR = 2  # a longer text may be this many times as long as its source
 MAX_HINT_CHARS = 2_000  # of a current task or suggested response; they are in every prompt
 MAX_TITLE_CHARS = 100
 REFUSAL_SEARCH_CHARS = 2_000  # of an answer or a bullet: a refusal begins within them
 
-# Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long,
-# and is a model's.
+# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a long
+# answer, and matching must stay linear.
 _REASONING_BLOCK = re.compile(
     r"\A\s*+<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)|\A.*?^[ \t]*+</think(?:ing)?>",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
@@ -49,9 +49,8 @@ _NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])"
 _NOTE_MARK = re.compile(
     r"[🔴🟡🟢✅]|\(\d{1,2}:\d{2}\)|^[ \t#*]*+date:", re.IGNORECASE | re.MULTILINE
 )
-_WHOLE_SENTENCE = re.compile(
-    r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})"
-)  # four words, or 24 characters where none stand apart
+# four words, or 24 characters in a script without spaces
+_WHOLE_SENTENCE = re.compile(r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})")
 _REFUSAL_TEXT = re.compile(
     r"\W*+(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
     r"|i (?:can['’]?t|can ?not|won['’]?t|must (?:respectfully )?decline|apologi[sz]e|do not feel comfortable)|(?:my )?apologies\b"
@@ -72,8 +71,8 @@ _NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ParsedNotes:
-    """Notes that may enter a memory. A hint that the answer left out is None: the older one still holds. The
-    repr holds no text, so it may be logged."""
+    """Notes that may enter a memory. A hint that the answer left out is None: the older hint still
+    holds. The repr holds no text, so it may be logged."""
 
     text: str = field(repr=False)
     task: str | None = field(default=None, repr=False)
@@ -92,17 +91,18 @@ class Span(NamedTuple):
 def parse_observation(
     answer: str, *, source_tokens: int, tokens: Callable[[str], int], finish: Finish = "stop"
 ) -> ParsedNotes:
-    """Parse an observer's answer about messages of `source_tokens`; `finish`: how the model ended it.
+    """Parse an observer's answer about messages of `source_tokens`; `finish`: how the model ended
+    it.
 
-    Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized; `CutOff` where its end
-    is missing. The text of the answer is never in the error.
+    Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized; `CutOff` if its end is
+    missing. The text of the answer is never in the error.
     """
     if finish == "cut":
         refuse_cut_off(answer, finish)
     answer = remove_reasoning(answer)
-    rest, hints = _split_hints(answer)
-    text, outside = _extract_observations(rest)
-    if reason := _find_fault(text, rest):
+    without_hints, hints = _split_hints(answer)
+    text, outside = _extract_observations(without_hints)
+    if reason := _find_fault(text, without_hints):
         raise Unusable(f"the answer is no observation: {reason}")
     if _is_oversized(text, source_tokens, tokens):
         raise Oversized("the answer is no observation: oversized")
@@ -116,14 +116,14 @@ def parse_observation(
 def parse_reflection(
     answer: str, *, source_tokens: int, tokens: Callable[[str], int], finish: Finish = "stop"
 ) -> ParsedNotes:
-    """Parse a reflector's answer about entries of `source_tokens`: as an observer's, but without a
+    """Parse a reflector's answer about entries of `source_tokens`, as an observer's, but without a
     title."""
     parsed = parse_observation(answer, source_tokens=source_tokens, tokens=tokens, finish=finish)
     return ParsedNotes(parsed.text, parsed.task, parsed.suggestion)
 
 
 def refuse_cut_off(answer: str, finish: Finish) -> None:
-    """Raise `CutOff` where the end of an answer is missing."""
+    """Raise `CutOff` if the end of an answer is missing."""
     if is_cut_off(remove_reasoning(answer), finish):
         raise CutOff("the answer has no end: it was cut off")
 
@@ -137,8 +137,8 @@ def remove_reasoning(answer: str) -> str:
 
 
 def _extract_observations(text: str) -> tuple[str, str]:
-    """Extract the observations, and the text outside their tags. Without tags, or with nothing in them,
-    the bullet lines are the observations."""
+    """Extract the observations, and the text outside their tags. Without tags, or with nothing in
+    the tags, the bullet lines are the observations."""
     spans = list(_find_blocks(text))
     outside = _remove_spans(text, spans)
     bodies = [body for span in spans if (body := _tidy_bullets(span.body))]
@@ -151,16 +151,16 @@ def _extract_observations(text: str) -> tuple[str, str]:
 
 
 def _find_blocks(text: str) -> Iterator[Span]:
-    """Find the blocks, each from an opening tag to the last closing one before the next opening one: a
-    block may quote the tag that ends it."""
+    """Find the blocks, each from an opening tag to the last closing tag before the next opening tag:
+    a block may quote the tag that ends it."""
     tags = [tag for tag in read_tags(text) if tag.name == "observations"]
-    believed = any(tag.placed and not tag.closes for tag in tags)
+    has_placed = any(tag.placed and not tag.closes for tag in tags)
     opened: Tag | None = None
     close: Tag | None = None
     for tag in tags:
         if tag.closes:
             close = tag if tag.placed or close is None or not close.placed else close
-        elif tag.placed or not believed:
+        elif tag.placed or not has_placed:
             if opened:
                 yield _make_span(text, opened, close, tag.start)
             opened, close = tag, None
@@ -172,18 +172,18 @@ def _find_blocks(text: str) -> Iterator[Span]:
 
 
 def _make_span(text: str, opened: Tag, close: Tag | None, limit: int) -> Span:
-    """Make a section of its tags; an unclosed one goes on to the limit."""
+    """Return the section between these tags; an unclosed section goes on to the limit."""
     if close is None:
         return Span(opened.start, limit, text[opened.end : limit])
     return Span(opened.start, close.end, text[opened.end : close.start])
 
 
 def _split_hints(text: str) -> tuple[str, dict[str, str | None]]:
-    """Split the placed hint sections from the text. Of several hints of one name, the last one that is
-    not empty counts."""
+    """Split the placed hint sections from the text. The last hint of a name that is not empty
+    counts."""
     hints: dict[str, str | None] = {}
     spans: list[Span] = []
-    for tag, following in pairwise([*(t for t in read_tags(text) if t.placed), None]):
+    for tag, following in pairwise([*(tag for tag in read_tags(text) if tag.placed), None]):
         if tag is None or tag.closes or tag.name == "observations":
             continue
         close = following if following and following.closes and following.name == tag.name else None
@@ -198,8 +198,8 @@ def _split_hints(text: str) -> tuple[str, dict[str, str | None]]:
 
 
 def _find_loose_hint(text: str, name: str) -> str | None:
-    """Find a hint whose tags are in the middle of a line outside the observations; both tags must be
-    there."""
+    """Find a hint whose tags are in the middle of a line outside the observations. Both tags are
+    needed."""
     for tag, close in pairwise(tag for tag in read_tags(text) if tag.name == name):
         if not tag.closes and close.closes and (hint := _read_hint(text[tag.end : close.start])):
             return hint
@@ -207,24 +207,25 @@ def _find_loose_hint(text: str, name: str) -> str | None:
 
 
 def _read_hint(body: str) -> str | None:
-    """Read a hint: empty where it says nothing, None where it only repeats itself. A long one is cut: it
-    is in every prompt."""
-    said = unescape(_tidy_bullets(body).strip())
-    if _NO_HINT.fullmatch(said):
+    """Read a hint: empty if it says nothing, None if it only repeats itself. A long hint is cut,
+    because it is in every prompt."""
+    hint = unescape(_tidy_bullets(body).strip())
+    if _NO_HINT.fullmatch(hint):
         return ""
-    if is_repetition_loop(said):
+    if is_repetition_loop(hint):
         return None
-    return said if len(said) <= MAX_HINT_CHARS else said[: MAX_HINT_CHARS - 1].rstrip() + "…"
+    return hint if len(hint) <= MAX_HINT_CHARS else hint[: MAX_HINT_CHARS - 1].rstrip() + "…"
 
 
 def _remove_spans(text: str, spans: list[Span]) -> str:
+    """Return the text without these spans, which are in order."""
     ends = [0, *(span.end for span in spans)]
     starts = [*(span.start for span in spans), len(text)]
     return "\n".join(text[end:start] for end, start in zip(ends, starts, strict=True))
 
 
 def _tidy_bullets(body: str) -> str:
-    """Remove fences around the body, lone tags, trailing blanks and repeated empty lines; indentation
+    """Remove fences around the body, lone tags, trailing blanks and repeated empty lines. Indentation
     stays."""
     body = _drop_closing_tags(body)
     if "\n" not in body.strip():
@@ -236,7 +237,7 @@ def _tidy_bullets(body: str) -> str:
 
 
 def _drop_closing_tags(body: str) -> str:
-    """Drop the closing tags at the end of a body: they belong to tags inside tags."""
+    """Drop the closing tags at the end of a body, which belong to tags inside tags."""
     end = len(body)
     for tag in reversed(read_tags(body)):
         if not tag.closes or body[tag.end : end].strip():
@@ -248,34 +249,35 @@ def _drop_closing_tags(body: str) -> str:
 # ── substance ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_fault(text: str, rest: str) -> str | None:
-    said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET_LINE.match(line))]
-    if not said:
-        words = TAG_PATTERN.sub("", text or rest).strip()
+def _find_fault(text: str, answer: str) -> str | None:
+    """Return the word for what makes the notes in `text` unusable. `answer`: without its hints."""
+    bullets = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET_LINE.match(line))]
+    if not bullets:
+        words = TAG_PATTERN.sub("", text or answer).strip()
         return "empty" if not words else "refusal" if _refuses(words) else "prose"
-    if all(map(_NOTHING_TEXT.fullmatch, said)):
+    if all(map(_NOTHING_TEXT.fullmatch, bullets)):
         return "empty"
-    untagged = not TAG_PATTERN.search(rest)
-    if all(map(_refuses, said)) or (untagged and _refuses(rest)):
-        # a polite opening before a tagged block is none; a list of alternatives after a refusal is
+    is_untagged = not TAG_PATTERN.search(answer)
+    # a polite opening before a tagged block is no refusal; a list of alternatives after a refusal is
+    if all(map(_refuses, bullets)) or (is_untagged and _refuses(answer)):
         return "refusal"
-    if untagged and _is_addressed(rest):
+    if is_untagged and _is_addressed(answer):
         return "prose"
     return "loop" if is_repetition_loop(text) else None
 
 
-def _refuses(said: str) -> bool:
-    return _REFUSAL_TEXT.match(said, 0, REFUSAL_SEARCH_CHARS) is not None
+def _refuses(text: str) -> bool:
+    return _REFUSAL_TEXT.match(text, 0, REFUSAL_SEARCH_CHARS) is not None
 
 
-def _is_addressed(rest: str) -> bool:
-    """Return whether the answer speaks to a person: a sentence, then a list, and nowhere a mark, a
-    time or a date as notes have them.
+def _is_addressed(answer: str) -> bool:
+    """Return whether the answer speaks to a person: a sentence, then a list, and no mark, time or
+    date as notes have them.
 
     Errors with their figures, advice with its steps and answers to the user look like this.
     """
-    ahead = takewhile(lambda line: not _BULLET_LINE.match(line), rest.split("\n"))
-    return not _NOTE_MARK.search(rest) and any(map(_WHOLE_SENTENCE.match, ahead))
+    ahead = takewhile(lambda line: not _BULLET_LINE.match(line), answer.split("\n"))
+    return not _NOTE_MARK.search(answer) and any(map(_WHOLE_SENTENCE.match, ahead))
 
 
 def _is_oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> bool:

@@ -1,5 +1,5 @@
-"""Take secrets out of notes before they are kept: keys, tokens and passwords by their shape (never
-out of the transcript).
+"""Redact secrets in notes before the notes are stored: keys, tokens and passwords, by their shape.
+The transcript keeps them.
 
 A note lives long, other models read it, and a resource's threads may share it, so it must not hold
 a key that a user pasted once. The kind of secret replaces it, so that the note still says
@@ -10,11 +10,11 @@ for rules and forms than for a password. Three shapes count as a secret:
 
 - the fixed beginning that its issuer gives it;
 - a place that holds nothing else: a URL's password, `Authorization`, a signed URL, `curl -u`;
-- a name like `api_key` or a flag like `--token`, with a value behind it that is no word.
+- a name like `api_key` or a flag like `--token`, with a value after it that is no word.
 
 Tools often return text within text: in a string of JSON a line ends with the two characters `\\n`,
-in an address `=` is `%3D`. Such text is read as it is, with escapes as the characters they
-stand for, so that a note keeps its words to the letter.
+in an address `=` is `%3D`. The patterns match such escapes too, so that a note keeps its words to
+the letter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPACE = r"(?:\s|\\[nrt]|%20)"
 _QUOTES = r"(?:\\{0,3}[\"'`*]|\\u002[27]|%2[27]){0,3}"
 _EQUALS = r"(?:=>|:=|={1,2}|:|→|->|%3[AaDd]|\\u003[ad])"
 
-# kind, and the whole of what its issuers make; longest beginnings first where one begins another
+# kind, and the full pattern of what its issuers make; the longer of two equal beginnings comes first
 ISSUED_SECRETS = (
     ("Anthropic key", rf"sk-ant-{_W}{{20,}}"),
     ("OpenRouter key", rf"sk-or-v1-{_HEX}{{32,}}"),
@@ -97,7 +97,8 @@ ISSUED_SECRETS = (
 )
 _EOL = r"(?:\s|\\{1,4}[nrt])"
 _PEM_HEADER = r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset): [^\n\\]{1,100}"
-PRIVATE_KEY_BLOCK = re.compile(  # without its end: the lines that can only be the key's
+# if the end is missing: the lines that can only be the key's
+PRIVATE_KEY_BLOCK = re.compile(
     rf"-----BEGIN {_PEM}(?:(?:(?!-----)[\s\S]){{0,20000}}-----END {_PEM}|(?:{_EOL}+{_PEM_HEADER}){{0,4}}(?:{_EOL}*[A-Za-z0-9+/=]{{16,}})*)"
 )
 
@@ -119,7 +120,7 @@ _AUTH_SCHEMES = "token|bot|key|api-?key|apitoken|geniekey"
 _KEY_NAMES = (
     r"(?:access|account|api|auth|client|encryption|master|private|secret|shared|signing)[_ -]?key"
 )
-# said where a password is to be filled in
+# written where a password is to be filled in
 _PLACEHOLDERS = r"(?i:pass(?:word|wd)?|pwd?|secret|token|(?:api_?)?key|x+|\*+|\.+)"
 _PASSWORDS = "passw(?:or)?d|passphrase|passcode"
 _SIGNATURE_NAMES = (
@@ -127,18 +128,19 @@ _SIGNATURE_NAMES = (
 )
 
 
-def _match_behind_name(
+def _match_after_name(
     names: str, characters: str, least: int, link: str = _NAME_VALUE_LINK
 ) -> re.Pattern[str]:
-    """Return a value behind a name: letters and digits both, since it is no word and no number. The
-    last character is no full stop."""
+    """Return the pattern of a value after a name. The value has letters and digits, because it is no
+    word and no number. Its last character is no full stop."""
     both = rf"(?={characters}{{0,200}}\d)(?={characters}{{0,200}}[A-Za-z])"
     return re.compile(
         rf"((?i:{names}){link})(?i:{_NOT_A_VALUE}){both}{characters}{{{least - 1},300}}(?![.~?,-]){characters}"
     )
 
 
-SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
+# kind, and a pattern whose first group stays
+SECRETS_BY_PLACE = (
     ("webhook", re.compile(r"(https://hooks\.slack\.com/[a-z]{1,20}/)[A-Za-z0-9/]{20,}")),
     (
         "webhook",
@@ -159,7 +161,7 @@ SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
     ),
     (
         "credential",
-        _match_behind_name(
+        _match_after_name(
             "authorization",
             "[A-Za-z0-9+/_=.~-]",
             16,
@@ -174,13 +176,11 @@ SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
     ),
     (
         "password",
-        _match_behind_name(
-            rf"{_PASSWORDS}|(?:\b|{_ESCAPED})pwd", r"[A-Za-z0-9+/_=.~!@#$%^&*?-]", 6
-        ),
+        _match_after_name(rf"{_PASSWORDS}|(?:\b|{_ESCAPED})pwd", r"[A-Za-z0-9+/_=.~!@#$%^&*?-]", 6),
     ),
     (
         "password",
-        _match_behind_name(
+        _match_after_name(
             f"{_FLAG_PREFIX}(?:{_PASSWORDS}|pwd)",
             r"[A-Za-z0-9+/_=.~!@#$%^&*?-]",
             6,
@@ -189,11 +189,11 @@ SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
     ),
     (
         "secret",
-        _match_behind_name(rf"secret|token|credential|{_KEY_NAMES}", "[A-Za-z0-9+/_=.~-]", 16),
+        _match_after_name(rf"secret|token|credential|{_KEY_NAMES}", "[A-Za-z0-9+/_=.~-]", 16),
     ),
     (
         "secret",
-        _match_behind_name(
+        _match_after_name(
             f"{_FLAG_PREFIX}(?:token|client-secret|(?:access|api|auth|secret)-?key)",
             "[A-Za-z0-9+/_=.~-]",
             12,
@@ -202,32 +202,31 @@ SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
     ),
 )
 
-# One command, to the end of its line and of those that go on behind a backslash; in it, the user
-# and the colon before a password.
+# One command, to the end of its line and of the lines that a backslash continues.
 CURL_COMMAND = re.compile(rf"(?:\b|{_ESCAPED})curl\b(?:\\\\\\n|\\(?!n)[\s\S]|[^\n\\])*")
+# the user and the colon before a password
 _CURL_USER = re.compile(
     r"([\s\"'](?:-[A-Za-z#]{0,6}[uU]|--(?:proxy-)?user)[\s=,\"'\\]{0,6}[^\s:=\"'\\<>]{1,100}:)"
     rf"(?!{_PLACEHOLDERS}(?:[\s\"'`\\,.]|\Z)|//|[$<{{\[])[^\s\"'`\\<>]{{2,199}}[^\s\"'`\\<>,.]"
 )
 
-# Begun only where a word begins, and looking ahead no farther than a secret is long: that keeps the
-# search linear.
+# A match begins only where a word begins, and looks ahead no farther than a secret is long: that keeps
+# the search linear.
 _ISSUED_SECRET = re.compile(
     rf"(?=[A-Za-z0-9_~.])(?:(?<!{_W})|{_ESCAPED})(?:"
     + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED_SECRETS))
     + ")"
 )
-Notes = TypeVar(
-    "Notes"
-)  # Observed or Reflected: a dataclass with `text`, `task`, `suggestion`, and perhaps a `title`
+# Observed or Reflected: a dataclass with `text`, `task`, `suggestion`, and perhaps a `title`
+Notes = TypeVar("Notes")
 
 
 def redact_secrets(text: str) -> str:
-    """Return the text with `[redacted: kind]` in place of each secret. Text without one is returned
-    as it is; done twice, it is done once."""
+    """Return the text with `[redacted: kind]` in place of each secret. Redacting the result again
+    changes nothing."""
     text = PRIVATE_KEY_BLOCK.sub("[redacted: private key]", text)
     text = _ISSUED_SECRET.sub(
-        lambda found: f"[redacted: {ISSUED_SECRETS[int((found.lastgroup or 'k')[1:])][0]}]", text
+        lambda secret: f"[redacted: {ISSUED_SECRETS[int((secret.lastgroup or 'k')[1:])][0]}]", text
     )
     text = CURL_COMMAND.sub(
         lambda command: _CURL_USER.sub(r"\1[redacted: password]", command[0]), text
@@ -237,9 +236,9 @@ def redact_secrets(text: str) -> str:
     return text
 
 
-def redact_notes(made: Notes) -> Notes:
-    """Redact the text, hints and title of what a memory model made."""
-    said: dict[str, Any] = {
-        name: getattr(made, name, None) for name in ("text", "task", "suggestion", "title")
+def redact_notes(notes: Notes) -> Notes:
+    """Return the notes with their text, hints and title redacted."""
+    texts: dict[str, Any] = {
+        name: getattr(notes, name, None) for name in ("text", "task", "suggestion", "title")
     }
-    return replace(made, **{name: redact_secrets(text) for name, text in said.items() if text})  # type: ignore[type-var] # any dataclass of notes
+    return replace(notes, **{name: redact_secrets(text) for name, text in texts.items() if text})  # type: ignore[type-var] # any dataclass of notes

@@ -3,10 +3,10 @@
 A model that loops writes the same stretch again and again without a gap: lines, or phrases within
 one line. An honest log may say the same thing many times, but its times, names and counts differ,
 and equal text does not follow upon itself for long. So the evidence is a stretch that equals the
-text one period before it, for one and a half periods on end and for 600 characters; the period may
-be any. (Notes of polling every ten seconds are equal for a minute.) The only other evidence is many
-lines of which nearly all are the same few, in any order, up to the end. A line is its words and the
-day it is under: a habit is noted in the same words every day.
+text one period before it, for one and a half periods on end and for 600 characters. The period may
+have any length. (Notes of polling every ten seconds are equal for a minute.) The only other
+evidence is many lines of which nearly all are the same few, in any order, up to the end. Lines are
+compared with the day they are under: a habit is noted in the same words every day.
 
 Measured: of 2 000 random logs of polling, retries and test runs none is refused; of the 272 logs
 that models wrote for LoCoMo none; of the 59 in tests/agents/corpus/honest.py the two that poll
@@ -22,12 +22,12 @@ MAX_LINE_CHARS = 50_000  # docs/spec/behaviour.md#answers
 MAX_READ_CHARS = 100_000  # from the end: a loop lasts until the model runs out of tokens
 SEARCH_WINDOW_CHARS = 48  # shorter than two lines of notes, longer than a stock phrase
 MIN_LOOP_CHARS = 600  # a shorter loop is not worth a second call
-MIN_LOOP_PERIODS = 1.5  # that is two and a half copies; notes given twice over are no loop
-MIN_CERTAIN_LOOP_CHARS = 3_000  # a loop as long is one, whatever its share
-MIN_LOOP_SHARE = 0.25  # of the text; below it, and below the line above, the text is worth more
+MIN_LOOP_PERIODS = 1.5  # two and a half copies; notes written twice are no loop
+MIN_CERTAIN_LOOP_CHARS = 3_000  # a stretch this long is a loop, whatever its share
+MIN_LOOP_SHARE = 0.25  # of the text; below it, a shorter loop leaves enough good text
 MIN_LONG_LINE_CHARS = 24  # shorter lines may repeat as they like
 MIN_LONG_LINES = 30
-# of the long lines: so many occurred before, in all and of the second half in the first
+# of the long lines: this share occurred before, among all lines and from the first half to the second
 MIN_SAME_LINE_SHARE = 0.8
 
 _DATE_LINE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)
@@ -38,18 +38,17 @@ def is_repetition_loop(text: str) -> bool:
     lines = text.split("\n")
     if any(len(line) > MAX_LINE_CHARS for line in lines):
         return True
-    read = text[-MAX_READ_CHARS:]
-    looped = _count_looped_chars(read)
+    end_of_text = text[-MAX_READ_CHARS:]
+    looped = _count_looped_chars(end_of_text)
     return (
         looped >= MIN_CERTAIN_LOOP_CHARS
-        or (looped and looped >= MIN_LOOP_SHARE * len(read))
+        or (looped and looped >= MIN_LOOP_SHARE * len(end_of_text))
         or _repeats_few_lines(lines)
     )
 
 
 def _count_looped_chars(text: str) -> int:
-    """Count the characters in stretches that repeat the text one period before. One pass over the
-    text."""
+    """Count the characters in stretches that repeat the text one period before, in one pass."""
     seen: dict[str, int] = {}
     looped = run = period = 0
     for end in range(SEARCH_WINDOW_CHARS, len(text) + 1):
@@ -71,16 +70,20 @@ def _is_long_loop(run: int, period: int) -> bool:
 
 
 def _repeats_few_lines(lines: list[str]) -> bool:
-    long = list(_long_lines(lines))
-    if len(long) < MIN_LONG_LINES or len(set(long)) >= (1 - MIN_SAME_LINE_SHARE) * len(long):
+    long_lines = list(_long_lines(lines))
+    if len(long_lines) < MIN_LONG_LINES or len(set(long_lines)) >= (1 - MIN_SAME_LINE_SHARE) * len(
+        long_lines
+    ):
         return False
-    half = len(long) // 2
-    first = set(long[:half])  # an honest log goes on: its later lines have other times
-    return sum(line in first for line in long[half:]) > MIN_SAME_LINE_SHARE * (len(long) - half)
+    half = len(long_lines) // 2
+    first_half = set(long_lines[:half])  # an honest log goes on: its later lines have other times
+    return sum(line in first_half for line in long_lines[half:]) > MIN_SAME_LINE_SHARE * (
+        len(long_lines) - half
+    )
 
 
 def _long_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Each with the date above it."""
+    """Yield the long lines, each with the date above it."""
     day = ""
     for line in lines:
         stripped = line.strip()

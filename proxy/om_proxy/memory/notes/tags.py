@@ -1,12 +1,12 @@
-"""Read the proxy's tags in a memory model's answer, and tell which of them are meant."""
+"""Read the proxy's tags in a memory model's answer, and tell which of them are meant, not quoted."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long,
-# and is a model's.
+# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a long
+# answer, and matching must stay linear.
 TAG_PATTERN = re.compile(
     r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
     r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",
@@ -17,6 +17,8 @@ _DECORATION_AFTER = re.compile(r"\s*+(?:\*\*|```)?\s*+")
 
 
 class Tag(NamedTuple):
+    """A tag of the proxy in a text; `placed`: only decoration shares its side of the line."""
+
     name: str
     closes: bool
     start: int
@@ -26,9 +28,9 @@ class Tag(NamedTuple):
 
 def read_tags(text: str) -> list[Tag]:
     """Read every tag of the proxy in a text, in order."""
-    found = list(TAG_PATTERN.finditer(text))
-    ends = [0, *(tag.end() for tag in found)]
-    starts = [*(tag.start() for tag in found[1:]), len(text)]
+    matches = list(TAG_PATTERN.finditer(text))
+    ends = [0, *(tag.end() for tag in matches)]
+    starts = [*(tag.start() for tag in matches[1:]), len(text)]
     return [
         Tag(
             tag.lastgroup or "",
@@ -37,7 +39,7 @@ def read_tags(text: str) -> list[Tag]:
             tag.end(),
             _is_placed(text, tag, before, after),
         )
-        for tag, before, after in zip(found, ends, starts, strict=False)
+        for tag, before, after in zip(matches, ends, starts, strict=False)
     ]
 
 

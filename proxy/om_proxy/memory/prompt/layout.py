@@ -1,5 +1,5 @@
 """Choose where memory's texts go in a prompt: `blocks`, as messages of their own, or `merged`, inside
-the client's instructions. Each API writes both in its own words: apis/chat/layout.py."""
+the client's instructions. Each API writes both in its own form, as apis/chat/layout.py does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 
 Layout = Literal["blocks", "merged"]
 
-SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages
+# with their subdomains; their services take several system messages
+SEPARATE_BLOCKS_HOSTS = (
     "api.openai.com",
     "openai.azure.com",
     "openrouter.ai",
@@ -19,10 +20,12 @@ SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take seve
 
 
 def layout_for(host: str, configured: str) -> Layout:
-    """`auto`: separate blocks for hosts known to take them, merged for all others. `host` may carry
-    a port."""
+    """Return the layout for this host, which may carry a port. `auto`: separate blocks for hosts
+    known to take them, merged for all others."""
     if configured == "blocks":
         return "blocks"
     name = host.lower().partition(":")[0].rstrip(".")
-    known = any(name == one or name.endswith(f".{one}") for one in SEPARATE_BLOCKS)
-    return "blocks" if configured == "auto" and known else "merged"
+    takes_blocks = any(
+        name == known or name.endswith(f".{known}") for known in SEPARATE_BLOCKS_HOSTS
+    )
+    return "blocks" if configured == "auto" and takes_blocks else "merged"

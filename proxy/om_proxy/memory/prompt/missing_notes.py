@@ -12,13 +12,12 @@ from om_proxy.reasons import Reason
 
 
 def explain_failure(memory: Memory, limits: Limits, asked: RequestState, *, waited: bool) -> Reason:
-    """Tell a request that skips its wait because of a back-off from every other failure.
-    `memory.failures` counts at least one.
+    """Return the reason for a receipt without notes. `memory.failures` counts at least one failure.
 
     - `observer-late`: the request would wait for notes, but its thread is in back-off, so it goes
       out raw at once.
     - `observer-failing`: the thread is suspended, its back-off is over, the request has just waited
-      for the call that failed, or notes are not due so urgently that a request would wait for them.
+      for the call that failed, or the request would not wait for notes yet.
     """
     failures = memory.failures
     if waited or failures.suspended or asked.now >= failures.retry_at:

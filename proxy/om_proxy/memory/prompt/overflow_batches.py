@@ -1,9 +1,9 @@
 """Choose what leaves a prompt that did not fit the model's window: everything but what the request
 itself asks (docs/spec/behaviour.md#refused-prompts).
 
-Otherwise the request fails, so no threshold counts. Buffered notes become active. The rest is
-observed at once, oldest first, in batches as large as an observation reads, as many as the deadline
-allows.
+Otherwise the request fails, so no threshold counts. Buffered notes become active. The other messages
+are observed at once, oldest first, in batches as large as an observation reads, as many as the
+deadline allows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
     """Return the next batch to observe, of at most `most` tokens. `through`: seq of the newest
     message that may leave.
 
-    The request does not wait for a thread that is suspended or in back-off. Once the back-off is over
-    it does: below an interval the background never tries.
+    The request does not wait for a thread that is suspended or in back-off. Once the back-off is
+    over it does, because the background never tries below an interval.
     """
     if memory.failures.suspended or now < memory.failures.retry_at:
         return None
@@ -28,7 +28,8 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
     count = blocks.find_safe_cut(marks, most, most + 1)
     if not count:
         return None
-    after, last = memory.chunked_to, marks[count - 1].seq
+    after = memory.chunked_to
+    last = marks[count - 1].seq
     return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait=True)
 
 

@@ -1,4 +1,4 @@
-"""Sum up what a prompt costs from stored counts: nothing here counts a token anew."""
+"""Sum up the tokens of a prompt from stored counts, without counting again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BYTES_PER_TOKEN = 4  # of an uncounted message: for a receipt's figure, never fo
 
 
 def received_tokens(memory: Memory, sent: SentHistory) -> int:
-    """Tokens of the history as the client sent it. `memory` is the projected one, whose newest view
-    is this request's."""
+    """Return the tokens of the history as the client sent it. `memory` is the projected one, whose
+    newest view is this request's."""
     cells = memory.views[-1].cells if memory.views and sent.count else ()
     return sum(_cell_tokens(memory, sent, cell) for cell in cells)
 
@@ -26,21 +26,20 @@ def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
         return 0
     if cell.kind not in ("same", "altered"):
         return sum(_guess_tokens(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
-    marked = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
-    tail = MessageList.of(memory.tail).framed_tokens_between(cell.from_seq, cell.to_seq)
-    covered = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marked)
-    if (
-        cell.sent_from == 0 and marked and marked[0] is memory.recent[0]
-    ):  # it reaches back beyond what is loaded
-        covered = memory.covered_tokens - sum(
+    marks = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
+    tail_tokens = MessageList.of(memory.tail).framed_tokens_between(cell.from_seq, cell.to_seq)
+    covered_tokens = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks)
+    # the cell begins before the oldest loaded mark
+    if cell.sent_from == 0 and marks and marks[0] is memory.recent[0]:
+        covered_tokens = memory.covered_tokens - sum(
             m.tokens + MESSAGE_FRAMING_TOKENS for m in memory.recent if m.seq > cell.to_seq
         )
-    return covered + tail
+    return covered_tokens + tail_tokens
 
 
 def forwarded_tokens(pieces: Sequence[Piece]) -> int:
-    """Tokens of the tail as it goes upstream."""
-    return sum([_piece_tokens(p) for p in pieces])
+    """Return the tokens of the tail as it goes upstream."""
+    return sum([_piece_tokens(piece) for piece in pieces])
 
 
 def _piece_tokens(piece: Piece) -> int:
@@ -54,17 +53,17 @@ def _guess_tokens(raw: bytes) -> int:
 
 
 def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
-    """Return the newest whole blocks that fit `context.tail_limit`, and whether any was left out: a
-    last resort (docs/spec/behaviour.md#tail-limit)."""
+    """Return the newest whole blocks that fit `context.tail_limit`, and whether any block was left
+    out: a last resort (docs/spec/behaviour.md#tail-limit)."""
     if limit is None or forwarded_tokens(pieces) <= limit:
         return pieces, False
-    newest = [
-        0,
-        *accumulate(_piece_tokens(p) for p in reversed(pieces)),
-    ]  # by number of newest pieces: summed once, not per start
-    marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, _piece_tokens(p)) for p in pieces]
+    # tokens of the newest pieces, by their number: summed once, not for each start
+    newest_tokens = [0, *accumulate(_piece_tokens(piece) for piece in reversed(pieces))]
+    marks = [
+        Mark(piece.seq, b"", b"", piece.role, piece.calls, piece.answers, _piece_tokens(piece))
+        for piece in pieces
+    ]
     starts = [end + 1 for end in find_closed_ends(marks) if end + 1 < len(pieces)]
-    start = next(
-        (s for s in starts if newest[len(pieces) - s] <= limit), starts[-1] if starts else 0
-    )
+    fitting_starts = (i for i in starts if newest_tokens[len(pieces) - i] <= limit)
+    start = next(fitting_starts, starts[-1] if starts else 0)
     return pieces[start:], start > 0

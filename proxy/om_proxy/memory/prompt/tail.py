@@ -1,5 +1,5 @@
-"""Build the tail for the actor: the client's own messages where it sent them, stored ones where it did
-not."""
+"""Build the tail for the actor: the messages that the client sent, and stored ones for those that it
+did not send."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Piece(Struct, frozen=True):
 
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
-    """`memory` is the projected one: after `apply_turn(…, verdict, sent, …)` without a reply, which left this
-    request's view as its newest.
+    """Return the tail of the prompt. `memory` is the projected one: after
+    `apply_turn(…, verdict, sent, …)` without a reply, whose newest view is this request's.
 
-    A covered stretch is skipped, one that was not sent comes from the store, and everything else is
-    the client's own JSON, in its order. Unknown messages ahead of a window come first. What the
-    request itself asks is always part of the tail.
+    A covered stretch is skipped, a stretch that was not sent comes from the store, and everything
+    else is the client's own JSON, in its order. Unknown messages ahead of a window come first. What
+    the request itself asks is always part of the tail.
     """
     sent_count = sent.count
     cells = memory.views[-1].cells if memory.views and sent_count else ()
     asks = sent.first_asked_index() if sent_count else 0
     pieces: list[Piece] = []
-    # what other clients said after this request: shown before what it asks
+    # what other clients said after this request: shown before what the request asks
     since: list[Piece] = []
     for cell in cells:
         is_after_request = cell.kind == "unsent" and cell.sent_from == sent_count
@@ -45,7 +45,7 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     if since:
         first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since
-    return tuple(pieces if all(p.sent for p in pieces) else _drop_orphans(pieces))
+    return tuple(pieces if all(piece.sent for piece in pieces) else _drop_orphans(pieces))
 
 
 def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) -> Iterable[Piece]:
@@ -54,7 +54,7 @@ def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) ->
         case "extra":
             return [_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to)]
         case "unsent":
-            return [_stored_piece(m) for m in stored]
+            return [_stored_piece(message) for message in stored]
         case "folded":
             return _folded_pieces(cell, memory, stored, sent, asks)
         case _:
@@ -64,7 +64,7 @@ def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) ->
 def _paired_pieces(
     cell: Cell, stored: Sequence[Message], sent: SentHistory, asks: int
 ) -> list[Piece]:
-    start = cell.sent_to - len(stored)  # those before are covered
+    start = cell.sent_to - len(stored)  # the messages before it are covered
     covered = [_client_piece(sent, i) for i in range(max(cell.sent_from, asks), start)]
     if cell.kind == "same":
         raws = sent.raws[start : cell.sent_to]
@@ -84,9 +84,9 @@ def _folded_pieces(
     if cell.from_seq > memory.coverage:
         yield from (_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to))
         return
-    # coverage falls inside: which of the client's messages stand for the rest is unknown, so the
-    # stored ones are used
-    yield from (_stored_piece(m) for m in stored)
+    # coverage ends inside the cell: nothing tells which of the client's messages replace the
+    # uncovered ones, so the stored ones are used
+    yield from (_stored_piece(message) for message in stored)
     yield from (_client_piece(sent, i) for i in range(max(cell.sent_from, asks), cell.sent_to))
 
 
@@ -103,10 +103,10 @@ def _stored_piece(message: Message) -> Piece:
 
 
 def _drop_orphans(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Drop stored results whose call is not there: the client showed the call differently, or left it
-    out."""
-    called: set[str] = set()
+    """Drop stored results whose call is not there: the client showed the call differently, or left
+    it out."""
+    call_ids: set[str] = set()
     for piece in pieces:
-        called.update(piece.calls)
-        if piece.sent or piece.answers is None or piece.answers in called:
+        call_ids.update(piece.calls)
+        if piece.sent or piece.answers is None or piece.answers in call_ids:
             yield piece
