@@ -1,2 +1,2 @@
-"""The domain: the values a conversation's memory is made of, and every rule about it, as pure functions
-of plain values."""
+"""The domain: the values a conversation's memory is made of, and every rule about it, as pure
+functions of plain values."""

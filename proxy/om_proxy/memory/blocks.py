@@ -21,14 +21,14 @@ from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Mark
 
 
 def find_closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
-    """Ascending indices `i` such that a cut after message `i` separates no tool call from its
-    results."""
+    """Return the ascending indices `i` such that a cut after message `i` separates no tool call
+    from its results."""
     reach = list(range(len(messages)))  # the last message that must stay with this one
     for end, start in _find_result_pairs(messages):
         reach[start] = end
     stop = _find_waiting_index(messages)
-    together = accumulate(reach, max)
-    return tuple(i for i, furthest in enumerate(together) if furthest == i and i < stop)
+    furthest_ends = accumulate(reach, max)
+    return tuple(i for i, furthest in enumerate(furthest_ends) if furthest == i and i < stop)
 
 
 def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
@@ -50,11 +50,11 @@ def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
 
 
 def first_asked_index(messages: Sequence[Mark]) -> int:
-    """Index of the first message that belongs to what the request itself asks: that is never covered in
-    the request's prompt.
+    """Return the index of the first message of what the request itself asks, which is never covered
+    in the request's prompt.
 
-    These are the messages after the last assistant message and the calls they answer, or that are
-    still open; back to the nearest cut, should results of other calls have come between.
+    These are the messages after the last assistant message, and the calls that they answer or that
+    are still open. If results of other calls came between, it begins at the nearest cut before.
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
     calls = [start for end, start in _find_result_pairs(messages) if end > last]
@@ -63,35 +63,35 @@ def first_asked_index(messages: Sequence[Mark]) -> int:
 
 
 def _find_result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
-    """(index of a result, index of the message that made its call), for every result with a call
-    before it."""
-    made: dict[str, int] = {}
-    found = []
+    """Return for every result with a call before it: (its index, the index of the message that made
+    the call)."""
+    callers: dict[str, int] = {}
+    pairs = []
     for i, message in enumerate(messages):
-        if message.answers is not None and message.answers in made:
-            found.append((i, made[message.answers]))
-        made.update(dict.fromkeys(message.calls, i))
-    return found
+        if message.answers is not None and message.answers in callers:
+            pairs.append((i, callers[message.answers]))
+        callers.update(dict.fromkeys(message.calls, i))
+    return pairs
 
 
 def _find_waiting_index(messages: Sequence[Mark]) -> int:
-    """Index from which the end of the list waits for results; its length if it does not wait."""
+    """Return the index from which the end of the list waits for results; the list's length if it
+    does not wait."""
     size = len(messages)
     first = next((i for i in reversed(range(size)) if messages[i].answers is None), size)
     results = {m.answers for m in messages[first + 1 :]}
-    waits = size
-    while (
-        0 <= first < size and messages[first].calls
-    ):  # neighbouring messages with calls are one parallel step
+    waiting_index = size
+    # neighbouring messages with calls are one parallel step
+    while 0 <= first < size and messages[first].calls:
         if not results.issuperset(messages[first].calls):
-            waits = first
+            waiting_index = first
         first -= 1
-    return waits
+    return waiting_index
 
 
 def _user_follows(messages: Sequence[Mark], index: int) -> bool:
-    """Return whether the message after `index` is the user's; at the end of the list: whether a
-    finished reply stands there, so that the next message will be the user's."""
+    """Return whether the message after `index` is the user's. At the end of the list: whether the
+    last message is a finished reply, so that the next one will be the user's."""
     if index + 1 < len(messages):
         return messages[index + 1].role == "user"
     return messages[index].role == "assistant" and not messages[index].calls

@@ -117,8 +117,9 @@ def annotate_entries(entries: Sequence[str], today: date) -> Iterator[str]:
 
 
 def drop_repeated_headings(entries: Sequence[str], labels: Sequence[str | None]) -> Iterator[str]:
-    """Drop each heading that equals the heading before it, also across entries: every chunk of a day
-    begins with that day's. `labels`: the thread of each entry; a new thread starts without a heading.
+    """Drop each heading that equals the heading before it, also across entries: every chunk of a
+    day begins with that day's. `labels`: the thread of each entry; a new thread starts without a
+    heading.
 
     An entry's text depends on it and the entries before it, so a growing log keeps its beginning.
     """

@@ -1,5 +1,5 @@
-"""Escape text from outside so that nothing in it can open or close a tag of the prompts, wherever it is
-rendered.
+"""Escape text from outside so that nothing in it can open or close a tag of the prompts, wherever
+it is rendered.
 
 The guarantee: in escaped text, no `<` is followed by the name of a prompt tag, however it is spelt.
 That means any case, any run of spaces, slashes, punctuation or invisible characters before the
@@ -25,7 +25,8 @@ from om_proxy.memory.markup import ESCAPED_ANGLE_BRACKET as _LT
 from om_proxy.memory.markup import INVISIBLE_CHARACTERS as _UNSEEN
 from om_proxy.memory.markup import MARKUP_PATTERN
 
-PROMPT_TAGS = (  # every tag that a prompt uses; a new one is added here
+# every tag that a prompt uses; add a new tag here
+PROMPT_TAGS = (
     "observation",
     "observations",
     "previous-observations",
@@ -44,26 +45,28 @@ def _spelling_pattern(name: str) -> str:
 
 
 def names_pattern(names: tuple[str, ...]) -> str:
-    """Matches any spelling of these names, as a whole word."""
+    """Return a pattern of any spelling of these names, as a whole word."""
     longest_first = sorted(names, key=len, reverse=True)
     return f"(?:{'|'.join(map(_spelling_pattern, longest_first))}){_UNSEEN}(?![^\\W_])"
 
 
 # A run is taken whole (possessively) whether a name follows or not: that keeps the search linear on
 # `<<<<…`.
-_RUN = re.compile(
+_TAG_BEGINNING = re.compile(
     rf"(?:<|{_LT})(?:<|{_LT}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?", re.IGNORECASE
 )
-_OPENING = re.compile(rf"<|{_LT}")
-_ESCAPES = {"<": "&lt;", "[": "&#91;"}
-_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPES.items()}
+_OPENING_BRACKET = re.compile(rf"<|{_LT}")
+_ESCAPED_BRACKETS = {"<": "&lt;", "[": "&#91;"}
+_UNESCAPED_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPED_BRACKETS.items()}
 
 
 def escape(text: str) -> str:
-    """Escape a text between prompt tags. Text that resembles none of them is returned as it
+    """Escape a text between prompt tags. A text without anything like a tag is returned as it
     is."""
-    safe = _RUN.sub(
-        lambda run: _OPENING.sub(_escape_bracket, run[0]) if run["named"] is not None else run[0],
+    safe = _TAG_BEGINNING.sub(
+        lambda run: (
+            _OPENING_BRACKET.sub(_escape_bracket, run[0]) if run["named"] is not None else run[0]
+        ),
         text,
     )
     return MARKUP_PATTERN.sub(_escape_bracket, safe)
@@ -72,17 +75,19 @@ def escape(text: str) -> str:
 def unescape(text: str) -> str:
     """Undo `escape`, for text that a model copied out of escaped text."""
     without_markup = MARKUP_PATTERN.sub(_unescape_bracket, text)
-    return _RUN.sub(
-        lambda run: _OPENING.sub(_unescape_bracket, run[0]) if run["named"] is not None else run[0],
+    return _TAG_BEGINNING.sub(
+        lambda run: (
+            _OPENING_BRACKET.sub(_unescape_bracket, run[0]) if run["named"] is not None else run[0]
+        ),
         without_markup,
     )
 
 
 def _escape_bracket(opening: re.Match[str]) -> str:
-    return _ESCAPES.get(opening[0]) or f"&amp;{opening[0][1:]}"
+    return _ESCAPED_BRACKETS.get(opening[0]) or f"&amp;{opening[0][1:]}"
 
 
 def _unescape_bracket(opening: re.Match[str]) -> str:
-    if opening[0] in _ESCAPES:
+    if opening[0] in _ESCAPED_BRACKETS:
         return opening[0]  # never escaped: the model's own
-    return _BRACKETS.get(opening[0]) or f"&{opening[0][5:]}"
+    return _UNESCAPED_BRACKETS.get(opening[0]) or f"&{opening[0][5:]}"

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from math import ceil, sqrt
 
-ASSUMED_SIZE_PIXELS = (1024, 1024)  # pixels; what common clients scale uploads to
+ASSUMED_SIZE_PIXELS = (1024, 1024)  # what common clients scale uploads to
 
-_TILE_TOKENS = {  # by the beginning of the model's name, the longer first: base, per tile
+# by the beginning of the model's name, the longer first: (base, per tile)
+_TILE_TOKENS = {
     "gpt-4o-mini": (2833, 5667),
     "gpt-5": (70, 140),
     "o1": (75, 150),
@@ -34,23 +35,24 @@ _PATCH_FACTORS = {
 }
 _MAX_PATCHES = 1_536
 
-# through a JPEG's segments and padding; 300 kB of nothing else would take 100 ms
+# a step passes a JPEG's segment or a padding byte; 300 kB of them would take 100 ms
 _MAX_JPEG_STEPS = 1_000
-_FRAME_MARKERS = frozenset(
-    {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-)  # JPEG markers of a frame, which tells the size
+# of a JPEG frame, whose header holds the size
+_FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 
 
 def image_tokens(data: bytes, model: str = "", *, low: bool = False) -> int:
-    """Tokens of an image; `data` is its file, or empty where only its address is known. `low`: low
-    detail was asked for."""
+    """Return the tokens of an image; `data` is its file, or empty if only its address is known.
+    `low`: low detail was asked for."""
     name = model.lower().rpartition("/")[2]
     width, height = image_size(data) or ASSUMED_SIZE_PIXELS
     if "claude" in name:
         return _anthropic_tokens(width, height)
     if "gemini" in name:
         return _gemini_tokens(name, width, height, low)
-    factor = next((f for prefix, f in _PATCH_FACTORS.items() if name.startswith(prefix)), None)
+    factor = next(
+        (value for prefix, value in _PATCH_FACTORS.items() if name.startswith(prefix)), None
+    )
     if factor is not None:
         return _count_patches(width, height, factor)
     base, tile = next(price for prefix, price in _TILE_TOKENS.items() if name.startswith(prefix))
@@ -85,7 +87,7 @@ def _count_patches(width: int, height: int, factor: float) -> int:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels from the header of a PNG, JPEG, GIF or WebP file; None for
+    """Return width and height in pixels from the header of a PNG, JPEG, GIF or WebP file; None for
     anything else."""
     if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
         size = _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4)
@@ -101,18 +103,19 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """(0, 0) if no frame is found. Segments follow one another: marker, length, body."""
-    at = 2
+    """Return the size in the first frame; (0, 0) if there is none. A segment is a marker, a length
+    and a body."""
+    offset = 2
     for _ in range(_MAX_JPEG_STEPS):
-        if at + 9 > len(data) or data[at] != 0xFF:
+        if offset + 9 > len(data) or data[offset] != 0xFF:
             break
-        marker = data[at + 1]
+        marker = data[offset + 1]
         if marker == 0xFF:  # padding
-            at += 1
+            offset += 1
         elif marker in _FRAME_MARKERS:
-            return _read_big_endian(data, at + 7, 2), _read_big_endian(data, at + 5, 2)
+            return _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2)
         else:
-            at += 2 + max(2, _read_big_endian(data, at + 2, 2))
+            offset += 2 + max(2, _read_big_endian(data, offset + 2, 2))
     return 0, 0
 
 
@@ -129,9 +132,9 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _read_big_endian(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "big")
+def _read_big_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
 
 
-def _read_little_endian(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "little")
+def _read_little_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "little")

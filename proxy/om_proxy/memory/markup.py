@@ -1,5 +1,5 @@
-"""Find the markup of chat templates in a text from outside: a model takes it for a change of speaker or
-for its runtime's voice.
+"""Find the markup of chat templates in a text from outside: a model takes it for a change of
+speaker or for its runtime's voice.
 
 Two kinds. Special tokens are one token each to the model that has them, wherever they are in a
 prompt: `<|im_start|>` (ChatML, Qwen), `<|start_header_id|>` (Llama 3), `<start_of_turn>` (Gemma),

@@ -1,5 +1,5 @@
-"""Hold messages in the order of their seq with cached sums: every request asks for these, and a tail
-of thousands grows by two."""
+"""Hold messages in the order of their seq with cached sums: every request asks for the sums, and a
+tail of thousands of messages grows by two."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class MessageList(tuple["Message", ...]):
-    """A tuple like any other, equal to one that holds the same; slices of it are plain ones."""
+    """A tuple of messages, equal to any tuple of the same messages. Its slices are plain tuples."""
 
     @classmethod
     def of(cls, messages: tuple[Message, ...]) -> MessageList:
         return messages if isinstance(messages, MessageList) else cls(messages)
 
-    # filled when first asked for; functools.cached_property takes a lock each time
+    # computed on first use; functools.cached_property takes a lock each time
     _marks: tuple[Mark, ...] | None = None
     _framed_tokens: int | None = None
     _json_bytes: int | None = None
@@ -63,6 +63,7 @@ class MessageList(tuple["Message", ...]):
         return self if count == len(self) else self._first_messages(count)
 
     def messages_after(self, seq: int) -> tuple[Message, ...]:
+        """Return the messages with a higher seq."""
         return self[self.count_to(seq) :]
 
     def messages_between(self, first: int, last: int) -> tuple[Message, ...]:
@@ -70,8 +71,8 @@ class MessageList(tuple["Message", ...]):
         return self[self.count_to(first - 1) : self.count_to(last)]
 
     def framed_tokens_between(self, first: int, last: int) -> int:
-        """Tokens of the messages with `first <= seq <= last`. Sums them, or all others where those are
-        fewer."""
+        """Return the tokens of the messages with `first <= seq <= last`. Sums these messages, or
+        all others if those are fewer."""
         start, stop = self.count_to(first - 1), self.count_to(last)
         if stop - start == len(self):
             return self.framed_tokens
@@ -101,12 +102,12 @@ class MessageList(tuple["Message", ...]):
         if self._marks is not None:
             shorter._marks = self._marks[:count]
         if len(self) >= 2 * count:
-            return shorter  # less is left than is gone: the rest is summed anew
-        gone = self[count:]
+            return shorter  # fewer messages stay than go: they are summed again on first use
+        dropped = self[count:]
         if self._framed_tokens is not None:
-            shorter._framed_tokens = self._framed_tokens - _sum_framed_tokens(gone)
+            shorter._framed_tokens = self._framed_tokens - _sum_framed_tokens(dropped)
         if self._json_bytes is not None:
-            shorter._json_bytes = self._json_bytes - _sum_bytes(gone)
+            shorter._json_bytes = self._json_bytes - _sum_bytes(dropped)
         return shorter
 
 

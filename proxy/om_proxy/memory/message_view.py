@@ -1,8 +1,8 @@
 """A message as every rule reads it, whichever API it came by.
 
 `apis/<name>/` makes a view of a message's bytes when a rule asks for one; no view is stored. A rule
-reads the view and never an API's words: fingerprints, token counts, the observer's transcript, and
-the text about other threads.
+reads the view and never an API's words. The rules are fingerprints, token counts, the observer's
+transcript, and the text about other threads.
 
 A view is of one unit of the transcript: where an API puts several tool results into one message,
 each of them is a unit with a view of its own. What an API adds beside speech (ids of its items,
@@ -74,7 +74,7 @@ class Part(Protocol):
         """Its text; None for a part that is no text."""
 
     def payload(self) -> Payload | None:
-        """Its charged content; None where nothing is known of it."""
+        """Return its charged content; None if nothing is known of it."""
 
     def render(self) -> str | Attachment:
         """Return the text that a reader sees, or the description in its place."""
@@ -88,7 +88,7 @@ class MessageView(Protocol):
 
     @property
     def name(self) -> object:
-        """The speaker's, or of a tool's result the tool's."""
+        """The speaker's name; for a tool's result, the tool's."""
 
     @property
     def answers(self) -> object:
@@ -103,17 +103,17 @@ class MessageView(Protocol):
         counted; a refusal beside a list is counted, but not shown."""
 
     def parts(self) -> Sequence[str | Part]:
-        """Its content in order."""
+        """Return its content in order."""
 
     def write_parts(self, parts: Sequence[Part]) -> Iterator[str]:
         """Yield the JSON of these parts, in few pieces."""
 
     def calls(self) -> Sequence[ToolCall]:
-        """Its tool calls in order."""
+        """Return its tool calls in order."""
 
     def compared_content(self) -> tuple[str, list[object]]:
-        """Its texts for fingerprints, a line each, without outer white space; and its other parts as
-        JSON values, without nulls and cache marks."""
+        """Return its texts for fingerprints, a line each, without outer white space; and its other
+        parts as JSON values, without nulls and cache marks."""
 
     def compared_calls(self) -> list[object]:
-        """Its tool calls for fingerprints, as JSON values with parsed arguments."""
+        """Return its tool calls for fingerprints, as JSON values with parsed arguments."""

@@ -45,8 +45,8 @@ def extend_chain(chain: bytes, fp: bytes) -> bytes:
 
 
 class Key(NamedTuple):
-    """The name of a memory. The tenant comes from the credential only. Without a resource, the thread
-    is its own resource."""
+    """The name of a memory. The tenant comes from the credential only. Without a resource, the
+    thread is its own resource."""
 
     tenant: str
     resource: str
@@ -196,8 +196,8 @@ class Cell(NamedTuple):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """A recorded request. Its digest recognises a retry, its chain the next request that begins with
-    it. The field names are those of the stored JSON."""
+    """A recorded request. Its digest recognises a retry, its chain the next request that begins
+    with it. The field names are those of the stored JSON."""
 
     count: int  # messages sent after the instructions
     digest: bytes  # of their raw bytes (apis/split.py): equal bytes need no parsing
@@ -214,8 +214,8 @@ class Failures(Struct, frozen=True):
     count: int = 0  # in a row
     retry_at: float = 0.0  # unix seconds before which nothing is tried
     suspended: bool = False  # given up until `om-proxy doctor --revive` or a new success
-    # of the last failure: `observe om_model 401: check memory.api_key`; holds no text of a server or
-    # a person
+    # of the last failure: `observe om_model 401: check memory.api_key`; holds no text of a server
+    # or a person
     cause: str = ""
 
 
@@ -276,8 +276,8 @@ class SharedLogRef(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Everything that a thread's next turn needs. It is bounded: a thread of a million messages loads as
-    fast as one of a hundred."""
+    """Everything that a thread's next turn needs. It is bounded: a thread of a million messages
+    loads as fast as one of a hundred."""
 
     key: Key
     version: int = 0  # of the stored row; 0: nothing stored yet. Set by the store alone
@@ -296,7 +296,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     log: ObservationLog = EMPTY_LOG
     chunks: tuple[Observation, ...] = ()
 
-    # seq up to which messages have no known time: they came together, before the first request's turn
+    # seq up to which messages have no known time: they came together, before the first request's
+    # turn
     undated_to: int = 0
     style: Style = "unknown"
     views: tuple[View, ...] = ()  # oldest first, at most MAX_VIEWS

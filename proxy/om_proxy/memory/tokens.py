@@ -1,8 +1,8 @@
 """Count the tokens of a message's payload: what a prompt pays for it beyond its framing
 (docs/spec/behaviour.md#count).
 
-Text, names, tool calls with their arguments and results are counted as they are, with whatever
-encoder the caller brings. Attachments are estimated from what the message itself holds; nothing is
+Text, names, tool calls with their arguments and results are counted as they are, with the encoder
+that the caller passes. Attachments are estimated from what the message itself holds; nothing is
 ever downloaded:
 
 - images by size: images.py
@@ -26,7 +26,7 @@ from om_proxy.memory.message_view import FileData, ImageData, MessageView, Part,
 
 Encode = Callable[[str], int]
 
-MAX_IMAGE_HEADER_CHARS = 400_000  # of base64: an image's size is near its beginning
+MAX_IMAGE_HEADER_CHARS = 400_000  # of base64; an image's size is near its beginning
 UNSEEN_FILE_TOKENS = 1_500
 MIN_FILE_TOKENS = 500
 FILE_BYTES_PER_TOKEN = 20
@@ -39,16 +39,17 @@ UNQUOTED_PIECE_BYTES = 16_384
 _WIDE_CHARACTERS = re.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+"
 )
-# possessive: else the regex engine keeps a useless way back from each parameter, 200 bytes each
+# possessive: else the regex engine keeps a backtracking point for each parameter, 200 bytes each
 _DATA_URL = re.compile(
     r"data:(?P<mime>[\w.+/-]*+)(?:;(?!base64,)[^;,]*+)*+(?P<base64>;base64)?,", re.IGNORECASE
 )
 
 
 def count(message: MessageView, encode: Encode, model: str = "") -> int:
-    """Payload tokens of a message; its framing (`MESSAGE_FRAMING_TOKENS`) is added at use. `model`
-    chooses the rules for attachments."""
-    tokens, unknown = 0, list[Part]()
+    """Count the payload tokens of a message; its framing (`MESSAGE_FRAMING_TOKENS`) is added at
+    use. `model` chooses the rules for attachments."""
+    tokens = 0
+    unknown: list[Part] = []
     for part in message.parts():
         if isinstance(part, str):
             tokens += encode(part) if part else 0
@@ -96,7 +97,7 @@ def _sound_tokens(sound: SoundData, model: str) -> int:
 
 
 def _file_tokens(file: FileData, encode: Encode, model: str) -> int:
-    """Count an image sent as a file as an image."""
+    """Count the tokens of a file; an image sent as a file counts as an image."""
     if file.data is None:
         return UNSEEN_FILE_TOKENS
     data = _decode_data_url(file.data)
@@ -110,13 +111,13 @@ def _file_tokens(file: FileData, encode: Encode, model: str) -> int:
     return max(MIN_FILE_TOKENS, len(payload) // FILE_BYTES_PER_TOKEN)
 
 
-def _decode_data_url(url: str, most: int | None = None) -> tuple[str, bytes] | None:
-    """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. Broken
-    base64 gives no bytes."""
+def _decode_data_url(url: str, max_chars: int | None = None) -> tuple[str, bytes] | None:
+    """Return the type and the bytes of a `data:` URL, of at most `max_chars` characters; None for
+    any other address. Broken base64 gives no bytes."""
     head = _DATA_URL.match(url, 0, MAX_DATA_URL_HEAD_CHARS)
     if head is None:
         return None
-    body = url[head.end() : None if most is None else head.end() + most]
+    body = url[head.end() : None if max_chars is None else head.end() + max_chars]
     if not head["base64"]:
         return head["mime"].lower(), b"".join(map(unquote_to_bytes, _split_quoted(body.encode())))
     try:
@@ -126,12 +127,12 @@ def _decode_data_url(url: str, most: int | None = None) -> tuple[str, bytes] | N
 
 
 def _split_quoted(quoted: bytes) -> Iterator[bytes]:
-    """Split a quoted text for unquoting, which makes an object of each escape: 75 bytes for each byte of
-    the text. No piece ends inside an escape."""
+    """Split a quoted text for unquoting, which makes an object of each escape: 75 bytes for each
+    byte of the text. No piece ends inside an escape."""
     start = 0
     while start < len(quoted):
         end = start + UNQUOTED_PIECE_BYTES
-        sign = quoted.rfind(b"%", end - 2, end)  # an escape is a percent sign and two digits
-        end = sign if sign >= 0 else end
+        percent = quoted.rfind(b"%", end - 2, end)  # an escape is a percent sign and two digits
+        end = percent if percent >= 0 else end
         yield quoted[start:end]
         start = end

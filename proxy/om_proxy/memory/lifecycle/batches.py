@@ -126,9 +126,9 @@ def _idle_from(threads: Sequence[ThreadBacklog], limits: Limits) -> float | None
 def next_look_at(
     threads: Sequence[ThreadBacklog], limits: Limits, log_tokens: int, now: float
 ) -> float | None:
-    """Return the next unix seconds at which something may be due, if nothing is due now. A thread in
-    back-off may be tried again, or threads become idle enough to be observed or for their notes to
-    enter the log."""
+    """Return the next unix seconds at which something may be due, if nothing is due now. A thread
+    in back-off may be tried again, or threads become idle enough to be observed or for their notes
+    to enter the log."""
     moments = [_next_observation_at(threads, limits, log_tokens, now)]
     moments += [
         at

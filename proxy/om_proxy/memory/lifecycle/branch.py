@@ -1,5 +1,5 @@
-"""Follow the branch: when a client takes back messages that the log covers, find the state to which the
-log returns, and return to it (docs/spec/behaviour.md#branch)."""
+"""Follow the branch: when a client takes back messages that the log covers, find the state to which
+the log returns, and return to it (docs/spec/behaviour.md#branch)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from om_proxy.memory.model import (
 def take_valid_prefix(
     entries: Sequence[Observation], cut_seq: int, live_chains: Mapping[int, bytes]
 ) -> tuple[Observation, ...]:
-    """Return the first entries of a log, as far as they cover nothing after `cut_seq` and nothing of
-    another branch.
+    """Return the first entries of a log, as far as they cover nothing after `cut_seq` and nothing
+    of another branch.
 
     `live_chains`: the chain at each live message. An older generation may cover an abandoned branch
     whose seqs are below the cut: only the chain tells. Entries before a rollback note stay with the
@@ -112,8 +112,8 @@ def add_rollback_note(
     they cover some of that part (docs/spec/behaviour.md#branch).
 
     Entries about nothing but what was taken back are removed. `entries`: from
-    `find_rollback_target`; `last_mark`: the last message that stays; `when`: now, in the user's time
-    zone.
+    `find_rollback_target`; `last_mark`: the last message that stays; `when`: now, in the user's
+    time zone.
     """
     seq = last_mark.seq
     date = f"{MONTH_NAMES[when.month - 1][:3]} {when.day}, {when.year}"
@@ -175,8 +175,8 @@ def roll_back(
 
 
 def _carry_reflection(reflection: Reflection | None, log: ObservationLog) -> Reflection | None:
-    """Keep a pending reflection, unless its range reaches the fork: then its sources are no longer in
-    the log."""
+    """Keep a pending reflection, unless its range reaches the fork: then its sources are no longer
+    in the log."""
     if reflection is None:
         return None
     carried = replace(reflection, generation=log.generation)
@@ -186,8 +186,8 @@ def _carry_reflection(reflection: Reflection | None, log: ObservationLog) -> Ref
 def undo_reflection(
     memory: Memory, older_generations: Sequence[Generation], now: float
 ) -> Memory | None:
-    """Replace the newest reflection of the log by its sources. Return None if there is no reflection,
-    or its sources were not kept.
+    """Replace the newest reflection of the log by its sources. Return None if there is no
+    reflection, or its sources were not kept.
 
     It is not made again before the log has grown: the person who undid it did not want it.
     """
@@ -207,8 +207,8 @@ def undo_reflection(
 def _find_sources(
     reflection: Observation, older_generations: Sequence[Generation]
 ) -> tuple[Observation, ...]:
-    """Return a reflection's sources by id; for one made before ids were kept, the newest entries that
-    cover the same range; empty: they were not kept."""
+    """Return a reflection's sources by id; for one made before ids were kept, the newest entries
+    that cover the same range; empty: they were not kept."""
     # of entries with one id, the newest generation's
     entries_by_id = index_entries(reversed(older_generations))
     if reflection.sources:

@@ -66,8 +66,8 @@ def acceptance_limit(stretch: LogStretch) -> int:
 
 
 def frees_enough(before_tokens: int, after_tokens: int) -> bool:
-    """Return whether condensing a stretch was worth its call. Then the next reflection may follow at
-    once, else only when the log has grown."""
+    """Return whether condensing a stretch was worth its call. Then the next reflection may follow
+    at once, else only when the log has grown."""
     return after_tokens <= before_tokens * MAX_PRODUCTIVE_SHARE
 
 
@@ -86,8 +86,8 @@ def _group_neighbours(
 
 
 def _depths(entries: Sequence[Observation]) -> list[int]:
-    """Return the depth of each entry. A rollback note gets the depth of the entry before it, so that
-    it does not separate neighbours."""
+    """Return the depth of each entry. A rollback note gets the depth of the entry before it, so
+    that it does not separate neighbours."""
     depths: list[int] = []
     for entry in entries:
         depths.append(depths[-1] if entry.is_rollback_note and depths else entry.depth)

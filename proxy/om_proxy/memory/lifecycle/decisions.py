@@ -14,11 +14,11 @@ Theory of operation. The tail grows with every turn. After a reply, once an *int
 messages has gathered, the observer turns them into a chunk (`decide_after_reply` → Observe). When
 the tail reaches the threshold T, the oldest chunks become log entries and their messages leave the
 prompt (`decide_before_forwarding` → Activate). That needs no model call and breaks the provider's
-prompt cache once. If that does not suffice, a request waits for an observation (Observe with `wait`). After a
-pause that cache is cold anyway: then chunks may become active below T, once, and half an interval
-is worth a chunk. The log grows likewise: from half of R on, a reflection of a stretch of its
-entries is made in the background and swapped in at R. Later reflections are made from 0.9 R on.
-condensing.py chooses the entries and how short they become.
+prompt cache once. If that does not suffice, a request waits for an observation (Observe with
+`wait`). After a pause that cache is cold anyway: then chunks may become active below T, once, and
+half an interval is worth a chunk. The log grows likewise: from half of R on, a reflection of a
+stretch of its entries is made in the background and swapped in at R. Later reflections are made
+from 0.9 R on. condensing.py chooses the entries and how short they become.
 
     tail   0 ────────── interval ── … ── T (activate) ── block_from (wait)
     log    0 ── reflect_ahead_from (background) ── R (swap) ── reflect_block_from (wait)
@@ -52,10 +52,10 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 
-# of R: once the log holds a reflection, the next one is made from here on. An earlier one would have
-# to take older notes, because there are too few new ones.
+# of R: once the log holds a reflection, the next one is made from here on. An earlier one would
+# have to take older notes, because there are too few new ones.
 LATER_REFLECTION_SHARE = 0.9
-# read by one observation that a request waits for, if nothing else limits it: common windows hold it
+# of one observation that a request waits for, if nothing else limits it; common windows hold them
 MAX_BATCH_TOKENS = 120_000
 
 
@@ -176,7 +176,8 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
 
 
 def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits) -> int:
-    """Return the number of chunks that leave the tail, oldest first (docs/spec/behaviour.md#activate).
+    """Return the number of chunks that leave the tail, oldest first
+    (docs/spec/behaviour.md#activate).
 
     `sizes`: the chunks' source tokens, not empty. The smallest prefix that reaches the target is
     taken, unless it overshoots by too much or leaves too few tokens raw; else the largest prefix

@@ -1,5 +1,5 @@
-"""Find the hints of a log: the current task and the suggested response that the actor reads beside the
-entries (docs/spec/behaviour.md#hints)."""
+"""Find the hints of a log: the current task and the suggested response that the actor reads beside
+the entries (docs/spec/behaviour.md#hints)."""
 
 from __future__ import annotations
 

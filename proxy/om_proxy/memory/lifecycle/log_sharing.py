@@ -166,8 +166,8 @@ def _make_own_entry(entry: Observation, part: Part, id_: int) -> Observation:
 
 
 def finish_leaving(thread: Memory, own_entries: Sequence[Observation]) -> Memory:
-    """Give a thread that leaves the shared log the entries from `leave_shared_log`. The caller rolls
-    back what these entries leave uncovered (`branch.roll_back`)."""
+    """Give a thread that leaves the shared log the entries from `leave_shared_log`. The caller
+    rolls back what these entries leave uncovered (`branch.roll_back`)."""
     return replace(
         thread,
         scope="thread",
@@ -247,8 +247,8 @@ def list_own_parts(memory: Memory) -> list[Part]:
 
 
 def merge_parts(sources: Sequence[Observation]) -> tuple[Part, ...]:
-    """Return the parts of a reflection of these entries, one for each thread. If the last entry of a
-    thread is a rollback note, the merged part ends at the note."""
+    """Return the parts of a reflection of these entries, one for each thread. If the last entry of
+    a thread is a rollback note, the merged part ends at the note."""
     parts: dict[str, Part] = {}
     for part in chain.from_iterable(entry.parts for entry in sources):
         merged = parts.get(part.label, part)
@@ -283,8 +283,8 @@ def limit_log_to_shown(memory: Memory) -> Memory:
 
 
 def find_thread_coverage(entries: Sequence[Observation], label: str) -> int:
-    """Return the seq up to which a shared log covers a thread: the end of the newest entry about it.
-    A rollback note moves it back."""
+    """Return the seq up to which a shared log covers a thread: the end of the newest entry about
+    it. A rollback note moves it back."""
     return next(
         (part.last for entry in reversed(entries) for part in entry.parts if part.label == label),
         0,
@@ -303,9 +303,9 @@ def remove_taken_back(
     """Remove from the shared log what this thread took back after `cut_seq`.
 
     `older_generations`: of the shared log; `live_chains`: the chain at each live message of the
-    thread. A reflection that covers what was taken back is replaced by its sources. If they were not
-    kept, the reflection stays, unless everything it covers was taken back. Entries before a rollback
-    note of the same thread stay.
+    thread. A reflection that covers what was taken back is replaced by its sources. If they were
+    not kept, the reflection stays, unless everything it covers was taken back. Entries before a
+    rollback note of the same thread stay.
     """
     label = memory.thread_label
     entries_by_id = index_entries(older_generations)

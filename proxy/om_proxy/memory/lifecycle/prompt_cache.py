@@ -1,9 +1,9 @@
-"""Know providers' prompt caches: how long they keep a prompt's beginning, and which model can read it.
+"""Know providers' prompt caches: how long they keep a prompt's beginning, and which model reads it.
 
 A cached prefix is the state that one model computed from it, so only that model can use it. No
 provider serves it to another model, not even to a smaller sibling or a dated snapshot. The model's
-name decides the upstream (`upstream.match`). So while the configuration stays the same, only another name
-moves a conversation to another cache.
+name decides the upstream (`upstream.match`). So while the configuration stays the same, only
+another name moves a conversation to another cache.
 """
 
 from __future__ import annotations

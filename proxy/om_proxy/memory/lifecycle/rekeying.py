@@ -67,8 +67,9 @@ def chains_by_value(rows: Sequence[Row], by_seq: Mapping[int, bytes]) -> dict[by
 
 
 def rekey_view(view: View, rows: Sequence[Row], chains: Chains) -> View:
-    """Rekey a recorded attempt. The fingerprint of a message that a client showed differently from the
-    stored one cannot be computed any more: only the digest of its bytes recognises such a view."""
+    """Rekey a recorded attempt. The fingerprint of a message that a client showed differently from
+    the stored one cannot be computed any more: only the digest of its bytes recognises such a
+    view."""
     chain = chains.get(view.chain) if view.count else None
     return replace(view, chain=chain or _rekey_shown_chain(view, rows) or view.chain)
 
@@ -93,8 +94,8 @@ def _rekey_shown_chain(view: View, rows: Sequence[Row]) -> bytes | None:
 def rekey_entry(
     entry: Observation, chains: Chains, labels: Mapping[str, str], shared: Mapping[str, Chains]
 ) -> Observation:
-    """Rekey the notes of a thread, or an entry of a shared log. `shared`: the chains of each thread of
-    the resource, by its old label."""
+    """Rekey the notes of a thread, or an entry of a shared log. `shared`: the chains of each thread
+    of the resource, by its old label."""
     known = [shared.get(part.label, {}) for part in entry.parts] or [chains]
     return replace(
         entry,

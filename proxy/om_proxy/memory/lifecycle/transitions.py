@@ -144,8 +144,8 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
 
 
 def mark_unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
-    """Store that reflecting a log of `size` tokens achieved nothing: it is not tried again until the
-    log has grown."""
+    """Store that reflecting a log of `size` tokens achieved nothing: it is not tried again until
+    the log has grown."""
     if memory.log.tokens != size:
         return memory
     log = replace(memory.log, unproductive_tokens=size)

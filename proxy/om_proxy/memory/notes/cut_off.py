@@ -19,7 +19,7 @@ from om_proxy.memory.notes.tags import Tag, read_tags
 
 Finish = Literal["stop", "cut", "unknown"]
 
-# in lower case: `stop` is OpenAI's word; the others are Anthropic's, Cohere's, TGI's and Replicate's
+# in lower case: `stop` is OpenAI's; the others are Anthropic's, Cohere's, TGI's and Replicate's
 STOP_REASONS = frozenset(
     {
         "stop",

@@ -2,8 +2,8 @@
 of the older part.
 
 A line's worth is its mark: 🔴 and ✅ lines of the older part are kept, newest first, each with its
-`Date:` heading. Half of the budget is kept for the newest part, which also takes what the older part
-leaves over.
+`Date:` heading. Half of the budget is kept for the newest part, which also takes what the older
+part leaves over.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _find_headings(lines: Sequence[str]) -> list[int | None]:
 def _fit_to_budget(
     lines: Sequence[str], order: list[int], budget: int, tokens: Callable[[str], int]
 ) -> str:
-    """Return the kept lines in their order with gaps marked. The sum of costs was an estimate, so the
-    least wanted lines may still be dropped."""
+    """Return the kept lines in their order with gaps marked. The sum of costs was an estimate, so
+    the least wanted lines may still be dropped."""
     while order:
         text = "\n".join(_mark_gaps(lines, sorted(order)))
         if tokens(text) <= budget:

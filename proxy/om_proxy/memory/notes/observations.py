@@ -32,8 +32,8 @@ MAX_HINT_CHARS = 2_000  # of a current task or suggested response; they are in e
 MAX_TITLE_CHARS = 100
 REFUSAL_SEARCH_CHARS = 2_000  # of an answer or a bullet: a refusal begins within them
 
-# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a long
-# answer, and matching must stay linear.
+# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a
+# long answer, and matching must stay linear.
 _REASONING_BLOCK = re.compile(
     r"\A\s*+<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)|\A.*?^[ \t]*+</think(?:ing)?>",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
@@ -151,8 +151,8 @@ def _extract_observations(text: str) -> tuple[str, str]:
 
 
 def _find_blocks(text: str) -> Iterator[Span]:
-    """Find the blocks, each from an opening tag to the last closing tag before the next opening tag:
-    a block may quote the tag that ends it."""
+    """Find the blocks, each from an opening tag to the last closing tag before the next opening
+    tag: a block may quote the tag that ends it."""
     tags = [tag for tag in read_tags(text) if tag.name == "observations"]
     has_placed = any(tag.placed and not tag.closes for tag in tags)
     opened: Tag | None = None
@@ -225,8 +225,8 @@ def _remove_spans(text: str, spans: list[Span]) -> str:
 
 
 def _tidy_bullets(body: str) -> str:
-    """Remove fences around the body, lone tags, trailing blanks and repeated empty lines. Indentation
-    stays."""
+    """Remove fences around the body, lone tags, trailing blanks and repeated empty lines.
+    Indentation stays."""
     body = _drop_closing_tags(body)
     if "\n" not in body.strip():
         body = _NEXT_BULLET.sub("\n", body.strip())
@@ -258,7 +258,7 @@ def _find_fault(text: str, answer: str) -> str | None:
     if all(map(_NOTHING_TEXT.fullmatch, bullets)):
         return "empty"
     is_untagged = not TAG_PATTERN.search(answer)
-    # a polite opening before a tagged block is no refusal; a list of alternatives after a refusal is
+    # a polite opening before a tagged block is no refusal; alternatives after a refusal are one
     if all(map(_refuses, bullets)) or (is_untagged and _refuses(answer)):
         return "refusal"
     if is_untagged and _is_addressed(answer):

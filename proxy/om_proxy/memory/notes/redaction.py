@@ -33,7 +33,7 @@ _SPACE = r"(?:\s|\\[nrt]|%20)"
 _QUOTES = r"(?:\\{0,3}[\"'`*]|\\u002[27]|%2[27]){0,3}"
 _EQUALS = r"(?:=>|:=|={1,2}|:|→|->|%3[AaDd]|\\u003[ad])"
 
-# kind, and the full pattern of what its issuers make; the longer of two equal beginnings comes first
+# kind, and the full pattern of what its issuers make; of equal beginnings the longer comes first
 ISSUED_SECRETS = (
     ("Anthropic key", rf"sk-ant-{_W}{{20,}}"),
     ("OpenRouter key", rf"sk-or-v1-{_HEX}{{32,}}"),
@@ -131,8 +131,8 @@ _SIGNATURE_NAMES = (
 def _match_after_name(
     names: str, characters: str, least: int, link: str = _NAME_VALUE_LINK
 ) -> re.Pattern[str]:
-    """Return the pattern of a value after a name. The value has letters and digits, because it is no
-    word and no number. Its last character is no full stop."""
+    """Return the pattern of a value after a name. The value has letters and digits, because it is
+    no word and no number. Its last character is no full stop."""
     both = rf"(?={characters}{{0,200}}\d)(?={characters}{{0,200}}[A-Za-z])"
     return re.compile(
         rf"((?i:{names}){link})(?i:{_NOT_A_VALUE}){both}{characters}{{{least - 1},300}}(?![.~?,-]){characters}"
@@ -210,8 +210,8 @@ _CURL_USER = re.compile(
     rf"(?!{_PLACEHOLDERS}(?:[\s\"'`\\,.]|\Z)|//|[$<{{\[])[^\s\"'`\\<>]{{2,199}}[^\s\"'`\\<>,.]"
 )
 
-# A match begins only where a word begins, and looks ahead no farther than a secret is long: that keeps
-# the search linear.
+# A match begins only where a word begins, and looks ahead no farther than a secret is long: that
+# keeps the search linear.
 _ISSUED_SECRET = re.compile(
     rf"(?=[A-Za-z0-9_~.])(?:(?<!{_W})|{_ESCAPED})(?:"
     + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED_SECRETS))

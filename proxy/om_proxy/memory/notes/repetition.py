@@ -27,7 +27,7 @@ MIN_CERTAIN_LOOP_CHARS = 3_000  # a stretch this long is a loop, whatever its sh
 MIN_LOOP_SHARE = 0.25  # of the text; below it, a shorter loop leaves enough good text
 MIN_LONG_LINE_CHARS = 24  # shorter lines may repeat as they like
 MIN_LONG_LINES = 30
-# of the long lines: this share occurred before, among all lines and from the first half to the second
+# of the long lines: occurred before, among all lines and from the first half to the second
 MIN_SAME_LINE_SHARE = 0.8
 
 _DATE_LINE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)

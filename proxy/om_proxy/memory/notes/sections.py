@@ -1,5 +1,5 @@
-"""Read and write the text of a shared log in sections: the notes of one thread are between tags that
-name it (docs/spec/behaviour.md#scopes).
+"""Read and write the text of a shared log in sections: the notes of one thread are between tags
+that name it (docs/spec/behaviour.md#scopes).
 
 A thread is named by its *label*, a keyed hash of its name: 16 hexadecimal digits. An observation is
 one section. A reflection may hold several sections, and text that belongs to no single thread. It
@@ -23,8 +23,8 @@ _STORED_SECTION = re.compile(
     r'^<thread id="(?P<label>[0-9a-f]{16})">\n(?P<text>.*?)\n</thread>$', re.MULTILINE | re.DOTALL
 )
 _QUOTE = "[\"'`“”„‘’«»]"
-# The tag as models write it: any case, any quotes, anything else in it. The blanks are possessive, and
-# a match starts only at the first of a run of blanks: a long answer must stay linear to read.
+# The tag as models write it: any case, any quotes, anything else in it. The blanks are possessive,
+# and a match starts only at the first of a run of blanks: a long answer must stay linear to read.
 _WRITTEN_TAG = re.compile(
     r"(?<![ \t])[ \t]*+<\s*+"
     rf"(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}})(?!\w){_QUOTE}?[^<>\n]*+>)",
@@ -95,8 +95,8 @@ def wrap_in_tag(label: str | None, text: str) -> str:
 
 
 def render_plain(sections: Iterable[Section]) -> list[str]:
-    """Write sections for the observer's excerpt. Each names its thread in words, because single lines
-    may be left out."""
+    """Write sections for the observer's excerpt. Each names its thread in words, because single
+    lines may be left out."""
     return [
         f"In conversation {label}:\n{text}" if label is not None else text
         for label, text in sections

@@ -1,12 +1,13 @@
-"""Read the proxy's tags in a memory model's answer, and tell which of them are meant, not quoted."""
+"""Read the proxy's tags in a memory model's answer, and tell which of them are meant, not
+quoted."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a long
-# answer, and matching must stay linear.
+# Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a
+# long answer, and matching must stay linear.
 TAG_PATTERN = re.compile(
     r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
     r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",

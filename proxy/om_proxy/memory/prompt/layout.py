@@ -1,5 +1,6 @@
-"""Choose where memory's texts go in a prompt: `blocks`, as messages of their own, or `merged`, inside
-the client's instructions. Each API writes both in its own form, as apis/chat/layout.py does."""
+"""Choose where memory's texts go in a prompt: `blocks`, as messages of their own, or `merged`,
+inside the client's instructions. Each API writes both in its own form, as apis/chat/layout.py
+does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Build the tail for the actor: the messages that the client sent, and stored ones for those that it
-did not send."""
+"""Build the tail for the actor: the messages that the client sent, and stored ones for those that
+it did not send."""
 
 from __future__ import annotations
 

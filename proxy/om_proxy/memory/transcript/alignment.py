@@ -1,4 +1,5 @@
-"""Align what a client sent with what is stored: find the best pairs by a weighted monotone alignment.
+"""Align what a client sent with what is stored: find the best pairs by a weighted monotone
+alignment.
 
 A *run* is a stretch of pairs without a gap on either side. An *anchor* is a pair by fingerprint or
 tool id. Beside weights there are rules of proof
@@ -78,13 +79,10 @@ def align(
 # step was …
 #
 # HEAD       nothing matched yet: stored messages are left out for free, sent ones at their price
-# PROVEN     a pair, in a run that holds an anchor
-# LEANING    a pair, in a run that held an anchor before a text that changed: it may end where the
-#            transcript ends, and nowhere else
-# OPEN       a pair, in a run that still needs an anchor
-# FOLD       after PROVEN, stored messages left out that are no user's: the same turn, so no new proof
-#            is needed
-# OPEN_FOLD  the same after OPEN
+# PROVEN     a pair, in a run that holds an anchor LEANING    a pair, in a run that held an anchor
+# before a text that changed: it may end where the            transcript ends, and nowhere else OPEN
+# a pair, in a run that still needs an anchor FOLD       after PROVEN, stored messages left out that
+# are no user's: the same turn, so no new proof            is needed OPEN_FOLD  the same after OPEN
 # GAP        after PROVEN, anything left out
 HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = STATES = range(7)
 
@@ -128,8 +126,8 @@ def ways_into_pair(fit: MatchScore, begins: bool, opens: bool) -> Ways:
 
 
 class AlignmentTable:
-    """The scores of all alignments, filled row by row, each state's line at once. That takes a step in
-    Python per row and state, not per cell: 400 sent messages that fit 400 stored ones would
+    """The scores of all alignments, filled row by row, each state's line at once. That takes a step
+    in Python per row and state, not per cell: 400 sent messages that fit 400 stored ones would
     otherwise block the event loop.
 
     A line holds scores less what it costs to skip the first i sent and the first j stored messages.
@@ -305,8 +303,8 @@ class AlignmentTable:
         )
 
     def _candidate_ends(self, ends: Line) -> Iterator[tuple[int, int, int, int]]:
-        """Score and place of each row's best pair that may be the last one, then of pairs that may end
-        only where the transcript does."""
+        """Score and place of each row's best pair that may be the last one, then of pairs that may
+        end only where the transcript does."""
         for i in range(1, len(self.rows)):
             row, skipped = self.rows[i], self.skip_sent_sums[i]
             if proven := row[PROVEN]:

@@ -1,5 +1,5 @@
-"""Identify a list of messages by digests: of the whole list, and of its beginnings that are recorded
-as views.
+"""Identify a list of messages by digests: of the whole list, and of its beginnings that are
+recorded as views.
 
 A client sends its conversation again and again, and it only grows. So digests continue where the
 last request's ended: hashing costs what is new.

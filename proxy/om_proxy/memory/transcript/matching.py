@@ -195,8 +195,8 @@ def _is_confirmed_by_next(
 
 
 def find_run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
-    """Find the longest equal run that ends exactly where the transcript ends: `(sent index, length)`,
-    the latest of equals; length 0: none."""
+    """Find the longest equal run that ends exactly where the transcript ends: `(sent index,
+    length)`, the latest of equals; length 0: none."""
     best = (0, 0)
     for end, length in enumerate(
         _run_lengths([item.fp for item in sent], [mark.fp for mark in stored])

@@ -52,7 +52,8 @@ def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
 
 
 class SentHistory(Struct, frozen=True):
-    """A request's messages after the instructions. `item(i)` parses one; `raws[i]` are its bytes."""
+    """A request's messages after the instructions. `item(i)` parses one; `raws[i]` are its
+    bytes."""
 
     raws: Sequence[bytes]
     item: Callable[[int], Item]

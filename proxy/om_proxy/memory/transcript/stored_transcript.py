@@ -35,9 +35,9 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         live: tuple[Mark, ...] | None = None,
         superseded: tuple[tuple[Mark, int], ...] = (),
     ) -> StoredTranscript:
-        """Take the marks of the bounded memory, or all marks of the thread (`live`, `superseded`: the
-        store's outline). `fixed`: the end of the range that an observer reads just now; chunks are
-        counted here."""
+        """Take the marks of the bounded memory, or all marks of the thread (`live`, `superseded`:
+        the store's outline). `fixed`: the end of the range that an observer reads just now; chunks
+        are counted here."""
         return cls(
             live=memory.marks if live is None else live,
             missing=memory.covered_count - len(memory.recent) if live is None else 0,

@@ -1,5 +1,5 @@
-"""Append messages whose turn could not be stored to a transcript that another process has changed in
-the meantime (docs/spec/behaviour.md#concurrency).
+"""Append messages whose turn could not be stored to a transcript that another process has changed
+in the meantime (docs/spec/behaviour.md#concurrency).
 
 The turn's superseded messages and its coverage may be wrong by now. Its messages are not. So only
 the messages are appended, in order, after the stored ones.

@@ -24,8 +24,8 @@ from om_proxy.memory.transcript.matching import REMINDER_ROLES, Pair
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 
-# Two more kinds are only in this file. `soft`: altered, matched only by its position. `swapped`: the
-# same, and the client's version replaces the stored one.
+# Two more kinds are only in this file. `soft`: altered, matched only by its position. `swapped`:
+# the same, and the client's version replaces the stored one.
 ONE_TO_ONE_KINDS = ("same", "altered", "soft", "swapped")
 STORED_KINDS = {"soft": "altered", "swapped": "same"}
 

@@ -23,7 +23,8 @@ def record_view(
     if not sent_count:
         return memory.views
     newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
-    # without new messages: other clients may have spoken between what was stored ahead and its reply
+    # without new messages: other clients may have spoken between what was stored ahead and its
+    # reply
     position = newest if verdict.new else verdict.after_seq
     view = View(
         count=sent_count,
