@@ -4,12 +4,12 @@ Annotations are added when the log is rendered and never stored. Three places ge
 
 - a `Date:` heading, at its end: `Date: May 15, 2023 (2 weeks ago)`
 - the way from one heading to the next, when it is longer than a day: a line `[3 days later]`
-- an estimate in the text, behind the first date in its brackets: `(meaning May 22, 2023 - 1 week
-  ago, likely already happened)`; the last words only where the line speaks of an intention and the
+- an estimate in the text, after the first date in its brackets: `(meaning May 22, 2023 - 1 week
+  ago, likely already happened)`; the last words only if the line speaks of an intention and the
   whole span is past.
 
 A heading may also be a bound, for messages that came together without times: `Date: on or before
-May 15, 2023, times not known` becomes `… (2 weeks ago or earlier)`, without a gap before or behind
+May 15, 2023, times not known` becomes `… (2 weeks ago or earlier)`, without a gap before or after
 it.
 
 Text that cannot be read as a date stays as it is. Everything counts in calendar days.
@@ -38,40 +38,62 @@ MONTH_NAMES = [
 ]
 WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
-_NAMES = "|".join(
+_MONTH_NAME = "|".join(
     f"{name[:3]}(?:{name[3:]})?" if name[3:] else name for name in [*MONTH_NAMES, "Sept"]
 )
-_MONTH = rf"(?P<month>{_NAMES})\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r",?\s+(?P<year>\d{4})\b"
-_ISO = re.compile(r"(?<!\d)(?P<year>\d{4})-(?P<number>\d{1,2})-(?P<day>\d{1,2})(?!\d)")
-_MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}{_YEAR}", re.IGNORECASE)
-_TO = r"\s*(?:[-–—]|\b(?:to|through|until)\b)\s*"
-_LAST = r"(?P<last>\d{1,2})(?:st|nd|rd|th)?"
-_DAYS = re.compile(rf"\b{_MONTH}\s+{_DAY}{_TO}{_LAST}{_YEAR}", re.IGNORECASE)
-_ACROSS = re.compile(  # two months
-    rf"\b{_MONTH}\s+{_DAY}{_TO}(?P<last_month>{_NAMES})\.?\s+{_LAST}{_YEAR}", re.IGNORECASE
+_MONTH_GROUP = rf"(?P<month>{_MONTH_NAME})\.?"
+_DAY_GROUP = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR_GROUP = r",?\s+(?P<year>\d{4})\b"
+_ISO_DATE = re.compile(r"(?<!\d)(?P<year>\d{4})-(?P<number>\d{1,2})-(?P<day>\d{1,2})(?!\d)")
+_MONTH_DAY = re.compile(rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
+_RANGE_SEPARATOR = r"\s*(?:[-–—]|\b(?:to|through|until)\b)\s*"
+_LAST_DAY_GROUP = r"(?P<last>\d{1,2})(?:st|nd|rd|th)?"
+_MONTH_DAY_RANGE = re.compile(
+    rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_RANGE_SEPARATOR}{_LAST_DAY_GROUP}{_YEAR_GROUP}",
+    re.IGNORECASE,
 )
-_DAYS_MONTH = re.compile(rf"\b{_DAY}{_TO}{_LAST}\s+{_MONTH}{_YEAR}", re.IGNORECASE)
-_DAY_MONTH = re.compile(rf"\b{_DAY}\s+{_MONTH}{_YEAR}", re.IGNORECASE)
-_PART = re.compile(rf"\b(?P<part>early|mid|late)[\s-]+{_MONTH}{_YEAR}", re.IGNORECASE)
-_SPAN = re.compile(
-    rf"\b(?:{_NAMES})\.?\s+to\s+(?:(?P<part>early)\s+)?{_MONTH}{_YEAR}", re.IGNORECASE
+_TWO_MONTH_RANGE = re.compile(
+    rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_RANGE_SEPARATOR}(?P<last_month>{_MONTH_NAME})\.?\s+{_LAST_DAY_GROUP}{_YEAR_GROUP}",
+    re.IGNORECASE,
 )
-_IN_TEXT = (_MONTH_DAY, _DAYS, _ACROSS, _DAYS_MONTH, _DAY_MONTH, _PART, _SPAN, _ISO)
-_IN_HEADING = (_MONTH_DAY, _DAY_MONTH, _ISO)
+_DAY_RANGE_MONTH = re.compile(
+    rf"\b{_DAY_GROUP}{_RANGE_SEPARATOR}{_LAST_DAY_GROUP}\s+{_MONTH_GROUP}{_YEAR_GROUP}",
+    re.IGNORECASE,
+)
+_DAY_MONTH = re.compile(rf"\b{_DAY_GROUP}\s+{_MONTH_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
+_PART_OF_MONTH = re.compile(
+    rf"\b(?P<part>early|mid|late)[\s-]+{_MONTH_GROUP}{_YEAR_GROUP}", re.IGNORECASE
+)
+_MONTH_RANGE = re.compile(
+    rf"\b(?:{_MONTH_NAME})\.?\s+to\s+(?:(?P<part>early)\s+)?{_MONTH_GROUP}{_YEAR_GROUP}",
+    re.IGNORECASE,
+)
+_TEXT_DATE_FORMS = (
+    _MONTH_DAY,
+    _MONTH_DAY_RANGE,
+    _TWO_MONTH_RANGE,
+    _DAY_RANGE_MONTH,
+    _DAY_MONTH,
+    _PART_OF_MONTH,
+    _MONTH_RANGE,
+    _ISO_DATE,
+)
+_HEADING_DATE_FORMS = (_MONTH_DAY, _DAY_MONTH, _ISO_DATE)
 _DAY_OF_PART = {"early": 7, "mid": 15, "late": 23}
 
-_HEADING = re.compile(
+_DATE_HEADING = re.compile(
     r"\s*+(?:#+\s*+)?(?:\*\*)?date:(?:\*\*)?(?P<date>.{4,60}?)(?:\*\*)?\s*", re.IGNORECASE
 )
-_WEEKDAY = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?"
-_BESIDE_DATE = re.compile(rf"[\s,()]*+(?:{_WEEKDAY})?[\s,()]*+", re.IGNORECASE)
-_BOUND = re.compile(
+_WEEKDAY_NAME = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?"
+_TEXT_BESIDE_DATE = re.compile(rf"[\s,()]*+(?:{_WEEKDAY_NAME})?[\s,()]*+", re.IGNORECASE)
+_BOUND_DATE = re.compile(
     r"\s*+on or before\s+(?P<date>.{4,40}?)(?:,?\s+times not known)?\s*+", re.IGNORECASE
 )
-_ESTIMATE = re.compile(r"\((?P<kind>estimated|meaning)\s++(?P<date>[^()\n]++)\)", re.IGNORECASE)
-_INTENDED = re.compile(  # `will` in small letters only: Will is a name
+_ESTIMATED_DATE = re.compile(
+    r"\((?P<kind>estimated|meaning)\s++(?P<date>[^()\n]++)\)", re.IGNORECASE
+)
+# `will` in small letters only: Will is a name
+_INTENTION_WORDS = re.compile(
     r"\bwill\b|[’']ll\b|\b(?i:plans?\s+to|planning\s+to|looking\s+forward\s+to|going\s+to|intends?\s+to|wants?\s+to"
     r"|needs?\s+to|about\s+to)\b"
 )
@@ -97,9 +119,8 @@ def annotate_entries(entries: Sequence[str], today: date) -> Iterator[str]:
 
     An entry's text depends on it and the entries before it, so a growing log keeps its beginning.
     """
-    today = date(
-        today.year, today.month, today.day
-    )  # a datetime is a date, too, but cannot be compared with one
+    # a datetime is a date, too, but cannot be compared with one
+    today = date(today.year, today.month, today.day)
     last: date | None = None
     for entry in entries:
         lines: list[str] = []
@@ -118,16 +139,17 @@ def annotate_entries(entries: Sequence[str], today: date) -> Iterator[str]:
 
 def drop_repeated_headings(entries: Sequence[str], labels: Sequence[str | None]) -> Iterator[str]:
     """Drop each heading that equals the heading before it, also across entries: every chunk of a
-    day begins with that day's. `labels`: the thread of each entry; a new thread starts without a
-    heading.
+    day begins with that day's heading. `labels`: the thread of each entry; a new thread starts
+    without a heading.
 
     An entry's text depends on it and the entries before it, so a growing log keeps its beginning.
     """
     last: tuple[date | None, date | None] = (None, None)
-    about: str | None = None
+    last_label: str | None = None
     for entry, label in zip(entries, labels, strict=True):
-        if label != about:
-            last, about = (None, None), label
+        if label != last_label:
+            last = (None, None)
+            last_label = label
         lines: list[str] = []
         for line in entry.split("\n"):
             days = read_heading(line), read_bound(line)
@@ -141,29 +163,29 @@ def drop_repeated_headings(entries: Sequence[str], labels: Sequence[str | None])
 def read_heading(line: str) -> date | None:
     """Return the day of a `Date:` heading: the line holds the date, a weekday perhaps, and nothing
     else."""
-    found = _HEADING.fullmatch(line)
-    return _read_lone_date(found["date"]) if found else None
+    match = _DATE_HEADING.fullmatch(line)
+    return _read_lone_date(match["date"]) if match else None
 
 
 def read_bound(line: str) -> date | None:
     """Return the day of a heading that is only a bound: the notes below it are from that day or
     earlier."""
-    found = _HEADING.fullmatch(line)
-    bounded = _BOUND.fullmatch(found["date"]) if found else None
-    return _read_lone_date(bounded["date"]) if bounded else None
+    match = _DATE_HEADING.fullmatch(line)
+    bound = _BOUND_DATE.fullmatch(match["date"]) if match else None
+    return _read_lone_date(bound["date"]) if bound else None
 
 
 def _read_lone_date(text: str) -> date | None:
-    """Return the date a text holds, if beside it there is at most a weekday."""
-    for form in _IN_HEADING:
-        if found := form.search(text):
-            around = f"{text[: found.start()]} {text[found.end() :]}"
-            return _first_day(found) if _BESIDE_DATE.fullmatch(around) else None
+    """Return the date in a text that holds at most a weekday beside it."""
+    for form in _HEADING_DATE_FORMS:
+        if match := form.search(text):
+            around = f"{text[: match.start()]} {text[match.end() :]}"
+            return _first_day(match) if _TEXT_BESIDE_DATE.fullmatch(around) else None
     return None
 
 
 def format_distance(day: date, today: date) -> str:
-    """`2 weeks ago`, `yesterday`, `today`, `tomorrow`, `in 3 months`."""
+    """Return the distance in words: `2 weeks ago`, `yesterday`, `today`, `in 3 months`."""
     days = (today - day).days
     if days in (-1, 0, 1):
         return ("today", "yesterday", "tomorrow")[days]
@@ -171,14 +193,14 @@ def format_distance(day: date, today: date) -> str:
 
 
 def format_gap(days: int) -> str | None:
-    """Return the line for a gap of this many days between two headings; None up to one day. It
-    never counts in years: only that time passed matters."""
+    """Return the line for a gap of this many days between two headings; None up to one day. The
+    line never counts in years: it only tells that time passed."""
     return f"[{_format_length(days, years=False)} later]" if days > 1 else None
 
 
 def _format_length(days: int, years: bool = True) -> str:
-    """Two days or more, in the largest unit that fits: weeks from 7, months of 30 days from 30,
-    years of 365."""
+    """Return two days or more in the largest unit that fits: weeks from 7 days, months of 30 days
+    from 30, years from 365."""
     if days < 7:
         count, unit = days, "day"
     elif days < 30:
@@ -191,8 +213,8 @@ def _format_length(days: int, years: bool = True) -> str:
 
 
 def _gap_lines(last: date | None, day: date, before: Sequence[str]) -> list[str]:
-    """Return the gap's line with an empty line on each side, unless one is there or the entry
-    begins here."""
+    """Return the gap's line with an empty line on each side. The first is left out after an empty
+    line and at the beginning of the entry."""
     line = format_gap((day - last).days) if last else None
     if line is None:
         return []
@@ -200,55 +222,56 @@ def _gap_lines(last: date | None, day: date, before: Sequence[str]) -> list[str]
 
 
 def _annotate_estimates(line: str, today: date) -> str:
-    intention = _INTENDED.search(line)
+    """Return the line with the distance of each estimated date."""
+    intention = _INTENTION_WORDS.search(line)
     intended_from = intention.end() if intention else len(line)
 
-    def annotate_estimate(found: re.Match[str]) -> str:
-        named = _first_date(found["date"])
+    def annotate_estimate(match: re.Match[str]) -> str:
+        named = _first_date(match["date"])
         day = _first_day(named) if named else None
         if named is None or day is None:
-            return found[0]
-        is_past = _last_day(named, day) < today and intended_from <= found.start()
+            return match[0]
+        is_past = _last_day(named, day) < today and intended_from <= match.start()
         passed = ", likely already happened" if is_past else ""
-        end = found.start("date") + named.end() - found.start()
-        return f"{found[0][:end]} - {format_distance(day, today)}{passed}{found[0][end:]}"
+        end = match.start("date") + named.end() - match.start()
+        return f"{match[0][:end]} - {format_distance(day, today)}{passed}{match[0][end:]}"
 
-    return _ESTIMATE.sub(annotate_estimate, line)
+    return _ESTIMATED_DATE.sub(annotate_estimate, line)
 
 
 def read_date(text: str) -> date | None:
-    """Return the first day of what a text calls a date: `May 22, 2023`, `May 27-28, 2023`, `late
+    """Return the first day of the date or span in a text: `May 22, 2023`, `May 27-28, 2023`, `late
     April 2023`, `April to May 2023`."""
-    found = _first_date(text)
-    return _first_day(found) if found else None
+    match = _first_date(text)
+    return _first_day(match) if match else None
 
 
 def _first_date(text: str) -> re.Match[str] | None:
-    """Return the date that begins first; of those that begin together, the form that stands
-    first."""
+    """Return the date that begins first; if several begin there, the first of
+    `_TEXT_DATE_FORMS`."""
     return min(
-        (match for form in _IN_TEXT if (match := form.search(text))),
+        (match for form in _TEXT_DATE_FORMS if (match := form.search(text))),
         key=lambda m: m.start(),
         default=None,
     )
 
 
-def _first_day(found: re.Match[str]) -> date | None:
-    """Return the first day of a date or span. None where the numbers are no day of the calendar:
+def _first_day(match: re.Match[str]) -> date | None:
+    """Return the first day of a date or span. None if the numbers are no day of the calendar:
     models write such dates too."""
-    groups = found.groupdict()
+    groups = match.groupdict()
     part = groups.get("part")
     day = _DAY_OF_PART[part.lower()] if part else int(groups.get("day") or 1)
     month = int(groups["number"]) if "number" in groups else _month_number(groups["month"])
     last_month = _month_number(groups["last_month"]) if groups.get("last_month") else month
-    return _make_date(
-        int(groups["year"]) - (last_month < month), month, day
-    )  # Dec 28 to Jan 3, 2023
+    # Dec 28 to Jan 3, 2023 begins in the year before
+    first_year = int(groups["year"]) - (last_month < month)
+    return _make_date(first_year, month, day)
 
 
-def _last_day(found: re.Match[str], first: date) -> date:
+def _last_day(match: re.Match[str], first: date) -> date:
     """Return the last day of a span; of anything else its first."""
-    groups = found.groupdict()
+    groups = match.groupdict()
     if not groups.get("last"):
         return first
     month = _month_number(groups["last_month"]) if groups.get("last_month") else first.month
@@ -256,6 +279,7 @@ def _last_day(found: re.Match[str], first: date) -> date:
 
 
 def _make_date(year: int, month: int, day: int) -> date | None:
+    """Return the date; None if the calendar has no such day."""
     try:
         return date(year, month, day)
     except ValueError:

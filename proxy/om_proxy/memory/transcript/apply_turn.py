@@ -27,10 +27,10 @@ def apply_turn(
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
 ) -> Memory:
-    """Return the memory after this turn: superseded messages gone, the new ones and the reply in
-    their place, the view remembered.
+    """Return the memory after this turn: without the superseded messages, with the new ones and the
+    reply in their place, and with the request's view.
 
-    Where `verdict.cut_seq` lies before coverage, the memory must be rolled back first
+    If `verdict.cut_seq` is before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
     messages are unanswered; that is also the projected memory that a prompt is built from.
@@ -44,10 +44,10 @@ def apply_turn(
     kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
     if verdict.swaps or verdict.revive:
         kept = _rechain(memory.chain_at_coverage, kept)
-    answered = verdict.has_stored_reply or (
+    has_stored_reply = verdict.has_stored_reply or (
         reply is not None and _is_reply_stored(memory, verdict, reply, cut_seq)
     )
-    answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []
+    answer = [(reply, reply_tokens, now)] if reply is not None and not has_stored_reply else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     added = [*_new_messages(memory, verdict, sent, tokens, now, cut_seq), *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
@@ -63,14 +63,14 @@ def apply_turn(
         turn_at=now,
         turns=memory.turns + bool(answer and not (verdict.repeats and verdict.repeats.reply)),
     )
-    if answered and reply is not None:
+    if has_stored_reply and reply is not None:
         return after
     return replace(after, views=record_view(memory, after, verdict, sent, len(answer)))
 
 
 def _find_undated_to(fresh: Sequence[Message]) -> int:
-    """seq up to which the messages of a thread's first request have no known time; 0: all of them
-    were said now.
+    """Return the seq up to which the messages of a thread's first request have no known time; 0:
+    all of them were said now.
 
     These are all but the newest turn, which begins after the last reply or result before the
     newest user message. The conversation was led without this proxy, so nothing says when.
@@ -82,8 +82,8 @@ def _find_undated_to(fresh: Sequence[Message]) -> int:
 
 
 def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut_seq: int) -> int:
-    """`undated_to` of a thread that goes on. An undated message that only moves, after an inserted
-    one, stays undated."""
+    """Return `undated_to` of a thread that goes on. An undated message that only moves, after an
+    inserted one, stays undated."""
     if not fresh or cut_seq >= memory.undated_to:
         return memory.undated_to
     undated = {
@@ -187,8 +187,8 @@ def _rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:
 
 
 def apply_counts(memory: Memory, counts: Mapping[int, tuple[Item, int]], encoding: str) -> Memory:
-    """Put in token counts by `encoding`, given by seq, where the message still is the one that was
-    counted."""
+    """Return the memory with these token counts, by seq and `encoding`, for messages that are still
+    the ones that were counted."""
 
     def put_count(message: Message) -> Message:
         item, tokens = counts.get(message.seq, (None, 0))
@@ -198,7 +198,7 @@ def apply_counts(memory: Memory, counts: Mapping[int, tuple[Item, int]], encodin
 
     tail = MessageList(map(put_count, memory.tail))
     chunks = (
-        replace(c, source_tokens=tail.framed_tokens_between(c.after + 1, c.last))
-        for c in memory.chunks
+        replace(chunk, source_tokens=tail.framed_tokens_between(chunk.after + 1, chunk.last))
+        for chunk in memory.chunks
     )
     return replace(memory, tail=tail, chunks=tuple(chunks))

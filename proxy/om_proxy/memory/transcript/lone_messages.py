@@ -12,6 +12,7 @@ from om_proxy.memory.transcript.verdict import NO_PREFIX, Verdict, append_all, j
 def match_single_message(
     transcript: StoredTranscript, sent: SentHistory
 ) -> Verdict | NeedOutline | None:
+    """Place a request of one user's message. None: it is something else."""
     if sent.count != 1 or sent.item(0).role != "user":
         return None
     fp = sent.item(0).fp
@@ -21,26 +22,26 @@ def match_single_message(
     )
     repeats_last = last is not None and transcript.live[last].fp == fp
     if repeats_last and last is not None and transcript.live[last].seq == transcript.end:
-        return _match_at(transcript, sent, last)  # it is unanswered
+        return _match_at(transcript, sent, last)  # the message is unanswered
     if transcript.style in ("unknown", "full"):
         if transcript.missing:
             return NEED_OUTLINE
         if transcript.live[0].fp == fp:
             return _match_at(transcript, sent, 0)
-    recorded = transcript.style == "window" and sent.seen is not None
-    if repeats_last and last is not None and (transcript.turns < 2 or recorded):
+    is_recorded_window = transcript.style == "window" and sent.seen is not None
+    if repeats_last and last is not None and (transcript.turns < 2 or is_recorded_window):
         return _match_at(transcript, sent, last)
     return append_all(transcript, sent, style="thin")
 
 
 def _match_at(transcript: StoredTranscript, sent: SentHistory, index: int) -> Verdict:
-    unanswered = index == len(transcript.live) - 1
+    is_unanswered = index == len(transcript.live) - 1
     return judge_pairs(
         transcript,
         sent,
         NO_PREFIX,
         [Pair(0, index, True, True)],
-        case="retry" if unanswered else None,
+        case="retry" if is_unanswered else None,
     )
 
 
@@ -54,11 +55,11 @@ def match_tool_results(transcript: StoredTranscript, sent: SentHistory) -> Verdi
     places = [answered.get(item.answers or "") for item in items]
     if None in places or places != sorted(set(places), key=lambda p: p or 0):
         return append_all(transcript, sent) if all(place is None for place in places) else None
-    found = [place for place in places if place is not None]
-    if any(m.role == "user" for m in transcript.live[found[-1] + 1 :]):
+    indices = [place for place in places if place is not None]
+    if any(m.role == "user" for m in transcript.live[indices[-1] + 1 :]):
         return None
     pairs = [
-        Pair(i, j, items[i].fp == transcript.live[j].fp, hard=True) for i, j in enumerate(found)
+        Pair(i, j, items[i].fp == transcript.live[j].fp, hard=True) for i, j in enumerate(indices)
     ]
     return judge_pairs(transcript, sent, NO_PREFIX, pairs, case="step_retry")
 

@@ -64,7 +64,8 @@ class TextCounts:
 
     @classmethod
     def of(cls, live: Sequence[Mark], superseded: Iterable[Mark] = ()) -> TextCounts:
-        texts, superseded_texts = Counter(m.fp for m in live), frozenset(m.fp for m in superseded)
+        texts = Counter(m.fp for m in live)
+        superseded_texts = frozenset(m.fp for m in superseded)
         return cls(
             texts,
             Counter(m.calls for m in live if m.calls),
@@ -111,11 +112,12 @@ MatchScores = Mapping[MatchScore, tuple[int, ...]]  # the places a message fits,
 
 
 class MatchIndex:
-    """The places among stored messages that a sent one fits. It is looked up by text and by id, not
-    tried place by place: long ids and places that do not fit cost nothing."""
+    """The places among stored messages that a sent one fits. They are looked up by text and by id,
+    not tried one by one: long ids and places that do not fit cost nothing."""
 
     def __init__(self, stored: Sequence[Mark], counts: TextCounts) -> None:
-        self._stored, self._counts = stored, counts
+        self._stored = stored
+        self._counts = counts
         self._texts = _group_places((mark.fp, j) for j, mark in enumerate(stored))
         self._calls = _group_places((mark.calls, j) for j, mark in enumerate(stored) if mark.calls)
         self._answers = _group_places(
@@ -124,16 +126,16 @@ class MatchIndex:
         self._changed = _group_places(
             (mark.role, j) for j, mark in enumerate(stored) if not mark.calls
         )
-        self._known: dict[tuple[object, ...], MatchScores] = {}
+        self._scores_by_message: dict[tuple[object, ...], MatchScores] = {}
 
     def places_of(self, item: Item, asked: bool) -> MatchScores:
         """Return the places with their scores, as `TextCounts.score_match` gives them. `asked`: the
         message comes after the last assistant message."""
         asked = asked and item.role == "user"
-        like = (item.role, item.fp, item.calls, item.answers, asked)
-        fits = self._known.get(like)
+        key = (item.role, item.fp, item.calls, item.answers, asked)
+        fits = self._scores_by_message.get(key)
         if fits is None:
-            fits = self._known[like] = self._find_places(item, asked)
+            fits = self._scores_by_message[key] = self._find_places(item, asked)
         return fits
 
     def _find_places(self, item: Item, asked: bool) -> MatchScores:
@@ -144,36 +146,39 @@ class MatchIndex:
                 # what is asked now may have been asked before: "ok" proves no place
                 hard[j] = fit._replace(is_proof=fit.is_proof and not asked)
         fits = _group_places((fit, j) for j, fit in hard.items())
-        changed, places = self._counts.score_altered(item), self._changed.get(item.role, ())
-        if changed and places:
-            fits[changed] = tuple(j for j in places if j not in hard) if hard else places
+        altered = self._counts.score_altered(item)
+        places = self._changed.get(item.role, ())
+        if altered and places:
+            fits[altered] = tuple(j for j in places if j not in hard) if hard else places
         return fits
 
     def _candidates(self, item: Item) -> set[int]:
         """Return the places with its text or its id. An id that is at several places proves
         none."""
-        found = set(self._texts.get(item.fp, ()))
+        places = set(self._texts.get(item.fp, ()))
         if item.calls and self._counts.calls[item.calls] == 1:
-            found.update(self._calls.get(item.calls, ()))
+            places.update(self._calls.get(item.calls, ()))
         if item.answers is not None and self._counts.answers[item.answers] == 1:
-            found.update(self._answers.get(item.answers, ()))
-        return found
+            places.update(self._answers.get(item.answers, ()))
+        return places
 
 
 def _group_places(places: Iterable[tuple[GroupKey, int]]) -> dict[GroupKey, tuple[int, ...]]:
-    found: dict[GroupKey, list[int]] = {}
+    """Return the places by key."""
+    places_by_key: dict[GroupKey, list[int]] = {}
     for key, j in places:
-        found.setdefault(key, []).append(j)
-    return {key: tuple(js) for key, js in found.items()}
+        places_by_key.setdefault(key, []).append(j)
+    return {key: tuple(indices) for key, indices in places_by_key.items()}
 
 
 def is_equal(item: Item, mark: Mark) -> bool:
+    """Return whether both have the same text and role."""
     return item.fp == mark.fp and item.role == mark.role
 
 
 def pair_leading(sent: Sequence[Item], stored: Sequence[Mark], counts: TextCounts) -> list[Pair]:
-    """Pair messages from the start on while they leave no choice: equal, equal by tool id, or a new
-    text with an equal neighbour after it."""
+    """Pair messages from the start on while no other pair is possible: equal, equal by tool id, or
+    a new text with an equal neighbour after it."""
     pairs: list[Pair] = []
     asked = first_asked_index(sent)
     for i in range(min(len(sent), len(stored))):
@@ -208,17 +213,18 @@ def find_run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, 
 
 def _run_lengths(sent: Sequence[bytes], stored: Sequence[bytes]) -> list[int]:
     """Return the length, by place of `sent`, of the longest run that ends there and also ends
-    `stored`. The Z algorithm, from the end on (Gusfield, Algorithms on Strings, 1.4): steps are in
-    proportion to the messages, however often a text comes again."""
+    `stored`. The Z algorithm, from the end on (Gusfield, Algorithms on Strings, 1.4): its time
+    grows with the number of messages, however often a text repeats."""
     texts: list[bytes | None] = [*reversed(stored), None, *reversed(sent)]
-    runs, left, right = [0] * len(texts), 0, 0
-    for at in range(1, len(texts)):
-        run = min(right - at, runs[at - left]) if at < right else 0
-        while at + run < len(texts) and texts[run] == texts[at + run]:
+    runs = [0] * len(texts)
+    left = right = 0
+    for start in range(1, len(texts)):
+        run = min(right - start, runs[start - left]) if start < right else 0
+        while start + run < len(texts) and texts[run] == texts[start + run]:
             run += 1
-        runs[at] = run
-        if at + run > right:
-            left, right = at, at + run
+        runs[start] = run
+        if start + run > right:
+            left, right = start, start + run
     return runs[len(stored) + 1 :][::-1]
 
 

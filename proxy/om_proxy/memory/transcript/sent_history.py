@@ -21,9 +21,8 @@ class Recognised(NamedTuple):
     """The result of comparing a request's raw bytes with the recorded attempts, without parsing."""
 
     digest: bytes  # of all that was sent
-    seen: (
-        View | None
-    )  # the longest recorded attempt that this request repeats or begins with; the newest of equals
+    # the longest recorded attempt that this request repeats or begins with; the newest of equals
+    seen: View | None
     digests: Digests  # of all but the last REHASHED_MESSAGES
 
 
@@ -32,12 +31,14 @@ def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
     views = tuple(views)
     counts = {view.count for view in views}
     digests = _digest_stable_part(raws, counts)
-    whole = digests.extend(raws[digests.count :], counts)
+    all_digests = digests.extend(raws[digests.count :], counts)
     seen = None
     for view in views:
-        if whole.at.get(view.count) == view.digest and (seen is None or view.count >= seen.count):
+        if all_digests.at.get(view.count) == view.digest and (
+            seen is None or view.count >= seen.count
+        ):
             seen = view
-    return Recognised(whole.at[len(raws)], seen, digests)
+    return Recognised(all_digests.at[len(raws)], seen, digests)
 
 
 def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
@@ -45,10 +46,11 @@ def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
     suffice. A short list keeps none: hashing it again takes no time."""
     if not isinstance(raws, HashedMessages) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
         return NO_DIGESTS
-    known = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
-    if not known.has_digests_at(counts):
-        known = NO_DIGESTS
-    return known.extend(raws[known.count : max(len(raws) - REHASHED_MESSAGES, known.count)], counts)
+    cached = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
+    if not cached.has_digests_at(counts):
+        cached = NO_DIGESTS
+    stable_count = max(len(raws) - REHASHED_MESSAGES, cached.count)
+    return cached.extend(raws[cached.count : stable_count], counts)
 
 
 class SentHistory(Struct, frozen=True):
@@ -66,8 +68,8 @@ class SentHistory(Struct, frozen=True):
     def of(
         cls, raws: Sequence[bytes], parse: Callable[[bytes], Item], views: Iterable[View] = ()
     ) -> SentHistory:
-        """`parse` is `Api.read_item` with the tenant's key. Parsed items are kept, so
-        none is parsed twice."""
+        """Hold these raw messages. `parse` is `Api.read_item` with the tenant's key. Parsed items
+        are kept, so none is parsed twice."""
         parsed: dict[int, Item] = {}
 
         def item(index: int) -> Item:
@@ -96,9 +98,9 @@ class SentHistory(Struct, frozen=True):
         return chains
 
     def first_asked_index(self) -> int:
-        """Index of the first message of what the request itself asks. That is what follows its last
-        assistant message, with the calls that it answers. An assistant message at the very end is
-        asked to go on. Parses from the end only."""
+        """Return the index of the first message of what the request itself asks. That is what
+        follows its last assistant message, with the calls that it answers. An assistant message at
+        the very end is asked to go on. Parses from the end only."""
         count = self.count
         index = count - 1
         if index < 0 or self.item(index).role == "assistant":

@@ -8,14 +8,14 @@ newest turn, a request without tools that repeats nothing of the thread is a sid
 turn without tools (a compaction, tools switched off, another client) the rule rests until one
 offers them again.
 
-Where that is wrong, a user loses a turn's memory: another device writes to an agent's thread,
+If the rule is wrong, a user loses a turn's memory: another device writes to an agent's thread,
 without tools and without its history. So the rule does not apply
 
-- where the client says what its messages are (X-OM-History);
-- where the thread's style is not proved to be `full`: a thin client's requests never repeat
+- if the client says what its messages are (X-OM-History);
+- if the thread's style is not proved to be `full`: a thin client's requests never repeat
   anything;
-- where one message is known, however old or superseded;
-- where the request holds a reply or a tool's result: that is a conversation of its own, for example
+- if one message is known, however old or superseded;
+- if the request holds a reply or a tool's result: that is a conversation of its own, for example
   one whose first message was edited.
 """
 
@@ -47,12 +47,9 @@ def repeats_nothing(transcript: StoredTranscript, sent: SentHistory) -> bool | N
     if any(item.role in ANSWERING_ROLES for item in items):
         return False
     texts = {item.fp for item in items}
-    if any(mark.fp in texts for mark in transcript.live) or any(
-        mark.fp in texts for mark, _ in transcript.superseded
-    ):
+    if any(mark.fp in texts for mark in transcript.live):
         return False
-    return (
-        True
-        if transcript.complete or not (transcript.missing or transcript.has_superseded)
-        else NEED_OUTLINE
-    )
+    if any(mark.fp in texts for mark, _ in transcript.superseded):
+        return False
+    holds_all = transcript.complete or not (transcript.missing or transcript.has_superseded)
+    return True if holds_all else NEED_OUTLINE

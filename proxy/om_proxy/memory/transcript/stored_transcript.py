@@ -1,4 +1,4 @@
-"""Hold what reconciling needs of a stored thread: marks, never texts."""
+"""Hold the part of a stored thread that reconciling needs: marks, never texts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from om_proxy.memory.transcript.matching import TextCounts
 
 
 class StoredTranscript(Struct, frozen=True, kw_only=True):
+    """The marks of a stored thread."""
+
     live: tuple[Mark, ...]  # the newest live messages; all of them when `missing` is 0
     missing: int  # older live messages that are not among them
     superseded: tuple[tuple[Mark, int], ...]  # each with the seq of its parent
@@ -53,7 +55,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """seq of the newest live message; 0 when empty."""
+        """The seq of the newest live message; 0 when empty."""
         return self.live[-1].seq if self.live else 0
 
     @property
@@ -62,7 +64,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> int:
-        """No live message has a lower seq; exact only where nothing is missing."""
+        """The least seq of a live message; 1 if older messages are not loaded."""
         return self.live[0].seq if self.live and not self.missing else 1
 
     def index_of(self, seq: int) -> int:
@@ -78,7 +80,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return self.live[bisect_right(self.live, seq, key=_seq) :]
 
     def seq_before(self, index: int) -> int:
-        """seq of the message before number `index` of `live`; 0 before the first."""
+        """Return the seq of the message before number `index` of `live`; 0 before the first."""
         return self.live[index - 1].seq if index else 0
 
     def marks_between(self, first: int, last: int) -> tuple[Mark, ...]:
@@ -100,7 +102,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NeedOutline:
-    """The bounded marks do not suffice: ask again with
+    """The answer that the bounded marks do not suffice: ask again with
     `StoredTranscript.of(memory, live=outline.live, superseded=outline.superseded)`."""
 
 
@@ -111,7 +113,7 @@ def switch_branch(transcript: StoredTranscript, leaf: int) -> StoredTranscript |
     """Return the transcript in which the branch that ends at the superseded message `leaf`, or at
     its newest descendant, is the live one.
 
-    None where the branch's root is not live: an import or retention has cut it off.
+    None if the branch's root is not live: an import or retention has cut it off.
     """
     marks = {mark.seq: mark for mark, _ in transcript.superseded}
     parents = {mark.seq: parent for mark, parent in transcript.superseded}
@@ -135,21 +137,23 @@ def switch_branch(transcript: StoredTranscript, leaf: int) -> StoredTranscript |
 
 
 def find_likeliest_branch(transcript: StoredTranscript, texts: Set[bytes]) -> int | None:
-    """seq of the superseded message whose branch holds most of these fingerprints; None: no branch
-    holds any.
+    """Return the seq of the superseded message whose branch holds most of these fingerprints; None:
+    no branch holds any.
 
-    A text counts the more, the rarer it is: an "ok" that was said seven times counts a seventh.
+    Rare texts count more: an "ok" that was said seven times counts a seventh.
     """
     times = Counter(mark.fp for mark, _ in transcript.superseded)
-    score: dict[int, float] = {}
+    scores: dict[int, float] = {}
     for mark, parent in transcript.superseded:  # by seq, so parents come first
-        score[mark.seq] = score.get(parent, 0.0) + (1 / times[mark.fp] if mark.fp in texts else 0.0)
-    best = max(score, key=lambda seq: (score[seq], seq), default=None)
-    return best if best is not None and score[best] else None
+        scores[mark.seq] = scores.get(parent, 0.0) + (
+            1 / times[mark.fp] if mark.fp in texts else 0.0
+        )
+    best = max(scores, key=lambda seq: (scores[seq], seq), default=None)
+    return best if best is not None and scores[best] else None
 
 
 def last_shared_seq(one: Sequence[Mark], other: Sequence[Mark]) -> int:
-    """seq of the last message both branches begin with; 0: none."""
+    """Return the seq of the last message that both branches begin with; 0: none."""
     seq = 0
     for a, b in zip(one, other, strict=False):
         if a.seq != b.seq:

@@ -17,8 +17,8 @@ MAX_CELLS = 16
 def record_view(
     memory: Memory, after: Memory, verdict: Verdict, sent: SentHistory, replies: int
 ) -> tuple[View, ...]:
-    """Append this request to the recorded attempts; the same request is kept once. `memory` is from
-    before the turn, `after` from after it, with so many `replies`."""
+    """Return the recorded attempts with this request at the end; an equal older one is dropped.
+    `memory` is from before the turn, `after` from after it, with so many `replies`."""
     sent_count = sent.count
     if not sent_count:
         return memory.views
@@ -42,7 +42,8 @@ def record_view(
 
 
 def _find_stored_reply(memory: Memory, verdict: Verdict) -> int:
-    """seq of the reply that the turn has already, where the thread went on with it; 0: none."""
+    """Return the seq of the reply that the turn has already, if the thread went on with it; 0:
+    none."""
     return (
         next((m.seq for m in memory.marks if m.seq > verdict.after_seq), 0)
         if verdict.has_stored_reply
@@ -64,6 +65,7 @@ def _is_question(marks: Sequence[Mark], seq: int) -> bool:
 
 
 def _compute_view_chain(sent: SentHistory) -> bytes:
+    """Return the chain of the client's own view. It continues the chain of a recognised attempt."""
     chain, start = (sent.seen.chain, sent.seen.count) if sent.seen else (bytes(16), 0)
     for item in sent.items(start):
         chain = extend_chain(chain, item.fp)
