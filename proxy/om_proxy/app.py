@@ -147,7 +147,6 @@ class App:
 
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         token_counter = self._token_counter
-        llm = Routed(Direct(self._memory_transport), self._litellm)
         name_for_log = partial(get_thread_label, secret)
         self.store.spool.name_for_log = name_for_log
         facts = Facts(FactLines(name_for_log))
@@ -160,24 +159,7 @@ class App:
             facts=facts,
             spool=self.store,
         )
-        worker = MemoryWorker(
-            memories,
-            Observer(llm, tokens=token_counter.tokens, abilities=find_abilities),
-            Reflector(llm, tokens=token_counter.tokens, abilities=find_abilities),
-            token_counter.tokens,
-            self._policies,
-            WorkGuard(memories, self._policies, clock=self._clock),
-            clock=self._clock,
-            environ=os.environ,
-        )
-        self.background = Background(
-            memories,
-            worker,
-            self._policies,
-            concurrency=settings.background.concurrency,
-            clock=self._clock,
-            is_busy=self.admission.is_busy,
-        )
+        self.background = self._create_background(memories, settings.background.concurrency)
         engine = Engine(
             memories,
             self.background,
@@ -193,21 +175,7 @@ class App:
             CHAT, engine, self.background, self.upstream, secret, self.admission.budget, facts
         )
         self.unreached = UnreachedRequests(secret, facts)
-        self.admin = AdminApi(
-            ThreadAdmin(memories, self._policies, clock=self._clock),
-            ThreadReader(memories, self._policies, self._clock),
-            ContextPreviewer(
-                memories,
-                self._policies,
-                self.background,
-                token_counter,
-                secret,
-                self._clock,
-                engine.deliveries,
-            ),
-            secret,
-            self._clock,
-        )
+        self.admin = self._create_admin_api(memories, engine, secret)
         self._router = Router(
             self.chat,
             self.admin,
@@ -224,6 +192,46 @@ class App:
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),
         ]
+
+    def _create_background(self, memories: Memories, concurrency: int) -> Background:
+        count_tokens = self._token_counter.tokens
+        llm = Routed(Direct(self._memory_transport), self._litellm)
+        worker = MemoryWorker(
+            memories,
+            Observer(llm, tokens=count_tokens, abilities=find_abilities),
+            Reflector(llm, tokens=count_tokens, abilities=find_abilities),
+            count_tokens,
+            self._policies,
+            WorkGuard(memories, self._policies, clock=self._clock),
+            clock=self._clock,
+            environ=os.environ,
+        )
+        return Background(
+            memories,
+            worker,
+            self._policies,
+            concurrency=concurrency,
+            clock=self._clock,
+            is_busy=self.admission.is_busy,
+        )
+
+    def _create_admin_api(self, memories: Memories, engine: Engine, secret: bytes) -> AdminApi:
+        previewer = ContextPreviewer(
+            memories,
+            self._policies,
+            self.background,
+            self._token_counter,
+            secret,
+            self._clock,
+            engine.deliveries,
+        )
+        return AdminApi(
+            ThreadAdmin(memories, self._policies, clock=self._clock),
+            ThreadReader(memories, self._policies, self._clock),
+            previewer,
+            secret,
+            self._clock,
+        )
 
     def _observer_interval_s(self) -> float:
         return self._watched.current.background.observer_interval

@@ -11,7 +11,8 @@ from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.transcript.sent_history import SentHistory
 
-BYTES_PER_TOKEN = 4  # of an uncounted message: for a receipt's figure, never for a decision
+# of a message that is not counted: a guess, for a receipt's figure and for what must fit a limit
+BYTES_PER_TOKEN = 4
 
 
 def received_tokens(memory: Memory, sent: SentHistory) -> int:
@@ -54,7 +55,8 @@ def _guess_tokens(raw: bytes) -> int:
 
 def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
     """Return the newest whole blocks that fit `context.tail_limit`, and whether any block was left
-    out: a last resort (docs/spec/behaviour.md#tail-limit)."""
+    out: a last resort (docs/spec/behaviour.md#tail-limit). The newest block stays even if it does
+    not fit."""
     if limit is None or forwarded_tokens(pieces) <= limit:
         return pieces, False
     # tokens of the newest pieces, by their number: summed once, not for each start

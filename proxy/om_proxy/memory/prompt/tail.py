@@ -20,7 +20,7 @@ class Piece(Struct, frozen=True):
     role: str
     calls: tuple[str, ...]
     answers: str | None
-    tokens: int | None  # payload; None: it differs from the stored message, so it must be counted
+    tokens: int | None  # payload; None: it differs from the stored message, and is guessed
     seq: int  # of the message it shows; 0: it shows none, or several
     sent: bool
 
