@@ -410,7 +410,7 @@ def test_an_encryption_key_is_refused(tmp_path: Path) -> None:
     [
         ('models: {"scripted-*": {enabled: false}}', "off", "disabled"),
         (
-            'models: {"scripted*": {observation: {message_tokens: 500}}, "*actor": {observation: {buffer_tokens: 800}}}',
+            'models: {"scripted*": {observation: {message_tokens: 500}}, "*[a]ctor": {observation: {buffer_tokens: 800}}}',
             "degraded",
             "memory-error",
         ),

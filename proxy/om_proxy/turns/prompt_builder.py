@@ -44,8 +44,9 @@ class PromptBuilder:
             return await self.keep_original(turn, turn.reason)
         pieces = build_tail(projected, turn.reconciled.verdict, sent)
         kept, left_out = prompt_cost.limit_tail(pieces, max_tokens)
-        is_original = not left_out and [p.raw for p in pieces] == list(turn.request.messages)
-        if not has_notes and is_original:
+        may_be_original = not has_notes and not left_out
+        # compared last: it cuts every known message out of the body
+        if may_be_original and [p.raw for p in pieces] == list(turn.request.messages):
             return await self.keep_original(turn, turn.reason)
         projected = self._set_render_date(turn)
         turn = replace_projected(turn, projected)
