@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from om_proxy.turns.preview import ContextPreviewer, Preview
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 ACTOR = "scripted-actor"
@@ -233,3 +234,21 @@ async def test_an_unreadable_request_is_refused(tmp_path: Path) -> None:
         for body in (b"{", b"[]", b'{"messages": 3}'):
             answer = await run.http.post(url, content=body, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_request")
+
+
+async def test_a_body_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body to preview is as large as a chat's, and counts in the same budget of memory."""
+    charged: list[int] = []
+    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        budget = run.app.admission.budget
+        compute = ContextPreviewer.preview
+
+        async def watch(*given: Any) -> Preview:
+            charged.append(budget.held_bytes)
+            return await compute(*given)
+
+        monkeypatch.setattr(ContextPreviewer, "preview", watch)
+        body = {"model": ACTOR, "messages": [{"role": "user", "content": "x" * 3_000_000}]}
+        await preview(run, "t", body)
+        assert charged[0] >= 3 * 3_000_000
+        assert budget.held_bytes == 0

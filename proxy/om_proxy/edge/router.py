@@ -65,7 +65,8 @@ class Router:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
                 await self._chat(scope, permit.receive, send, config, permit.set_copies)
         elif page == ADMIN_PATH:
-            await self._admin(scope, receive, send, config)
+            with BufferedBodyPermit(self._admission, scope, receive) as permit:
+                await self._admin(scope, permit.receive, send, config)
         elif page is not None:
             await self._pages[page](send)
         else:

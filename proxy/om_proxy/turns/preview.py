@@ -8,6 +8,7 @@ prompt that goes upstream if the wait ends without notes.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -115,20 +116,23 @@ class ContextPreviewer:
         parts = [PromptPart("instructions", instructions, is_stable=True)]
         is_rewritten = turn.body is not None
         if is_rewritten:
+            sections = list_sections(renderer.block)
+            sections += [("hint", renderer.hint)] if renderer.hint else []
+            # a full log takes 20 ms to count
+            tokens = await asyncio.to_thread(
+                lambda: [self.token_counter.tokens(text) for _, text in sections]
+            )
             parts += [
-                PromptPart(kind, self.token_counter.tokens(text), kind not in _MOVING_KINDS, text)
-                for kind, text in list_sections(renderer.block)
+                PromptPart(kind, count, kind not in _MOVING_KINDS, text)
+                for (kind, text), count in zip(sections, tokens, strict=True)
             ]
-            if renderer.hint:
-                tokens = self.token_counter.tokens(renderer.hint)
-                parts.append(PromptPart("hint", tokens, is_stable=False, text=renderer.hint))
         others = sum(part.tokens for part in parts)
         rest = max(turn.receipt["tokens-sent"] - others, 0)
         parts.append(PromptPart("tail", rest, is_stable=False))
         return tuple(parts)
 
 
-_MOVING_KINDS: frozenset[PartKind] = frozenset(("hints",))
+_MOVING_KINDS: frozenset[PartKind] = frozenset(("hints", "hint"))
 
 
 def list_sections(block: str) -> list[tuple[PartKind, str]]:
