@@ -122,7 +122,7 @@ def test_work_found_after_a_restart_needs_a_model_that_can_be_asked() -> None:
 # both fit `ab` alone, which is asked about when it is met
 CONTRADICTING = """
 models:
-  "a*": {observation: {message_tokens: 9000}}
+  "[a]*": {observation: {message_tokens: 9000}}
   "*b": {observation: {buffer_tokens: 9500}}
 """
 
