@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from om_proxy.bounded_cache import BoundedCache
-from om_proxy.errors import Conflict, OmError
+from om_proxy.errors import Conflict, NotFound, OmError
 from om_proxy.facts import Facts, ForgottenMeanwhile
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.message_list import MessageList
@@ -38,6 +38,7 @@ _T = TypeVar("_T")
 DEFAULT_CACHE_BYTES = 64 * 2**20
 # Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
+UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 # A commit conflicts only if another turn of the thread came first.
 MAX_COMMIT_ATTEMPTS = 20
 
@@ -137,6 +138,14 @@ class Memories:
         raise Conflict(
             f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: the shared log changed during every read"
         )
+
+    async def load_known(self, key: Key) -> Memory:
+        """Return the memory of a thread that has one. Raise NotFound for any other name, and for
+        that of a shared log."""
+        memory = await self.load(key) if key.thread else None
+        if memory is None or not memory.version:
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        return memory
 
     async def _load(self, key: Key) -> Memory:
         cached = self._cached.get(key)

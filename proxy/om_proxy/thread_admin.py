@@ -14,13 +14,12 @@ from om_proxy import facts
 from om_proxy.errors import BadRequest, ConfigError, NotFound, StaleVersion
 from om_proxy.memory.lifecycle import branch
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.memory_cache import Memories, retry_on_conflict
+from om_proxy.memory_cache import UNKNOWN_THREAD_MESSAGE, Memories, retry_on_conflict
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Effective, merge_thread_overrides
 from om_proxy.storage.base import ForgetResult, ThreadInfo
 
 MAX_TITLE_CHARS = 200
-UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 
 
 def check_version(memory: Memory, expected: int | None) -> None:
@@ -52,10 +51,7 @@ class ThreadAdmin:
         return await self._memories.store.threads(tenant, resource, cursor, limit)
 
     async def load_memory(self, key: Key) -> Memory:
-        memory = await self._memories.load(key) if key.thread else None
-        if memory is None or not memory.version:
-            raise NotFound(UNKNOWN_THREAD_MESSAGE)
-        return memory
+        return await self._memories.load_known(key)
 
     def effective_settings(self, memory: Memory) -> Effective:
         """Return the settings in force for the thread, with its own thresholds."""

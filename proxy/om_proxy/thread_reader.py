@@ -70,7 +70,7 @@ class ThreadReader:
 
     async def read_notes(self, key: Key, generation: int | None = None) -> NotesView:
         """Return this generation of the thread's log; None: the current one."""
-        memory = await self._load(key)
+        memory = await self.memories.load_known(key)
         current = Generation(memory.log.generation, memory.log.entries)
         if generation is None or generation == current.number:
             return NotesView(memory, current, self._find_activating(memory))
@@ -83,7 +83,7 @@ class ThreadReader:
 
     async def list_generations(self, key: Key) -> tuple[Memory, tuple[Generation, ...]]:
         """Return the generations of the thread's log that are stored, the newest first."""
-        memory = await self._load(key)
+        memory = await self.memories.load_known(key)
         current = Generation(memory.log.generation, memory.log.entries)
         return memory, (current, *await self._read_older_generations(memory))
 
@@ -92,7 +92,7 @@ class ThreadReader:
     ) -> EntryView:
         """Return an entry of any stored generation, or a chunk; their ids are apart in a log that
         threads share."""
-        memory = await self._load(key)
+        memory = await self.memories.load_known(key)
         generations = [Generation(memory.log.generation, memory.log.entries)]
         entries_by_id = index_entries([Generation(0, memory.chunks)] if is_chunk else generations)
         entry = entries_by_id.get(entry_id)
@@ -117,12 +117,6 @@ class ThreadReader:
             messages=tuple(messages[:MAX_SOURCE_MESSAGES]),
             has_all_messages=with_messages and len(messages) <= MAX_SOURCE_MESSAGES,
         )
-
-    async def _load(self, key: Key) -> Memory:
-        memory = await self.memories.load(key) if key.thread else None
-        if memory is None or not memory.version:
-            raise NotFound("there is no memory of this thread")
-        return memory
 
     async def _read_older_generations(self, memory: Memory) -> tuple[Generation, ...]:
         log_key = resource_key(memory.key) if memory.shared_log_ref else memory.key

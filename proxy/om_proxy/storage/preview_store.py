@@ -3,6 +3,7 @@ alone, and nothing is written."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from om_proxy.errors import Unwritable
@@ -19,7 +20,8 @@ class PreviewStore(MergingStore):
     preview. Methods that no preview needs raise Unwritable."""
 
     def __init__(self, inner: Store) -> None:
-        super().__init__(SpooledTurns(SpoolBudget()))
+        # one request's own commits: its body is bounded already
+        super().__init__(SpooledTurns(SpoolBudget(sys.maxsize)))
         self._inner = inner
 
     @property

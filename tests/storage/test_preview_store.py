@@ -1,0 +1,70 @@
+"""What is committed to a preview's store is read from it, and never reaches the store behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict, Unwritable
+from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, extend_chain
+from om_proxy.storage.preview_store import PreviewStore
+from om_proxy.storage.spool_budget import MAX_SPOOLED_BYTES
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, item
+
+
+@pytest.fixture
+async def stored(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(str(tmp_path / "om.db"))
+    yield store
+    await store.close()
+
+
+async def test_a_commit_stays_in_the_preview(stored: SqliteStore) -> None:
+    known = await stored.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
+    preview = PreviewStore(stored)
+    changed = await preview.commit(known, replace(known, title="Docks"))
+    assert (await preview.load(KEY)).title == "Docks"
+    assert await preview.version(KEY) == changed.version
+    assert (await stored.load(KEY)).title == "Crates"
+    assert await stored.version(KEY) == known.version
+    assert (await PreviewStore(stored).load(KEY)).title == "Crates"
+
+
+async def test_an_old_state_is_refused(stored: SqliteStore) -> None:
+    known = await stored.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
+    preview = PreviewStore(stored)
+    await preview.commit(known, replace(known, title="Docks"))
+    with pytest.raises(Conflict):
+        await preview.commit(known, replace(known, title="Piers"))
+
+
+async def test_a_commit_of_any_size_is_kept(stored: SqliteStore) -> None:
+    """A spool would drop it, and log a turn as lost."""
+    before = Memory(key=KEY)
+    large = item("x" * (MAX_SPOOLED_BYTES + 1))
+    message = Message(1, large, extend_chain(EMPTY_CHAIN, large.fp), 1, 0.0)
+    preview = PreviewStore(stored)
+    await preview.commit(before, replace(before, tail=(message,), next_seq=2))
+    assert len((await preview.load(KEY)).tail) == 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.forget(KEY),
+        lambda store: store.park(KEY, True),
+        lambda store: store.set_due(KEY, 1.0),
+        lambda store: store.lease(KEY, "me", 1.0),
+        lambda store: store.mark_delivered({KEY: 1}),
+        lambda store: store.move_tenant("a", "b", lambda raw: None),
+    ],
+)
+async def test_other_writes_are_refused(
+    stored: SqliteStore, write: Callable[[PreviewStore], Awaitable[object]]
+) -> None:
+    with pytest.raises(Unwritable):
+        await write(PreviewStore(stored))
