@@ -3,8 +3,11 @@
 OmError
 ├── BadRequest            400  the caller can correct it; `code` names the fault
 ├── Unauthorized          401  only where `auth.keys` is configured
+├── Forbidden             403  the admin token may see no text
 ├── NotFound              404  unknown, or another tenant's: both look the same
 ├── BadMethod             405  the path has other methods; `Allow` names them
+├── Unproductive          422  notes that a person wanted condensed did not become shorter
+├── Moved                 409  another entry holds the notes now; `entry` is its id
 ├── TooSlow               408  the request arrived too slowly
 ├── StaleVersion          409  the thread has changed since the version that a change names
 ├── TooLarge              413  a body above its limit
@@ -12,12 +15,16 @@ OmError
 ├── Unsupported           501  a protocol that is not relayed
 │   └── HttpInstead       426  a WebSocket whose client has HTTP to fall back to
 ├── Overloaded            503  with Retry-After; the caller may try again
+├── MemoryAway            503  the same: `storage.on_down: 503`, and memory cannot be read
 ├── UpstreamError         502  the model server could not be reached or read
 │   └── UpstreamTimeout   504
 ├── ConfigError            –   at load; names key, value, rule and line
+├── UsageError             –   a command's arguments; says what to give instead
 ├── StorageError          503  memory fails, chat does not (fail open); the status is the admin API's
 │   ├── Conflict          409  another commit came first: load and change again
-│   └── Unwritable         –   the store can never take this change
+│   ├── Unwritable         –   the store can never take this change
+│   └── ProgramTooOld      –   a newer program has changed the database's schema
+├── MemoryModelFailed     502  the memory model failed at what a person asked for
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   a retry may succeed (429, 5xx, network)
     │   ├── BrokenAnswer   –   the connection ended in the middle of its answer
@@ -57,6 +64,12 @@ class Unauthorized(OmError):
     retryable = False
 
 
+class Forbidden(OmError):
+    status = 403
+    code = "om_forbidden"
+    retryable = False
+
+
 class NotFound(OmError):
     status = 404
     code = "om_not_found"
@@ -81,6 +94,24 @@ class StaleVersion(OmError):
         super().__init__(
             "the thread has changed since this version: read it again, then repeat the change"
         )
+
+
+class Unproductive(OmError):
+    status = 422
+    code = "om_unproductive"
+    retryable = False
+
+
+class Moved(OmError):
+    """The notes are in another entry now. The response names it beside the message."""
+
+    status = 409
+    code = "om_moved"
+    retryable = False
+
+    def __init__(self, entry: int) -> None:
+        super().__init__(f"entry {entry} holds these notes now: read it, then repeat the change")
+        self.entry = entry
 
 
 class TooSlow(OmError):
@@ -114,6 +145,11 @@ class Overloaded(OmError):
     code = "om_overloaded"
 
 
+class MemoryAway(OmError):
+    status = 503
+    code = "om_storage"
+
+
 class UpstreamError(OmError):
     status = 502
     code = "om_upstream_unreachable"
@@ -128,6 +164,10 @@ class ConfigError(OmError):
     code = "om_config"
 
 
+class UsageError(OmError):
+    pass
+
+
 class StorageError(OmError):
     status = 503
     code = "om_storage"
@@ -139,6 +179,10 @@ class Conflict(StorageError):
 
 
 class Unwritable(StorageError):
+    pass
+
+
+class ProgramTooOld(StorageError):
     pass
 
 
@@ -159,6 +203,16 @@ class ModelError(OmError):
         person."""
         code = f"{self.code} {self.server_status}" if self.server_status else self.code
         return f"{code}: {self.advice}" if self.advice else code
+
+
+class MemoryModelFailed(OmError):
+    """Tells the person who asked for memory work why it failed, without a model's text."""
+
+    status = 502
+    code = "om_model_failed"
+
+    def __init__(self, failure: ModelError) -> None:
+        super().__init__(f"the memory model failed ({failure.cause})")
 
 
 class ModelBusy(ModelError):

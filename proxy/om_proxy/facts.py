@@ -10,13 +10,21 @@ subscriber replaces the key by the thread's label before it shows the fact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
+from om_proxy.memory.events.parts import NotesChange
+from om_proxy.memory.ledger import Account, History
 from om_proxy.memory.model import Key
+from om_proxy.memory.usage import Usage
 from om_proxy.reasons import Reason, Status
+
+AgentWork = Literal["observe", "reflect"]
+# `abandoned`: the deadline passed, or the process ended
+DecisionPlace = Literal["request", "background"]
+CallOutcome = Literal["answered", "failed", "abandoned"]
 
 
 class TurnEnded(Struct, frozen=True):
@@ -33,6 +41,16 @@ class TurnEnded(Struct, frozen=True):
     end: str  # how the reply ended, or the code of the error that the client got
     overhead_ms: float
     total_ms: float
+    upstream: str = ""  # the model server's name in the settings
+    first_byte_s: float | None = None  # from the newest prompt sent; None: no answer came
+    usage: Usage | None = None  # None: not reported, or the reply was not read
+
+
+class RequestRefused(Struct, frozen=True):
+    """The proxy has refused a chat request before it was sent anywhere."""
+
+    status: int
+    error: str  # the code of the error that the client got
 
 
 class UnreachedTurnEnded(Struct, frozen=True):
@@ -63,6 +81,34 @@ class Uncommitted(Struct, frozen=True):
     turns: int | None = None
 
 
+class TurnPriced(Struct, frozen=True):
+    """The ledger has priced a turn, once, whether or not the turn is stored."""
+
+    key: Key
+    model: str | None  # as the client names it
+    history: History
+    account: Account  # the sums of this one call
+
+
+class MemoryCallEnded(Struct, frozen=True):
+    """The observer or the reflector has been asked, with all its tries, and has answered or failed.
+
+    A call for several threads is one call. `usage` is what the servers
+    reported for every answer, usable or not, and our counts where they reported nothing.
+    """
+
+    keys: tuple[Key, ...]
+    work: AgentWork
+    model: str  # the one that answered; after a failure the first one asked
+    outcome: CallOutcome
+    seconds: float
+    calls: int  # tries, refused ones included
+    usage: Usage
+    cost: int | None = None  # in integer micro-dollars; None: the price of some call is not known
+    history: History = "full"  # how much of its history the thread's client sends
+    accounts: tuple[tuple[str, Account], ...] = ()  # the calls that were paid for, by model asked
+
+
 class Observed(Struct, frozen=True):
     """The observer has made notes of some messages."""
 
@@ -86,7 +132,7 @@ class MemoryWorkFailed(Struct, frozen=True):
     """A memory model has given nothing usable."""
 
     key: Key
-    work: Literal["observe", "reflect"]
+    work: AgentWork
     error: str  # the error's code
     failures: int  # in a row, this one included
     advice: str  # what the operator can do; may be empty
@@ -100,37 +146,67 @@ class Forgotten(Struct, frozen=True):
     bytes: str  # what the store reports about the bytes on disk
 
 
+class NotesChanged(Struct, frozen=True):
+    """A person has changed a thread's notes, or those of the log that it shares."""
+
+    key: Key
+    change: NotesChange
+
+
 class ForgottenMeanwhile(Struct, frozen=True):
     """Work under way ended after its thread had been forgotten, so nothing of it is stored."""
 
     key: Key
 
 
+class Decided(Struct, frozen=True):
+    """Memory has decided what to do next on a thread. Only emitted if `Facts.tells_decisions`."""
+
+    key: Key
+    place: DecisionPlace
+    decision: str  # one word; `nothing` if nothing is due
+    numbers: Mapping[str, int | str]  # the decision's own
+
+
 Fact = (
     TurnEnded
+    | RequestRefused
     | UnreachedTurnEnded
     | Bypassed
     | Uncommitted
+    | TurnPriced
+    | MemoryCallEnded
     | Observed
     | Reflected
     | MemoryWorkFailed
     | Forgotten
+    | NotesChanged
     | ForgottenMeanwhile
+    | Decided
 )
-Subscriber = Callable[[Fact], None]
+FACT_KINDS: tuple[type[Fact], ...] = get_args(Fact)
+Subscriber = Callable[[Any], None]  # takes facts of the kinds that it subscribed to
 
 
 class Facts:
-    """Passes each fact to every subscriber, in the order of subscription, before `emit` returns."""
+    """Passes each fact to the subscribers of its kind, in the order of subscription, before `emit`
+    returns."""
 
-    __slots__ = ("_subscribers",)
+    __slots__ = ("_subscribers", "tells_decisions")
 
-    def __init__(self, *subscribers: Subscriber) -> None:
-        self._subscribers = list(subscribers)
+    def __init__(self, *subscribers: Subscriber, tells_decisions: bool = False) -> None:
+        """`subscribers`: of every kind. `tells_decisions`: whether each decision is a fact. There
+        are several for a request."""
+        self._subscribers: dict[type[Fact], list[Subscriber]] = {kind: [] for kind in FACT_KINDS}
+        self.tells_decisions = tells_decisions
+        for subscriber in subscribers:
+            self.subscribe(subscriber)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Fact]) -> None:
+        """Pass the facts of these kinds to the subscriber; without any, those of every kind."""
+        for kind in kinds or FACT_KINDS:
+            self._subscribers[kind].append(subscriber)
 
     def emit(self, fact: Fact) -> None:
-        for notify in self._subscribers:
+        for notify in self._subscribers[type(fact)]:
             notify(fact)

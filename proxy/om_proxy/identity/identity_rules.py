@@ -18,6 +18,8 @@ MODE_HEADER = "x-om-mode"
 HISTORY_HEADER = "x-om-history"
 TASK_HEADER = "x-om-task"
 TIMEZONE_HEADER = "x-om-timezone"
+# names no caller: it asks for events in the reply
+EVENTS_HEADER = "x-om-events"
 # read only if the configuration lets a request choose its scope; else ignored as unknown
 SCOPE_HEADER = "x-om-scope"
 # read only if there is a secret to verify it

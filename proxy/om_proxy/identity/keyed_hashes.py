@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from functools import lru_cache
 
 from om_proxy.memory.model import Key
@@ -27,6 +28,17 @@ def fingerprint_key(secret: bytes, tenant: str) -> bytes:
     """Return the key of a tenant's message fingerprints. It makes the fingerprints of equal
     messages of two tenants different."""
     return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()
+
+
+def digest_caller(secret: bytes, credentials: Iterable[bytes]) -> str:
+    """Return the digest that names a caller in the audit. It reveals no key."""
+    content = b"caller\0" + b"\0".join(credentials)
+    return hmac.new(secret, content, hashlib.sha256).hexdigest()[:16]
+
+
+def sign_content(secret: bytes, content: bytes) -> str:
+    """Return the signature of a receipt."""
+    return hmac.new(secret, b"receipt\0" + content, hashlib.sha256).hexdigest()
 
 
 def hash_seed(secret: bytes) -> int:

@@ -35,6 +35,7 @@ PROMPT_TAGS = (
     "thread-title",
     "thread",
     "other-conversation",
+    "pinned-notes",
     "transcript",
     "about-assistant",
 )

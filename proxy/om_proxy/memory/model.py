@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from om_proxy.memory.ledger import EMPTY_LEDGER, History, ThreadLedger
 from om_proxy.memory.message_list import MessageList
 
 EMPTY_CHAIN = bytes(16)  # the chain before the first message
@@ -36,6 +37,9 @@ MAX_VIEWS = 8  # recorded attempts kept per thread; docs/spec/reconcile.md#kept-
 MESSAGE_FRAMING_TOKENS = 4
 
 Style = Literal["unknown", "full", "window", "thin"]
+PARTIAL_STYLES: frozenset[Style] = frozenset(("window", "thin"))
+# `scope`: the thread has joined its resource's log, or has left it
+GenerationCause = Literal["reflection", "undo", "fork", "edit", "forgotten", "scope"]
 Scope = Literal["thread", "resource"]
 
 
@@ -124,6 +128,9 @@ class Part(NamedTuple):
     task: str | None = None
     suggestion: str | None = None
     at: float = 0.0  # unix seconds of the newest message the entry covers, as in `Observation`
+    # the id that the entry had among the thread's own notes; 0: of a reflection of several, or not
+    # known
+    chunk: int = 0
 
     @property
     def covers_nothing(self) -> bool:
@@ -156,6 +163,15 @@ class Observation(Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
     sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
     depth: int = 0  # how often its words have been condensed; 0: as the observer wrote them
+    # a person changed the text: id of the entry with the text before. 0: that text is not kept under
+    # an id of this log. None: as the model wrote it
+    replaces: int | None = None
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether a person took its text away. It keeps its range, because its messages stay
+        covered. No model's notes are empty."""
+        return not self.text
 
     @property
     def is_rollback_note(self) -> bool:
@@ -219,6 +235,23 @@ class Failures(Struct, frozen=True):
     cause: str = ""
 
 
+class Beginning(NamedTuple):
+    """Why and when a generation of a log began."""
+
+    why: GenerationCause
+    at: float  # unix seconds
+
+
+class Pin(NamedTuple):
+    """A note that a person wrote by hand. It stands before the log (memory/lifecycle/pins.py)."""
+
+    id: int  # never reused
+    text: str
+    tokens: int
+    at: float  # unix seconds of its newest text
+    by: str  # who wrote that, as in the audit
+
+
 class ObservationLog(Struct, frozen=True, kw_only=True):
     """The entries that the actor reads in place of the messages they cover, and the reflection that
     will replace some of them. A thread owns its log, or shares its resource's."""
@@ -226,26 +259,43 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
     entries: tuple[Observation, ...] = ()
     generation: int = 0  # a reflection or a rollback starts the next. Never reused
     next_generation: int = 1
+    began: Beginning | None = None  # of this generation; None: of the first one, or not known
+    # reflections made of this generation and later ones still fit: people's edits of other entries
+    # began these generations
+    reflected_from: int = 0
     reflection: Reflection | None = None  # pending: made, and not swapped in
     unproductive_tokens: int = 0  # tokens of the log at which reflecting last achieved nothing
+    pins: tuple[Pin, ...] = ()
+    pins_version: int = 0  # grows with every change of the pins
 
     @property
     def tokens(self) -> int:
-        return sum(entry.tokens for entry in self.entries)
+        return sum([entry.tokens for entry in self.entries])
+
+    @property
+    def reflected_tokens(self) -> int:
+        """Tokens of the entries that the reflector wrote."""
+        if not self.generation:  # a reflection begins a generation
+            return 0
+        return sum(entry.tokens for entry in self.entries if entry.kind == "reflection")
 
     @property
     def state(self) -> tuple[int, int]:
         """Generation and length. They identify the log: within a generation it only grows."""
         return self.generation, len(self.entries)
 
-    def begin_generation(self, entries: tuple[Observation, ...]) -> ObservationLog:
-        """Start the next generation with these entries. The pending reflection stays: the caller
-        decides about it."""
+    def begin_generation(
+        self, entries: tuple[Observation, ...], why: GenerationCause, at: float
+    ) -> ObservationLog:
+        """Start the next generation with these entries, at unix seconds `at`. The pending
+        reflection stays: the caller decides about it."""
         return replace(
             self,
             entries=entries,
             generation=self.next_generation,
             next_generation=self.next_generation + 1,
+            began=Beginning(why, at),
+            reflected_from=self.reflected_from if why == "edit" else self.next_generation,
         )
 
 
@@ -300,6 +350,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     # turn
     undated_to: int = 0
     style: Style = "unknown"
+    # the newest seq of the turns before `history` last changed, which counted in its other account
+    history_after: int = 0
     views: tuple[View, ...] = ()  # oldest first, at most MAX_VIEWS
     turns: int = 0  # completed
     render_date: float | None = None  # unix seconds against which relative dates are rendered
@@ -308,6 +360,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     timezone: str | None = None  # IANA name, as a client last named it
     failures: Failures = field(default_factory=Failures)
     due_at: float | None = None  # unix seconds at which background work looks at it; None: never
+    # whether that work needs a credential that only a request brings. Set by every commit, as is
+    # `due_at`
+    needs_caller: bool = False
     title: str | None = None
     title_pinned: bool = False  # by a person: no model changes it
     offers_tools: bool = False  # whether the client offered tools with the thread's newest turn
@@ -318,11 +373,35 @@ class Memory(Struct, frozen=True, kw_only=True):
     other_threads_text: str = ""  # what this prompt tells of the resource's other threads
     # generation and length of the shared log that this prompt was last built from
     shown_log_state: tuple[int, int] = (0, 0)
+    shown_pins_version: int = 0  # of that log
+    ledger: ThreadLedger = EMPTY_LEDGER
+
+    @property
+    def revision(self) -> int:
+        """The number that changes with every commit of the thread or of the log it shares. For
+        people: a commit compares versions."""
+        if self.shared_log_ref is None:
+            return self.version
+        versions = (self.version, self.shared_log_ref.version)
+        # a store counts all its commits with one counter, and waiting ones with another below 0
+        return min(versions) if min(versions) < 0 else max(versions)
 
     @property
     def thread_label(self) -> str:
         """The label of this thread in the parts of a shared log; empty: the log is its own."""
         return self.shared_log_ref.label if self.shared_log_ref else ""
+
+    @property
+    def history(self) -> History:
+        """How much of the history its client sends, for the ledger."""
+        return "partial" if self.style in PARTIAL_STYLES else "full"
+
+    def history_at(self, seq: int) -> History:
+        """Return how much of the history the turn of this message sent. So a call about it counts
+        the same, whichever turns have come since."""
+        if seq > self.history_after:
+            return self.history
+        return "full" if self.history == "partial" else "partial"
 
     @property
     def end(self) -> int:

@@ -4,7 +4,13 @@ limits and warnings."""
 from om_proxy.models.counting import TokenCounter
 from om_proxy.models.encodings import count_tokens, create_encoder, find_encoding_name, load_ranks
 from om_proxy.models.model_warnings import list_model_warnings
-from om_proxy.models.price_list import Abilities, Price, find_abilities, find_price
+from om_proxy.models.price_list import (
+    Abilities,
+    Price,
+    find_abilities,
+    find_listed_name,
+    find_price,
+)
 
 __all__ = [
     "Abilities",
@@ -14,6 +20,7 @@ __all__ = [
     "create_encoder",
     "find_abilities",
     "find_encoding_name",
+    "find_listed_name",
     "find_price",
     "list_model_warnings",
     "load_ranks",

@@ -75,6 +75,12 @@ def find_price(model: str) -> Price | None:
     )
 
 
+def find_listed_name(model: str) -> str | None:
+    """Return the name by which the table lists a model; None if it does not."""
+    table = _read_table()
+    return next((name for name in _list_names(model) if name in table), None)
+
+
 def find_abilities(model: str) -> Abilities:
     """Return what is known about a model's limits and abilities."""
     entry = _find_entry(model)

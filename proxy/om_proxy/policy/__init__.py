@@ -2,5 +2,6 @@
 
 from om_proxy.policy.memory_context import Instructions, MemoryContext
 from om_proxy.policy.policy import Policy, PolicyInForce
+from om_proxy.policy.prices import find_token_prices
 
-__all__ = ["Instructions", "MemoryContext", "Policy", "PolicyInForce"]
+__all__ = ["Instructions", "MemoryContext", "Policy", "PolicyInForce", "find_token_prices"]

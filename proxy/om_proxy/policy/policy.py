@@ -70,6 +70,21 @@ class Policy:
             return None  # each request of the thread reports it, and goes upstream unchanged
         return decisions.due_at(memory, limits, now)
 
+    def needs_caller(self, memory: Memory) -> bool:
+        """Return whether the work on this memory needs a credential that only a request brings: its
+        model is the request's own, and the upstream has no key of its own."""
+        try:
+            effective = self.base_settings(memory)
+        except ConfigError:
+            return False  # nothing is due either
+        return _is_inherited(effective) and self._target_of_upstream(memory.model) is None
+
+    @property
+    def may_need_caller(self) -> bool:
+        """Whether the work on any memory may need such a credential."""
+        settings = self.settings
+        return settings.may_inherit_model and not all(u.api_key for u in settings.upstream)
+
     def resource_wakeup(self, memory: Memory, now: float) -> ResourceWakeup | None:
         """Return the number of unobserved tokens that makes the shared log of this thread's
         resource due, or None."""
@@ -89,7 +104,7 @@ class Policy:
         except ConfigError:
             return None
         inherited = self._target_of_upstream(memory.model)
-        if inherited is None and "inherit" in (effective.observer_model, effective.reflector_model):
+        if inherited is None and _is_inherited(effective):
             return None
         return MemoryContext(effective, inherited)
 
@@ -170,6 +185,11 @@ def add_prices(effective: Effective, actor: str) -> Effective:
     )
     # a cache of its own: settings of threads with overrides hold the prices of this pair only
     return replace(effective, limits=replace(effective.limits, prices=prices), _by_overrides={})
+
+
+def _is_inherited(effective: Effective) -> bool:
+    """Return whether a memory model is the request's own, and has no other to fall back to."""
+    return "inherit" in (effective.observer_model, effective.reflector_model)
 
 
 def _key_bytes(part: object) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec import Struct
 
@@ -58,6 +59,7 @@ class ActivateIdle:
     """The command to make the buffered notes of these threads part of the log."""
 
     keys: tuple[Key, ...]
+    why: Literal["ttl", "threshold"] = "ttl"
 
 
 def decide_for_resource(
@@ -86,7 +88,7 @@ def decide_for_resource(
     if pending_tokens >= limits.observe_from_tokens and (
         keys := _threads_to_activate(threads, pending_tokens - limits.keep_tokens)
     ):
-        return ActivateIdle(keys)
+        return ActivateIdle(keys, "threshold")
     return None
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.dates import MONTH_NAMES
 from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.lifecycle.edits import carry_edits
 from om_proxy.memory.lifecycle.transitions import is_made_from
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -23,7 +24,6 @@ from om_proxy.memory.model import (
     ObservationLog,
     Part,
     Reflection,
-    index_entries,
 )
 
 
@@ -65,9 +65,9 @@ def find_rollback_target(
     cut_seq: int,
     older_generations: Sequence[Generation],
     live_chains: Mapping[int, bytes],
-) -> tuple[tuple[Observation, ...], bool]:
-    """Return the newest state of the log that covers nothing after `cut_seq`, and whether a better
-    one existed that was not kept.
+) -> tuple[tuple[Observation, ...], int | None]:
+    """Return the newest state of the log that covers nothing after `cut_seq`; and if a better one
+    existed that was not kept, the seq of the last message that a rollback note must leave covered.
 
     A reflection that covers what the client took back gives way to the generation before it.
     `live_chains`: the chain at each live message. In a shared log only what this thread said is
@@ -83,7 +83,7 @@ def find_rollback_target(
         for entries, state in zip(logs, states, strict=True)
         if _find_last_seq(state) == _find_last_seq(target)
     )
-    return target, is_forgotten
+    return carry_edits(memory, target, older_generations), cut_seq if is_forgotten else None
 
 
 def _is_torn(entries: Sequence[Observation], valid_count: int, cut_seq: int) -> bool:
@@ -112,7 +112,7 @@ def add_rollback_note(
     they cover some of that part (docs/spec/behaviour.md#branch).
 
     Entries about nothing but what was taken back are removed. `entries`: from
-    `find_rollback_target`; `last_mark`: the last message that stays; `when`: now, in the user's
+    `find_rollback_target`; `last_mark`: the last message that stays covered; `when`: now, in the user's
     time zone.
     """
     seq = last_mark.seq
@@ -120,7 +120,7 @@ def add_rollback_note(
     text = ROLLBACK_NOTE.format(date=date, time=f"{when:%H:%M}")
     parts = (Part(memory.thread_label, seq, seq, last_mark.chain),)
     note = Observation(
-        id=log_sharing.next_entry_id(memory),
+        id=max([log_sharing.next_entry_id(memory), *(entry.id + 1 for entry in entries)]),
         after=seq,
         last=seq,
         chain=last_mark.chain,
@@ -153,7 +153,9 @@ def roll_back(
     cover. The messages after `cut_seq` stay in the tail: `apply_turn` supersedes them.
     """
     coverage = find_coverage(memory, entries)
-    log = memory.log if entries == memory.log.entries else memory.log.begin_generation(entries)
+    log = memory.log
+    if entries != log.entries:
+        log = log.begin_generation(entries, "fork", render_date)
     reflection = _carry_reflection(memory.log.reflection, log)
     log = replace(log, reflection=reflection, unproductive_tokens=0)
     next_id = log_sharing.next_entry_id(memory)
@@ -181,51 +183,3 @@ def _carry_reflection(reflection: Reflection | None, log: ObservationLog) -> Ref
         return None
     carried = replace(reflection, generation=log.generation)
     return carried if is_made_from(log, carried) else None
-
-
-def undo_reflection(
-    memory: Memory, older_generations: Sequence[Generation], now: float
-) -> Memory | None:
-    """Replace the newest reflection of the log by its sources. Return None if there is no
-    reflection, or its sources were not kept.
-
-    It is not made again before the log has grown: the person who undid it did not want it.
-    """
-    entries = memory.log.entries
-    index_by_id = {entry.id: i for i, entry in enumerate(entries) if entry.kind == "reflection"}
-    if not index_by_id:
-        return None
-    index = index_by_id[max(index_by_id)]
-    sources = _find_sources(entries[index], older_generations)
-    if not sources:
-        return None
-    log = memory.log.begin_generation((*entries[:index], *sources, *entries[index + 1 :]))
-    log = replace(log, reflection=None, unproductive_tokens=log.tokens)
-    return replace(memory, log=log, render_date=now)
-
-
-def _find_sources(
-    reflection: Observation, older_generations: Sequence[Generation]
-) -> tuple[Observation, ...]:
-    """Return a reflection's sources by id; for one made before ids were kept, the newest entries
-    that cover the same range; empty: they were not kept."""
-    # of entries with one id, the newest generation's
-    entries_by_id = index_entries(reversed(older_generations))
-    if reflection.sources:
-        if not entries_by_id.keys() >= set(reflection.sources):
-            return ()
-        return tuple(entries_by_id[id_] for id_ in reflection.sources)
-    if reflection.parts:
-        return ()  # in a shared log `after` and `last` say nothing
-    covered_range = (reflection.after, reflection.last)
-    for _, entries in older_generations:
-        sources = tuple(
-            entry
-            for entry in entries
-            if entry.after >= reflection.after and entry.last <= reflection.last
-        )
-        if not sources or reflection in sources:
-            continue
-        if (sources[0].after, sources[-1].last) == covered_range:
-            return sources
-    return ()

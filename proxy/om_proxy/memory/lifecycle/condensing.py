@@ -87,10 +87,11 @@ def _group_neighbours(
 
 def _depths(entries: Sequence[Observation]) -> list[int]:
     """Return the depth of each entry. A rollback note gets the depth of the entry before it, so
-    that it does not separate neighbours."""
+    that it does not separate neighbours, and so does a withdrawn entry."""
     depths: list[int] = []
     for entry in entries:
-        depths.append(depths[-1] if entry.is_rollback_note and depths else entry.depth)
+        is_filler = entry.is_rollback_note or entry.is_withdrawn
+        depths.append(depths[-1] if is_filler and depths else entry.depth)
     return depths
 
 

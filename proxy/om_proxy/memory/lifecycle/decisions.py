@@ -90,6 +90,7 @@ class Reflect:
     accept_below: int  # tokens; a longer reflection is refused
     wait: bool = False  # the request waits for the reflection, within its deadline
     start: int = 0
+    instruction: str | None = None  # of the person who asked for it, beside the configured one
 
 
 Decision = Activate | Swap | Observe | Reflect
@@ -260,7 +261,7 @@ def _background_observation(
 
 def observe_everything(memory: Memory, most: int) -> Observe | None:
     """Return the observation of everything that can be observed and is not, up to `most` tokens: a
-    thread's part of an observation of several threads."""
+    thread's part of an observation of several threads, or what a person asks for."""
     marks = [m.mark for m in memory.tail if m.seq > memory.chunked_to]
     return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
 

@@ -16,11 +16,13 @@ replaced by its source entries, which are found by id in older generations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from om_proxy.memory.lifecycle.pins import move_pins
+from om_proxy.memory.lifecycle.withdrawal import list_sources
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     Generation,
@@ -50,7 +52,9 @@ class RemainingEntries(NamedTuple):
     """The entries of a log that remain when a client has taken messages back."""
 
     entries: tuple[Observation, ...]
-    has_stale_entry: bool  # whether one had to stay that covers some of what was taken back
+    # where a rollback note must move coverage, because an entry had to stay that is about some of
+    # what was taken back; None: no note is needed
+    note_seq: int | None
 
 
 def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
@@ -92,15 +96,21 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
     return replace(memory, log=ref.own, shared_log_ref=None), shared_log
 
 
-def join_shared_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
+def join_shared_log(thread: Memory, shared_log: Memory, label: str, now: float) -> Memory:
     """Append a thread's own log to the shared one, and attach the shared log to the thread."""
-    own_log = thread.log.begin_generation(()) if thread.log.entries else thread.log
+    own_log = thread.log
+    if own_log.entries:
+        own_log = own_log.begin_generation((), "scope", now)
     own_log = replace(own_log, reflection=None, unproductive_tokens=0)
+    own_log, log = move_pins(own_log, shared_log.log)
+    shared_log = replace(shared_log, log=log)
     thread_without_log = replace(thread, log=own_log, shown_log_state=NEVER_SHOWN)
     return append_entries(attach_log(thread_without_log, shared_log, label), thread.log.entries)
 
 
-def leave_shared_log(memory: Memory, older_generations: Sequence[Generation]) -> LeftLog:
+def leave_shared_log(
+    memory: Memory, older_generations: Sequence[Generation], now: float
+) -> LeftLog:
     """Separate a thread from the shared log. `older_generations`: of the shared log.
 
     The thread takes the entries that are about it alone, from its first message up to the first
@@ -113,15 +123,19 @@ def leave_shared_log(memory: Memory, older_generations: Sequence[Generation]) ->
     remaining: list[Observation] = []
     is_gapless = True
     last_seq = 0
-    for entry in _expand_mixed(memory.log.entries, label, index_entries(older_generations)):
-        part = next((part for part in entry.parts if part.label == label), None)
+    new_ids = count(shared_log.next_id)
+    entries_by_id = index_entries(older_generations)
+    for entry in _expand_mixed(memory.log.entries, label, entries_by_id, new_ids):
+        part = find_part(entry, label)
         if part is None:
             remaining.append(entry)
         elif len(entry.parts) > 1:
             # a part that covers nothing leaves no gap
-            is_gapless = is_gapless and part.covers_nothing
-            remaining.append(_uncover_part(entry, part, shared_log.next_id))
-            shared_log = replace(shared_log, next_id=shared_log.next_id + 1)
+            if not part.covers_nothing:
+                is_gapless = False
+                # a rollback note that was reflected may have taken back some of what stands before
+                own_entries = [own for own in own_entries if own.last <= part.after]
+            remaining.append(_uncover_part(entry, part, next(new_ids)))
         else:
             # after a gap the entry is dropped: its messages become raw again
             is_gapless = is_gapless and continues_coverage(entry, part, last_seq)
@@ -130,24 +144,42 @@ def leave_shared_log(memory: Memory, older_generations: Sequence[Generation]) ->
                 last_seq = part.last
     if tuple(remaining) == shared_log.log.entries:
         return LeftLog(tuple(own_entries), shared_log)
-    log = shared_log.log.begin_generation(tuple(remaining))
-    return LeftLog(tuple(own_entries), replace(shared_log, log=replace(log, reflection=None)))
+    log = shared_log.log.begin_generation(tuple(remaining), "scope", now)
+    shared_log = replace(shared_log, log=replace(log, reflection=None), next_id=next(new_ids))
+    return LeftLog(tuple(own_entries), shared_log)
+
+
+def find_part(entry: Observation, label: str) -> Part | None:
+    """Return the part of an entry that is about this thread."""
+    return next((part for part in entry.parts if part.label == label), None)
+
+
+def moves_coverage(entry: Observation, part: Part) -> bool:
+    """Return whether the log covers the part's thread up to the end of this part. A part that
+    covers nothing says so only in a rollback note."""
+    return entry.is_rollback_note or not part.covers_nothing
 
 
 def continues_coverage(entry: Observation, part: Part, last_seq: int) -> bool:
     """Return whether a part continues its thread's parts before it, which end at `last_seq`."""
-    if entry.is_rollback_note:
-        return part.after <= last_seq  # the note goes back to a message that is covered
+    if entry.kind != "observation":
+        return part.after <= last_seq  # a note, or a reflection of one, may go back
     return part.covers_nothing or part.after == last_seq
 
 
 def _uncover_part(entry: Observation, part: Part, id_: int) -> Observation:
-    """Return a copy of a reflection, with a new id, that covers nothing of one thread. Older
+    """Return a copy of a reflection, with a new id, that covers nothing of one thread."""
+    return _replace_part(entry, part, Part(part.label, 0, 0, EMPTY_CHAIN), id_)
+
+
+def _replace_part(entry: Observation, part: Part, new: Part, id_: int) -> Observation:
+    """Return a copy of a reflection, with a new id, that covers another range of one thread. Older
     generations keep the original."""
     return replace(
         entry,
         id=id_,
-        parts=tuple(Part(p.label, 0, 0, EMPTY_CHAIN) if p is part else p for p in entry.parts),
+        parts=tuple(new if p is part else p for p in entry.parts),
+        replaces=_forget_id(entry.replaces),  # the text before covers the old range
     )
 
 
@@ -162,31 +194,40 @@ def _make_own_entry(entry: Observation, part: Part, id_: int) -> Observation:
         text=plain_text(entry),
         parts=(),
         sources=(),
+        replaces=_forget_id(entry.replaces),
     )
 
 
-def finish_leaving(thread: Memory, own_entries: Sequence[Observation]) -> Memory:
+def _forget_id(replaces: int | None) -> int | None:
+    """Return `Observation.replaces` for a copy in another log, where the id says nothing."""
+    return None if replaces is None else 0
+
+
+def finish_leaving(thread: Memory, own_entries: Sequence[Observation], now: float) -> Memory:
     """Give a thread that leaves the shared log the entries from `leave_shared_log`. The caller
     rolls back what these entries leave uncovered (`branch.roll_back`)."""
     return replace(
         thread,
         scope="thread",
         other_threads_text="",
-        log=thread.log.begin_generation(tuple(own_entries)),
+        log=thread.log.begin_generation(tuple(own_entries), "scope", now),
         next_id=thread.next_id + len(own_entries),
     )
 
 
 def _expand_mixed(
-    entries: Iterable[Observation], label: str, entries_by_id: Mapping[int, Observation]
+    entries: Iterable[Observation],
+    label: str,
+    entries_by_id: Mapping[int, Observation],
+    new_ids: Iterator[int],
 ) -> Iterator[Observation]:
     """Replace each reflection over this thread and others by its sources, if they were kept."""
     for entry in entries:
         labels = {part.label for part in entry.parts}
         is_mixed = label in labels and len(labels) > 1
         if is_mixed and entry.sources and all(id_ in entries_by_id for id_ in entry.sources):
-            sources = [entries_by_id[id_] for id_ in entry.sources]
-            yield from _expand_mixed(sources, label, entries_by_id)
+            sources = list_sources(entry, entries_by_id, new_ids.__next__)
+            yield from _expand_mixed(sources, label, entries_by_id, new_ids)
         else:
             yield entry
 
@@ -224,9 +265,11 @@ def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
                     entry.task,
                     entry.suggestion,
                     entry.at,
+                    entry.id,
                 ),
             ),
             sources=(),
+            replaces=_forget_id(entry.replaces),
         )
         for i, entry in enumerate(entries)
     )
@@ -250,13 +293,16 @@ def merge_parts(sources: Sequence[Observation]) -> tuple[Part, ...]:
     """Return the parts of a reflection of these entries, one for each thread. If the last entry of
     a thread is a rollback note, the merged part ends at the note."""
     parts: dict[str, Part] = {}
-    for part in chain.from_iterable(entry.parts for entry in sources):
-        merged = parts.get(part.label, part)
-        parts[part.label] = part._replace(
-            after=min(merged.after, part.after),
-            task=merged.task if part.task is None else part.task,
-            at=merged.at if part.task is None else part.at,
-        )
+    for source in sources:
+        for part in source.parts:
+            merged = parts.setdefault(part.label, part)
+            if moves_coverage(source, part):
+                parts[part.label] = part._replace(
+                    after=part.after if merged.covers_nothing else min(merged.after, part.after),
+                    task=merged.task if part.task is None else part.task,
+                    at=merged.at if part.task is None else part.at,
+                    chunk=0,
+                )
     return tuple(parts[label] for label in sorted(parts))
 
 
@@ -268,6 +314,8 @@ def can_keep_shown_log(memory: Memory) -> bool:
         return False
     generation, length = memory.shown_log_state
     if generation != memory.log.generation or length > len(memory.log.entries):
+        return False
+    if memory.shown_pins_version != memory.log.pins_version:
         return False
     label = memory.thread_label
     newer_entries = memory.log.entries[length:]
@@ -304,20 +352,19 @@ def remove_taken_back(
 
     `older_generations`: of the shared log; `live_chains`: the chain at each live message of the
     thread. A reflection that covers what was taken back is replaced by its sources. If they were
-    not kept, the reflection stays, unless everything it covers was taken back. Entries before a
-    rollback note of the same thread stay.
+    not kept, it stays, and covers the thread up to the cut. Where the entries before it were taken
+    back, it would leave a gap: then it covers the other threads alone.
     """
     label = memory.thread_label
     entries_by_id = index_entries(older_generations)
-
-    def list_parts(entry: Observation) -> list[Part]:
-        return [part for part in entry.parts if part.label == label]
+    new_ids = count(next_entry_id(memory))
 
     def still_holds(entry: Observation) -> bool:
         return all(
             part.last <= cut_seq
             and (part.covers_nothing or live_chains.get(part.last) == part.chain)
-            for part in list_parts(entry)
+            for part in entry.parts
+            if part.label == label
         )
 
     def keep_or_expand(entry: Observation) -> Iterator[Observation]:
@@ -326,14 +373,32 @@ def remove_taken_back(
         elif entry.kind != "reflection":
             return  # taken back
         elif entry.sources and all(id_ in entries_by_id for id_ in entry.sources):
-            for id_ in entry.sources:
-                yield from keep_or_expand(entries_by_id[id_])
-        elif len(entry.parts) > 1 or list_parts(entry)[0].after < cut_seq:
+            for source in list_sources(entry, entries_by_id, new_ids.__next__):
+                yield from keep_or_expand(source)
+        else:
             yield entry
 
-    entries = tuple(chain.from_iterable(map(keep_or_expand, memory.log.entries)))
-    note_indices = [
-        i for i, entry in enumerate(entries) if entry.is_rollback_note and list_parts(entry)
-    ]
-    after_last_note = entries[note_indices[-1] + 1 :] if note_indices else entries
-    return RemainingEntries(entries, not all(map(still_holds, after_last_note)))
+    remaining: list[Observation] = []
+    coverage = 0
+    is_stale = False
+    for entry in chain.from_iterable(map(keep_or_expand, memory.log.entries)):
+        part = find_part(entry, label)
+        if part is None:
+            remaining.append(entry)
+        elif still_holds(entry):
+            remaining.append(entry)
+            if moves_coverage(entry, part):
+                coverage = part.last
+                is_stale = False  # what is stale stands before a rollback note
+            else:  # it says what was taken back once, and the note of it may go with this branch
+                is_stale = True
+        elif part.after <= coverage and part.after < cut_seq:
+            coverage = max((seq for seq in live_chains if seq <= cut_seq), default=0)
+            limited = part._replace(last=coverage, chain=live_chains.get(coverage, EMPTY_CHAIN))
+            remaining.append(_replace_part(entry, part, limited, next(new_ids)))
+            is_stale = True
+        elif len(entry.parts) > 1:
+            remaining.append(_uncover_part(entry, part, next(new_ids)))
+            is_stale = True
+    needs_note = is_stale or find_thread_coverage(remaining, label) != coverage
+    return RemainingEntries(tuple(remaining), coverage if needs_note else None)

@@ -10,10 +10,12 @@ so do all later ones: a log covers each thread from its first message without a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, log_sharing
+from om_proxy.memory.lifecycle.withdrawal import list_sources
 from om_proxy.memory.model import Generation, Mark, Memory, Message, Observation, index_entries
 
 
@@ -23,7 +25,7 @@ def mentions_thread(entry: Observation, label: str) -> bool:
 
 
 def remove_thread(
-    shared_log: Memory, older_generations: Sequence[Generation], label: str
+    shared_log: Memory, older_generations: Sequence[Generation], label: str, now: float
 ) -> Memory:
     """Remove this thread from the shared log. `older_generations`: of the shared log.
 
@@ -31,19 +33,21 @@ def remove_thread(
     are recognised as outdated.
     """
     entries_by_id = index_entries(older_generations)
+    new_ids = count(shared_log.next_id)
 
     def keep_or_expand(entry: Observation) -> Iterator[Observation]:
         if not mentions_thread(entry, label):
             yield entry
         elif entry.kind == "reflection":
-            for id_ in entry.sources:
-                if id_ in entries_by_id:
-                    yield from keep_or_expand(entries_by_id[id_])
+            for source in list_sources(entry, entries_by_id, new_ids.__next__):
+                yield from keep_or_expand(source)
         # an observation about this thread is dropped
 
     remaining = (kept for entry in shared_log.log.entries for kept in keep_or_expand(entry))
-    log = shared_log.log.begin_generation(tuple(_drop_after_gaps(remaining)))
-    return replace(shared_log, log=replace(log, reflection=None, unproductive_tokens=0))
+    entries = tuple(_drop_after_gaps(remaining))
+    log = shared_log.log.begin_generation(entries, "forgotten", now)
+    log = replace(log, reflection=None, unproductive_tokens=0)
+    return replace(shared_log, log=log, next_id=next(new_ids))
 
 
 def _drop_after_gaps(entries: Iterable[Observation]) -> Iterator[Observation]:
@@ -54,7 +58,11 @@ def _drop_after_gaps(entries: Iterable[Observation]) -> Iterator[Observation]:
             log_sharing.continues_coverage(entry, part, last_seqs.get(part.label, 0))
             for part in entry.parts
         ):
-            last_seqs |= {part.label: part.last for part in entry.parts}
+            last_seqs |= {
+                part.label: part.last
+                for part in entry.parts
+                if log_sharing.moves_coverage(entry, part)
+            }
             yield entry
 
 

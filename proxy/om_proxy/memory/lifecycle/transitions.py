@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from om_proxy.memory.ledger import NO_MEMORY_COSTS, MemoryCosts, add_memory_calls
 from om_proxy.memory.lifecycle import condensing, log_sharing
 from om_proxy.memory.lifecycle.hints import newest_task
 from om_proxy.memory.model import (
@@ -86,7 +87,7 @@ def keep_reflection(memory: Memory, reflection: Reflection) -> Memory:
 def is_made_from(log: ObservationLog, reflection: Reflection) -> bool:
     """Return whether the reflection was made from this log and its sources are still in the log."""
     return (
-        reflection.generation == log.generation
+        log.reflected_from <= reflection.generation <= log.generation
         and find_sources(log.entries, reflection) is not None
     )
 
@@ -111,7 +112,7 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
     if reflection is None:
         return memory
     place = find_sources(log.entries, reflection)
-    if place is None or reflection.generation != log.generation:
+    if place is None or not is_made_from(log, reflection):
         return replace_log(memory, reflection=None)
     earlier = log.entries[: place.start]
     sources = log.entries[place]
@@ -136,7 +137,7 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
         sources=reflection.sources,
         depth=1 + max(entry.depth for entry in sources),
     )
-    new_log = log.begin_generation((*earlier, new_entry, *later))
+    new_log = log.begin_generation((*earlier, new_entry, *later), "reflection", now)
     may_go_on = condensing.frees_enough(sum(entry.tokens for entry in sources), new_entry.tokens)
     unproductive_tokens = 0 if may_go_on else new_log.tokens
     new_log = replace(new_log, reflection=None, unproductive_tokens=unproductive_tokens)
@@ -160,6 +161,16 @@ def clear_failures(failures: Failures) -> Failures:
     )
 
 
+def park(memory: Memory) -> Memory:
+    """Give the thread up: nothing of it is observed until it is revived, or a success clears it."""
+    return replace(memory, failures=replace(memory.failures, suspended=True))
+
+
+def revive(memory: Memory) -> Memory:
+    """Take the thread up again, as if nothing had failed."""
+    return replace(memory, failures=Failures())
+
+
 def record_failure(memory: Memory, now: float, jitter: float, cause: str = "") -> Memory:
     """Count one more failure of a memory model. Nothing is tried for 1 min … 6 h; after 8 failures
     in a row nothing is tried at all. `jitter` in [0, 1)."""
@@ -167,3 +178,10 @@ def record_failure(memory: Memory, now: float, jitter: float, cause: str = "") -
     pause_s = min(FIRST_BACK_OFF_S * 2 ** (count - 1), MAX_BACK_OFF_S)
     retry_at = now + pause_s * (1 + jitter / 4)
     return replace(memory, failures=Failures(count, retry_at, count >= PARK_AFTER_FAILURES, cause))
+
+
+def add_memory_costs(memory: Memory, costs: MemoryCosts) -> Memory:
+    """Return the memory with more calls of memory models in its ledger."""
+    if costs == NO_MEMORY_COSTS:
+        return memory
+    return replace(memory, ledger=add_memory_calls(memory.ledger, costs))

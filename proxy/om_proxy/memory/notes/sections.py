@@ -43,7 +43,9 @@ class Section(NamedTuple):
 
 def split_entry(entry: Observation) -> list[Section]:
     """Split an entry's text by thread. In a thread's own log the text is one section without a
-    label."""
+    label. A withdrawn entry has no section."""
+    if entry.is_withdrawn:
+        return []
     if not entry.parts:
         return [Section(None, entry.text)]
     if entry.kind != "reflection":
@@ -73,7 +75,7 @@ def add_label(entry: Observation, label: str) -> Observation:
     """Write the text of an entry of a thread's own log as a shared log has it."""
     return (
         replace(entry, text=wrap_in_tag(label, escape(entry.text)))
-        if entry.kind == "reflection"
+        if entry.kind == "reflection" and not entry.is_withdrawn
         else entry
     )
 

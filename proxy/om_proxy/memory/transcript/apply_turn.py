@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import Cell, Item, Memory, Message, extend_chain
+from om_proxy.memory.model import PARTIAL_STYLES, Cell, Item, Memory, Message, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict
 from om_proxy.memory.transcript.views import record_view
@@ -51,8 +51,12 @@ def apply_turn(
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     added = [*_new_messages(memory, verdict, sent, tokens, now, cut_seq), *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
+    is_partial = verdict.style in PARTIAL_STYLES
     after = replace(
         memory,
+        history_after=memory.history_after
+        if is_partial == (memory.history == "partial")
+        else memory.next_seq - 1,
         tail=kept.append_messages(fresh),
         undated_to=_carry_undated_to(memory, fresh[: len(verdict.new)], cut_seq)
         if memory.next_seq > 1

@@ -13,6 +13,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from om_proxy.memory.ledger import rebase_ledger
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Memory, Message, extend_chain
 
@@ -27,7 +28,11 @@ def append_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) 
     """
     new_seqs = number_unstored(stored_now, stored_before, spooled)
     missing = [m for m in spooled.tail if new_seqs.get(m.seq, 0) >= stored_now.next_seq]
-    return _append(stored_now, spooled, missing) if missing else stored_now
+    if not missing:
+        return stored_now
+    # of a turn that was written all the same, the costs count twice: nothing tells it apart
+    ledger = rebase_ledger(stored_now.ledger, stored_before.ledger, spooled.ledger)
+    return replace(_append(stored_now, spooled, missing), ledger=ledger)
 
 
 def number_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) -> dict[int, int]:
@@ -63,6 +68,9 @@ def _append(stored_now: Memory, spooled: Memory, missing: Sequence[Message]) -> 
         turn_at=max(stored_now.turn_at or 0.0, spooled.turn_at or 0.0) or None,
         # the appended messages are the newest, so the style and model of their turn win
         style=spooled.style,
+        history_after=stored_now.history_after
+        if spooled.history == stored_now.history
+        else stored_now.next_seq - 1,
         model=spooled.model,
         due_at=spooled.due_at if stored_now.due_at is None else stored_now.due_at,
         scope=stored_now.scope if stored_now.version else spooled.scope,

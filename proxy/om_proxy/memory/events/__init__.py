@@ -1,0 +1,1 @@
+"""Say what happened to a memory, for people and programs that watch it (docs/spec/seeing.md#events)."""
