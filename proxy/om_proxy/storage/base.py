@@ -6,8 +6,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
-from om_proxy.memory.model import Generation, Key, Mark, Memory, Message
+from om_proxy.memory.model import (
+    Beginning,
+    Generation,
+    Key,
+    Mark,
+    Memory,
+    Message,
+    Observation,
+)
+from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.listing import (
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+
+ObservationState = Literal["chunk", "log"]
+# events are kept until there are so many newer ones, or so long
+MAX_EVENTS = 10_000
+MAX_EVENT_AGE_S = 7 * 86_400.0
 
 Backlog = tuple[ThreadBacklog, ...]  # the threads of a resource whose tails are not empty
 
@@ -20,12 +43,25 @@ class Outline(NamedTuple):
     superseded: tuple[tuple[Mark, int], ...]
 
 
+MessageState = Literal["live", "superseded", "interrupted"]
+
+
+class StoredMessage(NamedTuple):
+    """One message of a thread, live or not."""
+
+    message: Message
+    parent: int  # seq of the live message before it; 0: none
+    # `superseded`: it was live once; `interrupted`: a broken reply that never was
+    state: MessageState
+
+
 class Change(NamedTuple):
     """Two states of one thread: the arguments of `Store.commit`."""
 
     before: Memory
     after: Memory
     interrupted: Sequence[Message] = ()
+    events: Sequence[Event] = ()
 
 
 class ResourceWakeup(NamedTuple):
@@ -37,35 +73,55 @@ class ResourceWakeup(NamedTuple):
     tokens: int
 
 
-class ThreadInfo(NamedTuple):
-    """One thread in a list of threads."""
+class NoteErasure(NamedTuple):
+    """Entries of older generations without the texts and hints that must go."""
 
-    key: Key
-    created_at: float
-    turn_at: float | None
-    messages: int  # live ones
-    generation: int
-    title: str | None
-    failures: int
-    parked: bool
-    cause: str = ""  # of the last failure, as in `Failures`
+    key: Key  # of the thread or shared log
+    version: int  # that is stored
+    blanks: Sequence[Observation]
 
 
-# forgotten bytes are overwritten, or kept until a reader ends
-ErasureState = Literal["gone", "pending"]
+class ForgetBatch(NamedTuple):
+    """A part of a resource or tenant that was removed."""
+
+    result: ForgetResult
+    threads: tuple[Key, ...]  # that were removed
+    is_last: bool  # nothing of the resource or tenant is left
 
 
-class ForgetResult(NamedTuple):
-    """The number of rows that were removed with a thread; all 0 if there was no memory of it."""
+class StoredObservation(NamedTuple):
+    """One entry of any generation of a log, or a chunk."""
 
-    threads: int = 0
-    messages: int = 0  # live or not
-    # notes in its logs, buffered notes, and entries of a shared log that mention it
-    observations: int = 0
-    generations: int = 0  # of its own log and the shared one, that held any of these
-    reflections: int = 0  # made and not yet swapped in
-    database: ErasureState = "gone"  # the bytes in the database itself
-    log: ErasureState = "gone"  # the bytes in the write-ahead log
+    entry: Observation
+    state: ObservationState
+
+
+class GenerationSummary(NamedTuple):
+    """One generation of a log, without its texts."""
+
+    number: int
+    entries: int
+    tokens: int
+    reflections: int  # entries that the reflector wrote
+    newest_at: float | None  # unix seconds: when the newest entry was written
+
+
+def summarize_generation(generation: Generation) -> GenerationSummary:
+    entries = generation.entries
+    return GenerationSummary(
+        generation.number,
+        len(entries),
+        sum(entry.tokens for entry in entries),
+        sum(entry.kind == "reflection" for entry in entries),
+        max((entry.at for entry in entries), default=None),
+    )
+
+
+class GenerationEntries(NamedTuple):
+    """One generation of a log: the ids of its entries, in order."""
+
+    number: int
+    entries: tuple[int, ...]
 
 
 class MoveResult(NamedTuple):
@@ -74,6 +130,66 @@ class MoveResult(NamedTuple):
     threads: int = 0
     messages: int = 0
     name_conflicts: int = 0  # threads and shared logs that both tenants have; then nothing moved
+
+
+class StoredEvent(NamedTuple):
+    """An event as it is stored."""
+
+    id: int
+    # of the thread; with an empty thread, of a shared log; with an empty resource too, of a thread
+    # that is forgotten
+    key: Key
+    at: float  # unix seconds
+    type: str
+    data: str  # JSON in ASCII
+
+
+class EventPage(NamedTuple):
+    """Some events, in order."""
+
+    events: tuple[StoredEvent, ...]
+    cursor: int  # the id after which the next page begins
+    has_gap: bool  # whether events that should come before these are no longer kept
+    # whether events are stored that no reader may have yet: a transaction before them still runs
+    is_held_back: bool = False
+
+
+class StoreTotals(NamedTuple):
+    """Sums over all threads of the store, whatever their tenant."""
+
+    messages_tokens: int = 0  # of messages that no notes cover yet
+    observations_tokens: int = 0  # of notes in logs, reflections left out
+    reflections_tokens: int = 0  # of notes in logs that the reflector wrote
+    due_threads: int = 0  # whose work is due and not leased
+    parked_threads: int = 0
+
+
+# what an acknowledged commit survives. `fsync`: a power cut. `second`: a killed process; a power cut
+# may lose the newest second. `none`: a killed process; a power cut may lose everything. `process`:
+# nothing; the data ends with the process
+Durability = Literal["fsync", "second", "none", "process"]
+# when the bytes of forgotten rows leave the database. `now`: they are overwritten as soon as no
+# reader holds them. `rewrite`: they stay until its tables are rewritten. `keys`: they stay, and
+# cannot be read once their keys are destroyed
+Erasure = Literal["now", "rewrite", "keys"]
+
+
+class Promise(NamedTuple):
+    """What a store promises about the data that it keeps."""
+
+    kind: str  # `sqlite`, `postgresql` …
+    durable: Durability
+    erases: Erasure
+    schema_version: int  # number of the newest migration that the database has
+
+
+class WebhookState(NamedTuple):
+    """How far a webhook has got."""
+
+    cursor: int  # id of the last event that its receiver took
+    failures: int  # in a row
+    cause: str  # of the last failure: our words
+    at: float  # of the last attempt, in unix seconds
 
 
 class Store(Protocol):
@@ -88,18 +204,38 @@ class Store(Protocol):
         not read."""
 
     async def version(self, key: Key) -> int:
-        """Return the committed version, 0 for an unknown thread. This is one point read, to check a
-        cached memory."""
+        """Return the committed version, 0 for an unknown thread. This is one point read.
+        Versions come from one counter of the store: of two commits, whatever threads they change,
+        the later one has the larger version."""
+
+    async def refresh(self, held: Memory) -> Memory:
+        """Return the newest committed memory of a thread, given one that this store returned: `held`
+        itself, the same object, if nothing was committed since. This is one round trip, and it
+        reads no more than what has changed, as far as the backend can tell.
+
+        The result equals that of `load` in every field, whatever happened between the two. Only of
+        `held` itself `due_at` may be an older one: it moves without a version. For a thread that
+        nothing is known of, pass `Memory(key=key)`.
+        """
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        """Return what `refresh` returns of a thread and of its resource's shared log, both of one
+        snapshot: no commit lies between the two."""
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
         """Write the difference between two states of one thread, in one durable transaction, and
-        return `after` with its new version.
+        return `after` with its new version. `events` are stored in the same transaction, or not at
+        all.
 
         Raise `Conflict`, and write nothing, unless the stored version still is `before.version`.
-        Durable means: after this returns, neither a killed process nor a power cut loses the
-        commit. The returned `row_id` is that of the row, whatever `after` says.
+        Durable means: after this returns, the commit survives what `describe` says; of a store on
+        disk, a killed process at least. The returned `row_id` is that of the row, whatever `after` says.
 
         The difference: messages of `after.tail` unknown to the store are inserted; changed items
         are replaced. Live messages with `seq > after.coverage` that are missing from `after.tail`
@@ -116,7 +252,40 @@ class Store(Protocol):
     ) -> tuple[Memory, Memory | None]:
         """Commit a thread that shares its resource's log and, if that changes too, the shared log:
         both in one transaction, or neither. Raise `Conflict` if the version of either has changed.
-        A shared log that does not differ is not written, but its version is checked."""
+        A shared log that does not differ is not written, but its version is checked. The events of
+        both are stored with them."""
+
+    async def add_events(self, key: Key, events: Sequence[Event]) -> None:
+        """Store events of a thread that no commit belongs to. The version stays. A thread that is
+        not stored has no events."""
+
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        """Return the events with an id above `after`, in order. Ids grow in the order in which
+        events become visible, so none ever appears below one that was returned.
+
+        `tenant=None`: those of all tenants. `keys`: those of these threads and shared logs; None:
+        of all. `after=None`: from the oldest that is kept. `has_gap`: events after `after` are gone
+        because of their number or age, or `after` is of another database; then the page begins with
+        the oldest that is kept.
+        """
+
+    async def event_position(self, before: int = 0) -> int:
+        """Return the id of the newest event that was ever stored; 0: there was none. `before`: the
+        id after which at most so many events stand. Ids may have gaps, so nobody counts by them."""
+
+    async def webhook_state(self, name: str) -> WebhookState | None:
+        """Return how far this webhook has got; None: it has sent nothing yet."""
+
+    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
+        """Record how far this webhook has got. A state with a cursor below the stored one changes
+        nothing: its sender stood still, and another one has sent more. A stored cursor that is
+        above the newest event is of another database, and any state takes its place."""
+
+    async def prune_events(self, now: float) -> None:
+        """Remove the events that are older than MAX_EVENT_AGE_S by the clock of the caller. Each
+        write of events removes all but the newest MAX_EVENTS, and none by its age."""
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         """Return the threads that share this log and whose tails are not empty, the longest idle
@@ -138,22 +307,46 @@ class Store(Protocol):
     ) -> tuple[Message, ...]:
         """Return the live messages with `after < seq <= through`, by seq."""
 
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        """Return the first `limit` messages with `after < seq <= through`, live or not, by seq.
+        Nothing beyond the page is read."""
+
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         """Return these messages, live or not, by seq. Unknown seqs are left out."""
 
-    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
-        """Return the generations `(number, log)` with `number < before` that retention kept, newest
-        first."""
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
+        """Return the first `limit` generations `(number, log)` with `number < before` that
+        retention kept, newest first."""
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        """Return what `generations` would, without reading a text."""
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        """Return, by number, why and when each generation of the log began, as far as it is stored.
+        The oldest generations may be missing, and always the first one."""
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         """Return threads with `due <= now` that are not leased, the longest due first, tenants
         taking turns. For the doctor and tests; `claim` takes up work."""
 
     async def claim(
-        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
         """Lease to `holder`, for `seconds`, the first `limit` threads of `due_threads` that are not
-        in `skip`. Return them in that order.
+        in `skip`. Return them in that order. `callers=False` leaves out the threads with
+        `Memory.needs_caller`: their work needs the credential of a request, which another process
+        may hold.
 
         This is one step: two claims at once never get the same thread, and none gets a leased
         thread, not even one leased to `holder`. If nothing is due, nothing is written. The holder
@@ -188,9 +381,36 @@ class Store(Protocol):
         """Return threads in key order, beginning after `cursor`, without shared logs.
         `tenant=None`: the threads of all tenants (the operator's view)."""
 
-    async def forget(self, key: Key) -> ForgetResult:
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        """Return a page of the threads that a person looks for, without shared logs, beginning
+        after the place `after`. The time does not grow with the number of threads. `recent` order:
+        the latest `active_at` first. A prefix is compared by code points, as it is written.
+        """
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        """Return the tenant's resources by name, beginning after the resource `after`."""
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        """Return one resource; None if nothing of it is stored."""
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
         """Remove every row of the thread. Return what was removed. Work in flight on the thread
         conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
+        Its events go too. Those of the log it shared lose their texts and its name, and go where
+        they tell of a call that read this thread alone (`event_encoding.remove_thread`). `event` is
+        stored instead, without the thread's name, if the thread was there.
+
+        Raise `Conflict`, and remove nothing, if the thread is stored with another version than
+        `expected_version`: the same transaction compares and removes.
 
         The same transaction removes what mentions the thread: its part of the log it shared, in
         every generation (`forgetting.remove_thread`), and what other threads' prompts tell of it
@@ -204,6 +424,69 @@ class Store(Protocol):
         left, also after a restart.
         """
 
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        """Remove some threads of the resource, or of all resources of the tenant, in one short
+        transaction. Call it again until the batch is the last one; it removes what is left, shared
+        logs and leases too. Whatever stops the calls, a later call goes on.
+
+        A thread that begins meanwhile goes as well. Bytes leave the storage as with `forget`. The
+        same transaction stores the event that `describe_forgotten` returns of each thread.
+        """
+
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        """Return the first `limit` entries and chunks with `id > after`, of all generations, by
+        id. With `generation_entries` and `stored_messages`, everything of a thread can be read
+        page by page."""
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        """Return the first `limit` generations with `number > after`, by number. Those with an
+        empty log are left out."""
+
+    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append records, in one transaction. They are kept for AUDIT_KEPT_S. Nothing changes them
+        but `move_tenant`: their tenant and label."""
+
+    async def audit(
+        self, tenant: str | None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRecord, ...]:
+        """Return records with `id < before`, the newest first; `tenant=None`: of all tenants."""
+
+    async def add_receipt(self, receipt: StoredReceipt) -> None:
+        """Keep a receipt for RECEIPTS_KEPT_S."""
+
+    async def prune_records(self, now: float) -> None:
+        """Remove the records of the audit, and the receipts, that have been kept for so long. Nothing
+        else does: not even a new one from far ahead."""
+
+    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
+        """Return a receipt that is still kept. Its bytes are `gone` once they are."""
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        """Commit the change of a thread's own log or of a shared log, and write the blank entries
+        over the stored ones of the same ids: all in one transaction. Raise `Conflict`, and write
+        nothing, if a stored version is another one. `wakeup`: as in `commit_shared`.
+
+        Of a shared log, the same transaction removes what prompts tell of other threads, as
+        `forget` does. The bytes leave the storage as with `forget`, also those of texts that
+        earlier commits have replaced or pruned. `observations` counts the entries. Earlier events
+        of each erased log keep their places and lose their texts (`event_encoding.remove_texts`),
+        which may be the same; of a shared log, those of its whole resource.
+        """
+
     async def wait_erased(self) -> None:
         """Return once no forgotten bytes are `pending`."""
 
@@ -212,7 +495,8 @@ class Store(Protocol):
     ) -> MoveResult:
         """Move all rows of the tenant `old` to the tenant `new`, as if they had been there from the
         start: with new fingerprints, chains, recorded attempts, and labels under the store's own
-        secret. `fingerprint` takes a message's JSON; if it returns None, the old fingerprint stays.
+        secret. Records of the audit, and receipts, go along; those about threads that are forgotten
+        keep their labels. `fingerprint` takes a message's JSON; if it returns None, the old fingerprint stays.
 
         If both tenants have a thread or a shared log of the same name, nothing moves. Otherwise one
         resource moves after the other, each as a whole or not at all, so that a second call
@@ -224,9 +508,40 @@ class Store(Protocol):
         made once (`proposed`, if given) and kept with the data. Every caller gets the same bytes,
         also when two processes ask first at the same time."""
 
+    async def add_to_ledger(self, batch: LedgerBatch) -> None:
+        """Add the lines of the batch to the sums by day, in one transaction. A batch that was added
+        already, or that is older than the newest one of its writer, adds nothing: after an error,
+        the same batch may be sent again.
+
+        A line of a resource that has no thread is added to the tenant's nameless one, so that
+        nothing brings a forgotten name back. `forget` and `move_tenant` take the lines along: those
+        of a resource that has no thread any more become nameless.
+        """
+
+    async def prune_ledger(self, now: float) -> None:
+        """Remove the lines of days that are more than LEDGER_KEPT_DAYS before today."""
+
+    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
+        """Return the sums of the first `limit` groups behind `after`, in the order of the groups."""
+
     async def park(self, key: Key, parked: bool) -> bool:
         """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an
         unknown thread."""
+
+    async def totals(self, now: float) -> StoreTotals:
+        """Return sums over all threads, as of `now`. Each thread counts as last committed. The
+        method reads in short steps, so the sums need not be those of one moment."""
+
+    async def clock(self) -> float:
+        """Return the unix seconds by which leases end: the clock that all processes on this storage
+        have in common."""
+
+    async def describe(self) -> Promise:
+        """Return what this store promises."""
+
+    async def check_schema(self) -> None:
+        """Raise `StorageError` if this program is too old to write to the database: a newer one has
+        changed its schema since it was opened."""
 
     async def ping(self) -> None:
         """Raise `StorageError` unless the store can be read and written."""

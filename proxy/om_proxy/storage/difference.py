@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from om_proxy.errors import Unwritable
-from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, Observation
+from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
+from om_proxy.storage.base import ObservationState
 
 # A shared log keeps more generations: every fork of every thread begins one.
 SHARED_LOG_GENERATIONS_FACTOR = 10
-
-ObservationState = Literal["chunk", "log"]
 
 
 class PlacedMessage(NamedTuple):
@@ -39,6 +38,7 @@ class Difference:
     entries: tuple[tuple[int, int], ...]  # (position, observation id) to write into the generation
     is_shortened: bool  # whether the generation holds positions beyond the log's end
     has_new_reflection: bool  # whether the pending reflection changed
+    began: Beginning | None  # of the generation, if it is a new one and says why it began
 
 
 def compute_difference(
@@ -59,6 +59,7 @@ def compute_difference(
         is_shortened=after.log.generation == before.log.generation
         and len(after.log.entries) < len(before.log.entries),
         has_new_reflection=after.log.reflection != before.log.reflection,
+        began=after.log.began if after.log.generation != before.log.generation else None,
     )
 
 

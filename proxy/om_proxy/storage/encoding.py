@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
-from om_proxy.memory.model import Failures, Key, Memory, Part, Style, View
+from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +29,17 @@ class ThreadState:
     overrides: bytes | None = None
     shown: tuple[int, int] = (0, 0)  # the stored name of `Memory.shown_log_state`
     undated_to: int = 0
+    history_after: int = 0  # older rows have none
     cause: str = ""  # of `Failures`; older rows have none
     offers_tools: bool = False
+    ledger: ThreadLedger = EMPTY_LEDGER  # older rows have none
+    log_tokens: int = 0  # of its own log, for lists: they read no notes
+    reflected_tokens: int = 0  # of them, those that the reflector wrote
+    began: Beginning | None = None
+    pins: tuple[Pin, ...] = ()
+    pins_version: int = 0
+    shown_pins_version: int = 0
+    reflected_from: int | None = None  # older rows have none: no edit has begun their generation
 
 
 _parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
@@ -48,8 +58,17 @@ def encode_state(memory: Memory) -> bytes:
         overrides=memory.overrides,
         shown=memory.shown_log_state,
         undated_to=memory.undated_to,
+        history_after=memory.history_after,
         cause=memory.failures.cause,
         offers_tools=memory.offers_tools,
+        ledger=memory.ledger,
+        log_tokens=memory.log.tokens,
+        reflected_tokens=memory.log.reflected_tokens,
+        began=memory.log.began,
+        reflected_from=memory.log.reflected_from,
+        pins=memory.log.pins,
+        pins_version=memory.log.pins_version,
+        shown_pins_version=memory.shown_pins_version,
     )
     return msgspec.json.encode(state)
 
@@ -61,6 +80,11 @@ def decode_state(column: bytes) -> ThreadState:
 def replace_views(state: ThreadState, views: tuple[View, ...]) -> bytes:
     """Return the state column with other views."""
     return msgspec.json.encode(replace(state, views=views))
+
+
+def clear_cause(column: bytes) -> bytes:
+    """Return the state column without the cause of the last failure."""
+    return msgspec.json.encode(replace(_state_decoder.decode(column), cause=""))
 
 
 def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
@@ -99,9 +123,10 @@ class ResourceSums(NamedTuple):
 
 
 def sum_for_resource(memory: Memory) -> ResourceSums:
-    """Return the sums that every commit writes in the thread's row; 0 if it has its own log."""
+    """Return the sums that every commit writes in the thread's row. Of a thread that has its own
+    log, only the tokens of its tail count, for lists."""
     if memory.scope == "thread":
-        return ResourceSums(0, 0, 0)
+        return ResourceSums(memory.pending_tokens, 0, 0)
     chunked = sum(chunk.source_tokens for chunk in answered_chunks(memory))
     return ResourceSums(memory.pending_tokens, unobserved_tokens(memory), chunked)
 

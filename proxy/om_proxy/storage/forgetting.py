@@ -17,7 +17,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
 )
-from om_proxy.storage.base import ForgetResult
+from om_proxy.storage.records import ForgetResult
 
 LabelThread = Callable[[Key], str]  # returns the name of a thread in a shared log
 
@@ -51,11 +51,12 @@ def plan_log_removal(
     key: Key,
     others: Sequence[Key],
     label_of: LabelThread,
+    now: float,
 ) -> LogRemoval:
     """Plan the removal of the thread `key` from the shared log and its older generations.
-    `others`: the threads that keep sharing the log."""
+    `others`: the threads that keep sharing the log; `now`: unix seconds."""
     label = label_of(key)
-    after = thread_removal.remove_thread(shared_log, older_generations, label)
+    after = thread_removal.remove_thread(shared_log, older_generations, label, now)
     mentions = [
         [entry.id for entry in entries if thread_removal.mentions_thread(entry, label)]
         for entries in (shared_log.log.entries, *(entries for _, entries in older_generations))

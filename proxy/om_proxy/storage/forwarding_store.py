@@ -7,17 +7,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from om_proxy.memory.model import Generation, Key, Memory, Message
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.storage.base import (
     Backlog,
     Change,
-    ForgetResult,
+    EventPage,
+    ForgetBatch,
+    GenerationEntries,
+    GenerationSummary,
     MoveResult,
+    NoteErasure,
     Outline,
+    Promise,
     ResourceWakeup,
     Store,
-    ThreadInfo,
+    StoredMessage,
+    StoredObservation,
+    StoreTotals,
+    WebhookState,
 )
+from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.listing import (
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
 
 class ForwardingStore(ABC):
@@ -34,15 +52,45 @@ class ForwardingStore(ABC):
     async def version(self, key: Key) -> int:
         return await self.inner.version(key)
 
+    async def refresh(self, held: Memory) -> Memory:
+        return await self.inner.refresh(held)
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        return await self.inner.refresh_shared(thread, shared_log)
+
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
-        return await self.inner.commit(before, after, interrupted)
+        return await self.inner.commit(before, after, interrupted, events)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
         return await self.inner.commit_shared(thread, shared_log, wakeup)
+
+    async def add_events(self, key: Key, events: Sequence[Event]) -> None:
+        await self.inner.add_events(key, events)
+
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        return await self.inner.events(tenant, keys, after, limit)
+
+    async def event_position(self, before: int = 0) -> int:
+        return await self.inner.event_position(before)
+
+    async def webhook_state(self, name: str) -> WebhookState | None:
+        return await self.inner.webhook_state(name)
+
+    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
+        await self.inner.set_webhook_state(name, state)
+
+    async def prune_events(self, now: float) -> None:
+        await self.inner.prune_events(now)
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         return await self.inner.resource_backlog(shared_log)
@@ -60,19 +108,39 @@ class ForwardingStore(ABC):
     ) -> tuple[Message, ...]:
         return await self.inner.messages(key, after, through, limit)
 
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        return await self.inner.stored_messages(key, after, through, limit=limit)
+
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         return await self.inner.messages_by_seq(key, seqs)
 
-    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
-        return await self.inner.generations(key, before)
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
+        return await self.inner.generations(key, before, limit)
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        return await self.inner.generation_summaries(key, before)
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        return await self.inner.beginnings(key)
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         return await self.inner.due_threads(now, limit)
 
     async def claim(
-        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
-        return await self.inner.claim(now, limit, holder, seconds, skip=skip)
+        return await self.inner.claim(now, limit, holder, seconds, callers=callers, skip=skip)
 
     async def set_due(self, key: Key, at: float | None) -> None:
         await self.inner.set_due(key, at)
@@ -92,14 +160,72 @@ class ForwardingStore(ABC):
     ) -> tuple[ThreadInfo, ...]:
         return await self.inner.threads(tenant, resource, cursor, limit)
 
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return await self.inner.find_threads(selection, after, limit)
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        return await self.inner.resources(tenant, after, limit)
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        return await self.inner.resource(tenant, resource)
+
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         await self.inner.mark_delivered(replies)
 
     async def delivered_reply(self, key: Key) -> int | None:
         return await self.inner.delivered_reply(key)
 
-    async def forget(self, key: Key) -> ForgetResult:
-        return await self.inner.forget(key)
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
+        return await self.inner.forget(key, expected_version, event)
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        return await self.inner.forget_batch(tenant, resource, describe_forgotten)
+
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        return await self.inner.observations(key, after, limit=limit)
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        return await self.inner.generation_entries(key, after, limit=limit)
+
+    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
+        await self.inner.add_audit(records)
+
+    async def audit(
+        self, tenant: str | None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRecord, ...]:
+        return await self.inner.audit(tenant, before, limit)
+
+    async def add_receipt(self, receipt: StoredReceipt) -> None:
+        await self.inner.add_receipt(receipt)
+
+    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
+        return await self.inner.receipt(receipt_id, now)
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        return await self.inner.commit_erasing(change, erasures, wakeup)
 
     async def wait_erased(self) -> None:
         await self.inner.wait_erased()
@@ -112,8 +238,32 @@ class ForwardingStore(ABC):
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self.inner.secret(proposed)
 
+    async def add_to_ledger(self, batch: LedgerBatch) -> None:
+        await self.inner.add_to_ledger(batch)
+
+    async def prune_records(self, now: float) -> None:
+        await self.inner.prune_records(now)
+
+    async def prune_ledger(self, now: float) -> None:
+        await self.inner.prune_ledger(now)
+
+    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
+        return await self.inner.sum_ledger(query)
+
     async def park(self, key: Key, parked: bool) -> bool:
         return await self.inner.park(key, parked)
+
+    async def totals(self, now: float) -> StoreTotals:
+        return await self.inner.totals(now)
+
+    async def clock(self) -> float:
+        return await self.inner.clock()
+
+    async def describe(self) -> Promise:
+        return await self.inner.describe()
+
+    async def check_schema(self) -> None:
+        await self.inner.check_schema()
 
     async def ping(self) -> None:
         await self.inner.ping()

@@ -1,5 +1,5 @@
-"""A store that may be away: it cannot be opened yet, or its file was deleted or replaced during
-use.
+"""A store that may be away: it cannot be opened yet, its file was deleted or replaced during use, or
+a newer program has changed its schema.
 
 After that, a process that continued to write would write into a file without a name, which is never
 read again. So each call checks the name, at most once a second. Another file counts its versions
@@ -19,18 +19,22 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, OmError, StorageError
+from om_proxy.errors import Conflict, OmError, ProgramTooOld, StorageError
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.base import Change, NoteErasure, ResourceWakeup, Store
 from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.records import ForgetResult
 
 logger = structlog.get_logger("storage")
 
 CHECK_INTERVAL_S = 1.0
 REOPEN_INTERVAL_S = 1.0
 ERROR_LOG_INTERVAL_S = 60.0
+SCHEMA_CHECK_INTERVAL_S = 60.0
 CLOSE_TIMEOUT_S = 5.0  # for the earlier file, whose disk may be gone
 VERSIONS_PER_FILE = 2**40
+OTHER_DATABASE_MESSAGE = "the database is another one since; load the thread again"
 
 FileId = tuple[int, int]  # device and inode
 
@@ -50,13 +54,16 @@ class ReopeningStore(ForwardingStore):
         *,
         clock: Callable[[], float] = time.monotonic,
         reopen_interval_s: float = REOPEN_INTERVAL_S,
+        schema_check_interval_s: float = SCHEMA_CHECK_INTERVAL_S,
     ) -> None:
         self._open_store = open_store
         self._file = file
         self._clock = clock
         self._reopen_interval_s = reopen_interval_s
+        self._schema_check_interval_s = schema_check_interval_s
         self._store: Store | None = None
-        self._earlier_store: Store | None = None  # its file no longer has that name
+        self._earlier_store: Store | None = None  # to be closed before another is opened
+        self._is_earlier_file_gone = False  # its file no longer has that name
         # the ids of the file and of its write-ahead log
         self._ids: tuple[FileId | None, FileId | None] = (None, None)
         self._checked_at = clock()  # by `clock`, as is `_error_logged_at`
@@ -97,9 +104,15 @@ class ReopeningStore(ForwardingStore):
             raise
 
     async def reopen_forever(self) -> None:
-        """Try to open the store once a second whenever it is away."""
+        """Try to open the store once a second whenever it is away. Check its schema once a minute
+        while it is open."""
         while True:
-            await self._away.wait()
+            try:
+                async with asyncio.timeout(self._schema_check_interval_s):
+                    await self._away.wait()
+            except TimeoutError:
+                await self._check_schema()
+                continue
             try:
                 await self._reopen()
             except (OmError, OSError) as exc:
@@ -123,8 +136,28 @@ class ReopeningStore(ForwardingStore):
             self._ids = (file, wal)
             return
         logger.error("storage.file_replaced" if file else "storage.file_deleted")
+        self._is_earlier_file_gone = True
+        self._put_away()
+
+    def _put_away(self) -> None:
+        """Use the store no longer. `reopen_forever` closes it and opens another."""
         self._earlier_store, self._store = self._store, None
         self._away.set()
+
+    async def _check_schema(self) -> None:
+        """Put the store away if this program has become too old for it: another release may write it
+        as this one cannot read it. Chat goes on without memory."""
+        store = self._store
+        if store is None:
+            return
+        try:
+            await store.check_schema()
+        except ProgramTooOld as exc:
+            logger.error("storage.program_too_old", said=str(exc))
+            if self._store is store:
+                self._put_away()
+        except StorageError as exc:  # the store's own troubles show where it is used
+            logger.debug("storage.schema_unknown", error=type(exc).__name__)
 
     def _read_ids(self) -> tuple[FileId | None, FileId | None]:
         if self._file is None:
@@ -137,7 +170,9 @@ class ReopeningStore(ForwardingStore):
             with suppress(OmError, TimeoutError):  # that file is never read again
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await earlier.close()
-            self._remove_earlier_log()
+            if self._is_earlier_file_gone:
+                self._is_earlier_file_gone = False
+                self._remove_earlier_log()
         store = await self._open_store()
         earlier_secret = self.known_secret if self.has_opened else None
         await self._adopt(store)
@@ -177,17 +212,49 @@ class ReopeningStore(ForwardingStore):
         inner, offset = self.inner, self._version_offset
         return _add_offset(await inner.load(key), offset)
 
+    async def refresh(self, held: Memory) -> Memory:
+        inner, offset = self.inner, self._version_offset
+        known = _find_known(held, offset)
+        return _choose_newest(held, known, await inner.refresh(known), offset)
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        inner, offset = self.inner, self._version_offset
+        known_thread, known_log = _find_known(thread, offset), _find_known(shared_log, offset)
+        newest_thread, newest_log = await inner.refresh_shared(known_thread, known_log)
+        return (
+            _choose_newest(thread, known_thread, newest_thread, offset),
+            _choose_newest(shared_log, known_log, newest_log, offset),
+        )
+
     async def version(self, key: Key) -> int:
         inner, offset = self.inner, self._version_offset
         version = await inner.version(key)
         return version + offset if version else 0
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
         inner, offset = self.inner, self._version_offset
-        change = _subtract_offset(Change(before, after, interrupted), offset)
+        change = _subtract_offset(Change(before, after, interrupted, events), offset)
         return _add_offset(await inner.commit(*change), offset)
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
+        inner, offset = self.inner, self._version_offset
+        if expected_version is None:
+            return await inner.forget(key, None, event)
+        version = expected_version - offset
+        if not 0 < version < VERSIONS_PER_FILE:
+            raise Conflict("the database is another one since; load the thread again")
+        return await inner.forget(key, version, event)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
@@ -201,6 +268,21 @@ class ReopeningStore(ForwardingStore):
             _add_offset(thread_after, offset),
             _add_offset(log_after, offset) if log_after else None,
         )
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        inner, offset = self.inner, self._version_offset
+        if not all(0 < erasure.version - offset < VERSIONS_PER_FILE for erasure in erasures):
+            raise Conflict(OTHER_DATABASE_MESSAGE)
+        erasures = [erasure._replace(version=erasure.version - offset) for erasure in erasures]
+        written, erased = await inner.commit_erasing(
+            _subtract_offset(change, offset), erasures, wakeup
+        )
+        return _add_offset(written, offset), erased
 
 
 async def _ignore(_secret: bytes, _is_known: bool) -> None:
@@ -219,6 +301,23 @@ def _add_offset(memory: Memory, offset: int) -> Memory:
     return replace(memory, version=memory.version + offset) if offset and memory.version else memory
 
 
+def _find_known(held: Memory, offset: int) -> Memory:
+    """Return what the open file returned for `held`: nothing, if that was another file's."""
+    if not offset or not held.version:
+        return held
+    version = held.version - offset
+    if not 0 < version < VERSIONS_PER_FILE:
+        return Memory(key=held.key)
+    return replace(held, version=version)
+
+
+def _choose_newest(held: Memory, known: Memory, newest: Memory, offset: int) -> Memory:
+    """Return `held` if the open file has it as `known`."""
+    if newest is not known:
+        return _add_offset(newest, offset)
+    return held if known.version or not held.version else known
+
+
 def _subtract_offset(change: Change, offset: int) -> Change:
     """Return the change with the versions of the open file. Raise Conflict if it was computed from
     another file."""
@@ -226,7 +325,7 @@ def _subtract_offset(change: Change, offset: int) -> Change:
         return change
     version = change.before.version - offset
     if not 0 < version < VERSIONS_PER_FILE:
-        raise Conflict("the database is another one since; load the thread again")
+        raise Conflict(OTHER_DATABASE_MESSAGE)
     if not offset:
         return change
     before = replace(change.before, version=version)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
+    Beginning,
     Generation,
     Key,
     Mark,
@@ -24,7 +25,14 @@ from om_proxy.memory.model import (
     Message,
     Observation,
 )
-from om_proxy.storage.base import Change, Outline, ResourceWakeup, Store
+from om_proxy.storage.base import (
+    Change,
+    MessageState,
+    Outline,
+    ResourceWakeup,
+    Store,
+    StoredMessage,
+)
 from om_proxy.storage.difference import Difference, PlacedMessage, compute_difference
 
 TURN_OVERHEAD_BYTES = 4_096  # of a turn beyond its texts, in CPython
@@ -49,6 +57,39 @@ class SpooledTurn(NamedTuple):
         return await store.commit(*self.thread), None
 
 
+class SpooledTranscript:
+    """The messages of one thread that are live once its waiting turns are stored.
+
+    Up to `floor` the store knows them: no waiting turn has changed that part. Above it, `live_seqs`
+    holds them all.
+    """
+
+    def __init__(self, base: Memory) -> None:
+        self._floor = base.coverage
+        self._live_seqs = {message.seq for message in base.tail}
+        self._interrupted_seqs: set[int] = set()
+
+    def apply(self, after: Memory, difference: Difference) -> SpooledTranscript:
+        """Add a turn. Return this transcript."""
+        self._floor = min(self._floor, after.coverage)
+        covered = {seq for seq in self._live_seqs if seq <= after.coverage}
+        self._live_seqs = covered.union(message.seq for message in after.tail)
+        self._interrupted_seqs.update(p.message.seq for p in difference.interrupted)
+        self._interrupted_seqs -= self._live_seqs
+        return self
+
+    def is_live(self, seq: int, *, is_stored_live: bool) -> bool:
+        return seq in self._live_seqs or (seq <= self._floor and is_stored_live)
+
+    def find_state(self, stored: StoredMessage) -> MessageState:
+        seq = stored.message.seq
+        if self.is_live(seq, is_stored_live=stored.state == "live"):
+            return "live"
+        if seq in self._interrupted_seqs or stored.state == "interrupted":
+            return "interrupted"
+        return "superseded"
+
+
 class SpooledResource:
     """The waiting turns of one resource, and two states of each thread: `base`, as the store held
     it before the oldest waiting turn, and `current`, with all turns applied.
@@ -66,6 +107,7 @@ class SpooledResource:
         self.is_other_database = False
         self.replies_released = asyncio.Event()  # no reply waits for these turns any more
         self._placed: dict[Key, dict[int, PlacedMessage]] = {}
+        self._transcripts: dict[Key, SpooledTranscript] = {}
         self._older_generations: dict[Key, dict[int, tuple[Observation, ...]]] = {}
 
     def add(self, turn: SpooledTurn, version: int) -> tuple[Memory, Memory | None, int]:
@@ -77,7 +119,7 @@ class SpooledResource:
         """
         for change in turn.changes:
             self._check_base(change.before)
-        differences = [compute_difference(*change) for change in turn.changes]
+        differences = [compute_difference(*change[:3]) for change in turn.changes]
         memories = [
             self._apply(change, difference, version)
             for change, difference in zip(turn.changes, differences, strict=True)
@@ -92,13 +134,15 @@ class SpooledResource:
             raise Conflict("the thread has changed since; load it again")
 
     def _apply(self, change: Change, difference: Difference, version: int) -> Memory:
-        before, after, _ = change
+        before, after = change.before, change.after
         key = after.key
         if key.thread == RESOURCE_THREAD and after == before and before.version:
             return after  # its version is checked, and nothing is written
         self.base.setdefault(key, before)
         placed = self._placed.setdefault(key, {})
         placed.update({p.message.seq: p for p in (*difference.messages, *difference.interrupted)})
+        transcript = self._transcripts.get(key) or SpooledTranscript(before)
+        self._transcripts[key] = transcript.apply(after, difference)
         if after.log.generation != before.log.generation and before.log.entries:
             older = self._older_generations.setdefault(key, {})
             older[before.log.generation] = before.log.entries
@@ -141,7 +185,13 @@ class SpooledResource:
     def remove_thread(self, key: Key) -> None:
         """Remove all that waits of this thread."""
         self.turns = deque(turn for turn in self.turns if turn.thread.after.key != key)
-        for by_thread in (self.base, self.current, self._placed, self._older_generations):
+        for by_thread in (
+            self.base,
+            self.current,
+            self._placed,
+            self._transcripts,
+            self._older_generations,
+        ):
             by_thread.pop(key, None)
 
     def clear_without_threads(self) -> None:
@@ -155,22 +205,40 @@ class SpooledResource:
     # ── reads beside the memory ──
 
     def merge_outline(self, key: Key, stored: Outline) -> Outline:
-        current, placed = self.current[key], self._placed[key]
-        live = (
-            *(mark for mark in stored.live if mark.seq <= current.coverage),
-            *(message.mark for message in current.tail),
-        )
         marks: dict[int, tuple[Mark, int]] = {
             mark.seq: (mark, parent) for mark, parent in stored.superseded
         }
         marks |= {mark.seq: (mark, parent) for mark, parent in _pair_with_parents(stored.live)}
-        marks |= {seq: (p.message.mark, p.parent) for seq, p in placed.items()}
-        live_seqs = {mark.seq for mark in live}
-        return Outline(live, tuple(marks[seq] for seq in sorted(marks) if seq not in live_seqs))
+        marks |= {seq: (p.message.mark, p.parent) for seq, p in self._placed[key].items()}
+        stored_live = {mark.seq for mark in stored.live}
+        transcript = self._transcripts[key]
+        live = {seq for seq in marks if transcript.is_live(seq, is_stored_live=seq in stored_live)}
+        return Outline(
+            tuple(marks[seq][0] for seq in sorted(live)),
+            tuple(marks[seq] for seq in sorted(marks) if seq not in live),
+        )
+
+    def merge_stored(
+        self, key: Key, after: int, through: int | None, stored: Iterable[StoredMessage]
+    ) -> tuple[StoredMessage, ...]:
+        """Return the stored messages of a range and those that wait, by seq, with the states that
+        they have once all turns are stored."""
+        transcript = self._transcripts[key]
+        by_seq = {s.message.seq: s._replace(state=transcript.find_state(s)) for s in stored}
+        for seq, (message, parent) in self._placed[key].items():
+            if seq > after and (through is None or seq <= through):
+                waiting = StoredMessage(message, parent, "superseded")
+                by_seq[seq] = waiting._replace(state=transcript.find_state(waiting))
+        return tuple(by_seq[seq] for seq in sorted(by_seq))
 
     def merge_messages(self, key: Key, stored: Mapping[int, Message]) -> dict[int, Message]:
         """Return the stored messages and those that wait, live or not, by seq."""
         return {**stored, **{seq: p.message for seq, p in self._placed[key].items()}}
+
+    def merge_beginnings(self, key: Key, stored: Mapping[int, Beginning]) -> dict[int, Beginning]:
+        changes = [c for turn in self.turns for c in turn.changes if c.after.key == key]
+        waiting = {c.after.log.generation: c.after.log.began for c in changes}
+        return {**stored, **{number: began for number, began in waiting.items() if began}}
 
     def merge_generations(
         self, key: Key, before: int, stored: tuple[Generation, ...]

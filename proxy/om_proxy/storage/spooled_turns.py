@@ -62,6 +62,13 @@ class SpooledTurns:
             if not resource.threads:
                 self.remove_resource(resource_key(key))
 
+    def forget_all(self, tenant: str, resource: str | None) -> None:
+        """Remove the waiting turns of a forgotten resource; None: of all the tenant's."""
+        for shared_log_key in list(self.resources):
+            if shared_log_key.tenant == tenant and resource in (None, shared_log_key.resource):
+                for key in self.resources[shared_log_key].threads:
+                    self.forget(key)
+
     def drop(self, shared_log_key: Key, cause: str) -> None:
         """Discard the waiting turns of this resource. One error line per thread is all that remains
         of them. `cause`: a word for that line, or the name of an error."""

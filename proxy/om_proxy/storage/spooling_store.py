@@ -10,14 +10,18 @@ again, soon and then once a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 from om_proxy.errors import Conflict, StorageError, Unwritable
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.storage.base import Change, ForgetResult, ResourceWakeup, Store
-from om_proxy.storage.breaker import Breaker
-from om_proxy.storage.merging_store import MergingStore
+from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, ResourceWakeup, Store
+from om_proxy.storage.breaker import Breaker, ProbingBreaker
+from om_proxy.storage.merging_store import MergingStore, T
+from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spool_flusher import RETRY_S, SpoolFlusher
 from om_proxy.storage.spooled_resource import SpooledTurn
@@ -36,13 +40,15 @@ class SpoolingStore(MergingStore):
         *,
         commit_timeout_s: float = COMMIT_TIMEOUT_S,
         retry_s: float = RETRY_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner = inner
+        self._clock = clock
+        self._read_breaker = ProbingBreaker()
         self._commit_timeout_s = commit_timeout_s
         self._breaker = Breaker()
         super().__init__(SpooledTurns(budget or SpoolBudget()))
         self.flusher = SpoolFlusher(inner, self.spool, self._breaker, retry_s)
-        self._cannot_read = False
         self._is_ending = False
         self._is_closed = False
 
@@ -56,7 +62,7 @@ class SpoolingStore(MergingStore):
         turn waits."""
         return (
             self._is_closed
-            or self._cannot_read
+            or self._read_breaker.has_failed
             or self._breaker.has_failed
             or bool(self.spool.resources)
         )
@@ -65,7 +71,9 @@ class SpoolingStore(MergingStore):
         """Return whether a new turn of this thread waits in memory, or cannot be compared with what
         is stored."""
         return (
-            self._cannot_read or self._breaker.is_open or self.spool.find_resource(key) is not None
+            self._read_breaker.has_failed
+            or self._breaker.is_open
+            or self.spool.find_resource(key) is not None
         )
 
     async def wait_until_stored(self, key: Key) -> None:
@@ -83,7 +91,7 @@ class SpoolingStore(MergingStore):
                 f"the store cannot be written; {self.spool.turn_count} turns wait in memory"
             )
         await super().ping()
-        self._cannot_read = False
+        self._read_breaker.record_success()
 
     def release_replies(self) -> None:
         """Let every reply that waits for its turn continue: the process ends."""
@@ -102,36 +110,49 @@ class SpoolingStore(MergingStore):
 
     # ── reading: store and spool ──────────────────────────────────────────────────────────────────
 
-    async def load(self, key: Key) -> Memory:
-        if not (spooled := self.spool.find_thread(key)):
-            try:
-                stored = await self._inner.load(key)
-            except StorageError:
-                self._cannot_read = True
-                raise
-            self._cannot_read = False
-            spooled = self.spool.find_thread(key)  # a turn may have come during the read
-            if not spooled:
-                return stored
-        return spooled.current[key]
-
-    async def version(self, key: Key) -> int:
-        if self.spool.resources and (spooled := self.spool.find_thread(key)):
-            return spooled.current[key].version
+    async def refresh(self, held: Memory) -> Memory:
+        if self.spool.resources or held.version < 0:
+            return await super().refresh(held)
+        # what follows is `super().refresh` while nothing waits: each request comes here
+        self._require_readable()
         try:
-            version = await self._inner.version(key)
+            newest = await self._inner.refresh(held)
         except StorageError:
-            self._cannot_read = True
+            self._read_breaker.record_failure()
             raise
-        self._cannot_read = False
-        return version
+        self._read_breaker.record_success()
+        return self._merge(newest) if self.spool.resources else newest
+
+    async def _read(self, reading: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._require_readable()
+        except StorageError:
+            reading.close()  # it never began
+            raise
+        try:
+            answer = await reading
+        except StorageError:
+            self._read_breaker.record_failure()
+            raise
+        self._read_breaker.record_success()
+        return answer
+
+    def _require_readable(self) -> None:
+        """Raise StorageError while reading fails, except for one attempt a second: no request waits
+        for a store that says nothing."""
+        if not self._read_breaker.allows_attempt(self._clock()):
+            raise StorageError("the store does not answer; it is asked once a second")
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
-        turn = SpooledTurn(Change(before, after, interrupted))
+        turn = SpooledTurn(Change(before, after, interrupted, events))
         return (await self._write_or_spool(turn))[0]
 
     async def commit_shared(
@@ -139,10 +160,39 @@ class SpoolingStore(MergingStore):
     ) -> tuple[Memory, Memory | None]:
         return await self._write_or_spool(SpooledTurn(thread, shared_log, wakeup, is_shared=True))
 
-    async def forget(self, key: Key) -> ForgetResult:
-        """Forget the waiting turns first, so that they cannot bring the thread back."""
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
+        """Forget the waiting turns first, so that they cannot bring the thread back. With
+        `expected_version`, raise StorageError while any wait: the store would compare an older
+        version."""
+        if expected_version is not None:
+            self._require_stored(key)
         self.spool.forget(key)
-        return await super().forget(key)
+        return await super().forget(key, expected_version, event)
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        self.spool.forget_all(tenant, resource)
+        return await super().forget_batch(tenant, resource, describe_forgotten)
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        """Erase nothing while turns wait: they were computed from what would be erased."""
+        if self.spool.find_resource(change.after.key):
+            raise StorageError("the store cannot be written; turns of this resource wait")
+        return await super().commit_erasing(change, erasures, wakeup)
 
     async def _write_or_spool(self, turn: SpooledTurn) -> tuple[Memory, Memory | None]:
         if self._is_closed:

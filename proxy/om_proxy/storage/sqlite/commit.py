@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
+from om_proxy.storage import row_decoding
 from om_proxy.storage.base import Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
+from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.queries import UNIX_NOW
+from om_proxy.storage.sqlite.events import insert_events
+from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 
 NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
 
@@ -41,14 +45,19 @@ def _build_upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str
     )
 
 
-_THREAD_COLUMNS = _split_columns(rows.THREAD_COLUMNS)
-_MESSAGE_COLUMNS = ["live", "parent", *_split_columns(rows.MESSAGE_COLUMNS)[1:]]
+_THREAD_COLUMNS = _split_columns(row_decoding.THREAD_COLUMNS)
+_MESSAGE_COLUMNS = ["live", "parent", *_split_columns(row_decoding.MESSAGE_COLUMNS)[1:]]
 
-INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD_COLUMNS})
+INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {row_decoding.THREAD_COLUMNS})
     VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_list_placeholders(3 + len(_THREAD_COLUMNS))})
     ON CONFLICT DO NOTHING RETURNING id, version"""
-UPDATE_THREAD = f"""UPDATE thread SET (version, {rows.THREAD_COLUMNS}) = ({NEXT_VERSION}, {_list_placeholders(len(_THREAD_COLUMNS))})
+# Without the title, which seldom changes: naming a column in SET rewrites its indexes.
+_TITLE = _THREAD_COLUMNS.index("title")
+_UPDATED_COLUMNS = _THREAD_COLUMNS[:_TITLE] + _THREAD_COLUMNS[_TITLE + 1 :]
+UPDATE_THREAD = f"""UPDATE thread SET (version, {", ".join(_UPDATED_COLUMNS)})
+    = ({NEXT_VERSION}, {_list_placeholders(len(_UPDATED_COLUMNS))})
     WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""
+UPDATE_TITLE = "UPDATE thread SET title = ?2 WHERE id = ?1"
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
 INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
@@ -56,7 +65,9 @@ INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAG
 SUPERSEDE_MISSING = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
 UPSERT_OBSERVATIONS = _build_upsert(
-    "observation", ("thread_id", "id"), ["state", *_split_columns(rows.OBSERVATION_COLUMNS)[1:]]
+    "observation",
+    ("thread_id", "id"),
+    ["state", *_split_columns(row_decoding.OBSERVATION_COLUMNS)[1:]],
 )
 # A dropped chunk that an older generation holds is kept as an entry of that generation.
 MARK_AS_LOG = "UPDATE observation SET state = 'log' WHERE thread_id = ? AND id = ?"
@@ -65,16 +76,18 @@ DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT E
 SHORTEN_LOG = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
 UPSERT_ENTRIES = _build_upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
 UPSERT_REFLECTION = _build_upsert(
-    "reflection", ("thread_id",), _split_columns(rows.REFLECTION_COLUMNS)
+    "reflection", ("thread_id",), _split_columns(row_decoding.REFLECTION_COLUMNS)
 )
+UPSERT_BEGINNING = _build_upsert("generation", ("thread_id", "number"), ["why", "at"])
 # Keep the newest ?2 generations that have entries, with this one. Then delete the observations that
 # no generation holds.
 PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (
     SELECT DISTINCT generation FROM entry WHERE thread_id = ?1 ORDER BY generation DESC LIMIT ?2)"""
 PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
+PRUNE_BEGINNINGS = """DELETE FROM generation WHERE thread_id = ?1 AND number < (
+    SELECT min(generation) FROM entry WHERE thread_id = ?1)"""
 DELETE_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
-SELECT_VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
 _SUM_UNOBSERVED = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1"
 # The index alone usually answers this. Only if the shared log is due already, at a later time, must
 # the query know which threads are in back-off.
@@ -101,6 +114,7 @@ class Commit:
         before: Memory,
         after: Memory,
         interrupted: Sequence[Message],
+        events: Sequence[Event] = (),
         generations: int | None = None,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
@@ -108,9 +122,16 @@ class Commit:
         self._before = before
         self._thread_row = rows.encode_thread(after)
         self._statements = _build_statements(after, compute_difference(before, after, interrupted))
+        if before.version and before.title != after.title:
+            self._statements.append((UPDATE_TITLE, [(self._thread_row[_TITLE],)]))
+        self._events = [encode_event(event) for event in events]
         kept_count = count_kept_generations(before, after, generations)
         if kept_count is not None:
-            self._statements += [(PRUNE_ENTRIES, [(kept_count,)]), (PRUNE_OBSERVATIONS, [()])]
+            self._statements += [
+                (PRUNE_ENTRIES, [(kept_count,)]),
+                (PRUNE_OBSERVATIONS, [()]),
+                (PRUNE_BEGINNINGS, [()]),
+            ]
 
     def write(self, db: sqlite3.Connection) -> WrittenRow:
         """Write the rows, in the connection's thread. Raise `Conflict` before anything is
@@ -119,6 +140,8 @@ class Commit:
         db.execute(INCREMENT_SEQUENCE)
         for sql, parameter_rows in self._statements:
             db.executemany(sql, ((thread_id, *row) for row in parameter_rows))
+        if self._events:
+            insert_events(db, self._before.key.tenant, thread_id, self._events)
         return WrittenRow(thread_id, version)
 
     def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
@@ -126,7 +149,9 @@ class Commit:
         if version == 0:
             written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
-            written = db.execute(UPDATE_THREAD, (*self._thread_row, *key, version)).fetchall()
+            row = self._thread_row
+            parameters = (*row[:_TITLE], *row[_TITLE + 1 :], *key, version)
+            written = db.execute(UPDATE_THREAD, parameters).fetchall()
         if not written:
             raise _create_conflict(self._before)
         [(thread_id, new_version)] = written
@@ -156,8 +181,7 @@ class SharedCommit:
 
     def write(self, db: sqlite3.Connection) -> list[WrittenRow]:
         """Write the rows. Raise `Conflict` before anything is written."""
-        for memory in self._expected_memories:
-            check_version(db, memory)
+        self.check_versions(db)
         written = [commit.write(db) for commit in self._commits]
         if self._wakeup:
             db.execute(
@@ -165,6 +189,11 @@ class SharedCommit:
                 (self._key.tenant, self._key.resource, self._wakeup.now, self._wakeup.tokens),
             )
         return written
+
+    def check_versions(self, db: sqlite3.Connection) -> None:
+        """Raise `Conflict` unless the stored versions are those that the commit was made from."""
+        for memory in self._expected_memories:
+            check_version(db, memory)
 
 
 def _is_changed(change: Change) -> bool:
@@ -197,11 +226,14 @@ def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
         ),
         (
             UPSERT_MESSAGES,
-            [rows.encode_message(placed, live=True) for placed in difference.messages],
+            [rows.encode_message(placed, live=row_decoding.LIVE) for placed in difference.messages],
         ),
         (
             INSERT_INTERRUPTED,
-            [rows.encode_message(placed, live=False) for placed in difference.interrupted],
+            [
+                rows.encode_message(placed, live=row_decoding.INTERRUPTED)
+                for placed in difference.interrupted
+            ],
         ),
         (
             UPSERT_OBSERVATIONS,
@@ -212,6 +244,8 @@ def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
         (MARK_AS_LOG, [(id_,) for id_ in difference.dropped_chunks]),
         (DROP_CHUNK, [(id_,) for id_ in difference.dropped_chunks]),
     ]
+    if difference.began:
+        statements.append((UPSERT_BEGINNING, [(log.generation, *difference.began)]))
     if difference.has_new_reflection:
         statements.append(
             (UPSERT_REFLECTION, [rows.encode_reflection(log.reflection)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterable
 from itertools import groupby
 from typing import Any
@@ -11,49 +12,83 @@ import aiosqlite
 from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
-from om_proxy.storage.sqlite import rows
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import GenerationEntries, StoredObservation
+from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
+MAX_ID = 2**63 - 1
 UNIX_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 IS_THREAD = "tenant = ? AND resource = ? AND thread = ?"
+SELECT_VERSION = f"SELECT version FROM thread WHERE {IS_THREAD}"
 OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
+
+SELECT_GENERATIONS = f"""SELECT generation, {row_decoding.OBSERVATION_COLUMNS} FROM entry JOIN observation
+    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+    WHERE entry.{OF_THREAD} AND generation < ? AND generation >= ifnull((
+        SELECT min(generation) FROM (SELECT DISTINCT generation FROM entry
+            WHERE {OF_THREAD} AND generation < ? ORDER BY generation DESC LIMIT ifnull(?, -1))), {MAX_ID})
+    ORDER BY generation DESC, position"""
+SELECT_GENERATION_SUMMARIES = f"""SELECT generation, count(*), sum(tokens),
+        sum(kind = 'reflection'), max(at) FROM entry JOIN observation
+    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+    WHERE entry.{OF_THREAD} AND generation < ? GROUP BY generation ORDER BY generation DESC"""
 
 
 async def select_memory(db: aiosqlite.Connection, key: Key) -> Memory:
-    thread = f"SELECT id, version, {rows.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"
+    thread = f"SELECT id, version, {row_decoding.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"
     thread_rows = await select_rows(db, thread, key)
     if not thread_rows:
         return Memory(key=key)
     id_, version, *columns = thread_rows[0]
-    memory = rows.decode_memory(key, version, id_, tuple(columns))
-    recent = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
+    memory = row_decoding.decode_memory(key, version, id_, tuple(columns))
+    recent = f"""SELECT {row_decoding.MARK_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
         ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
-    tail = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"
-    log = f"""SELECT {rows.OBSERVATION_COLUMNS} FROM entry JOIN observation
+    tail = f"SELECT {row_decoding.MESSAGE_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"
+    log = f"""SELECT {row_decoding.OBSERVATION_COLUMNS} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id
         WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""
-    chunks = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"
-    reflection = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
+    chunks = f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"
+    reflection = f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
     reflection_rows = await select_rows(db, reflection, (id_,))
     return replace(
         memory,
         recent=tuple(
-            rows.decode_mark(row)
+            row_decoding.decode_mark(row)
             for row in reversed(await select_rows(db, recent, (id_, memory.coverage)))
         ),
         tail=tuple(
-            rows.decode_message(row) for row in await select_rows(db, tail, (id_, memory.coverage))
+            row_decoding.decode_message(row)
+            for row in await select_rows(db, tail, (id_, memory.coverage))
         ),
         log=replace(
             memory.log,
             entries=tuple(
-                rows.decode_observation(row)
+                row_decoding.decode_observation(row)
                 for row in await select_rows(db, log, (id_, memory.log.generation))
             ),
-            reflection=rows.decode_reflection(reflection_rows[0]) if reflection_rows else None,
+            reflection=row_decoding.decode_reflection(reflection_rows[0])
+            if reflection_rows
+            else None,
         ),
-        chunks=tuple(rows.decode_observation(row) for row in await select_rows(db, chunks, (id_,))),
+        chunks=tuple(
+            row_decoding.decode_observation(row) for row in await select_rows(db, chunks, (id_,))
+        ),
     )
+
+
+async def select_newer(db: aiosqlite.Connection, held: Memory) -> Memory:
+    """Return `Store.refresh`."""
+    version_rows = await select_rows(db, SELECT_VERSION, held.key)
+    version = version_rows[0][0] if version_rows else 0
+    return held if version == held.version else await select_memory(db, held.key)
+
+
+async def select_newer_pair(
+    db: aiosqlite.Connection, thread: Memory, shared_log: Memory
+) -> tuple[Memory, Memory]:
+    """Return `Store.refresh_shared`, in a transaction."""
+    return await select_newer(db, thread), await select_newer(db, shared_log)
 
 
 async def select_other_tails(
@@ -61,24 +96,29 @@ async def select_other_tails(
 ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
     latest = """SELECT id, tenant, resource, thread, coverage FROM thread
         WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 AND thread <> ? ORDER BY turn_at DESC, id DESC LIMIT ?"""
-    tail = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
+    tail = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
         WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""
     tails = []
     for id_, tenant, resource, thread, coverage in await select_rows(db, latest, (*key, threads)):
         newest_first = await select_rows(db, tail, (id_, coverage, messages))
-        newest = tuple(rows.decode_message(row) for row in reversed(newest_first))
+        newest = tuple(row_decoding.decode_message(row) for row in reversed(newest_first))
         tails.append((Key(tenant, resource, thread), newest))
     return tuple(tails)
 
 
 async def select_due(
-    db: aiosqlite.Connection, now: float, limit: int, skip: Collection[Key] = ()
+    db: aiosqlite.Connection,
+    now: float,
+    limit: int,
+    skip: Collection[Key] = (),
+    *,
+    callers: bool = True,
 ) -> tuple[Key, ...]:
     sql = f"""SELECT tenant, resource, thread FROM (
             SELECT tenant, resource, thread, due, id,
                 row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn
             FROM thread
-            WHERE due <= ? AND (tenant, resource, thread) NOT IN (
+            WHERE needs_caller IN (0, ?) AND due <= ? AND (tenant, resource, thread) NOT IN (
                 SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
                     json_extract(value, '$[2]') FROM json_each(?)
             ) AND NOT EXISTS (
@@ -86,24 +126,53 @@ async def select_due(
                     = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
             )
         ) ORDER BY turn, due, id LIMIT ?"""
-    return tuple(Key(*row) for row in await select_rows(db, sql, (now, json.dumps([*skip]), limit)))
+    parameters = (callers, now, json.dumps([*skip]), limit)
+    return tuple(Key(*row) for row in await select_rows(db, sql, parameters))
+
+
+async def select_observations(
+    db: aiosqlite.Connection, key: Key, after: int, limit: int
+) -> tuple[StoredObservation, ...]:
+    sql = f"""SELECT state, {row_decoding.OBSERVATION_COLUMNS} FROM observation
+        WHERE {OF_THREAD} AND observation.id > ? ORDER BY observation.id LIMIT ?"""
+    return tuple(
+        StoredObservation(row_decoding.decode_observation(row[1:]), row[0])
+        for row in await select_rows(db, sql, (*key, after, limit))
+    )
+
+
+async def select_generation_entries(
+    db: aiosqlite.Connection, key: Key, after: int, limit: int
+) -> tuple[GenerationEntries, ...]:
+    sql = f"""SELECT generation, observation_id FROM entry WHERE {OF_THREAD} AND generation IN (
+            SELECT DISTINCT generation FROM entry WHERE {OF_THREAD} AND generation > ?
+            ORDER BY generation LIMIT ?)
+        ORDER BY generation, position"""
+    found = await select_rows(db, sql, (*key, *key, after, limit))
+    return tuple(
+        GenerationEntries(number, tuple(id_ for _, id_ in entries))
+        for number, entries in groupby(found, key=lambda row: int(row[0]))
+    )
 
 
 async def select_rows(
     db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]
-) -> list[rows.Row]:
+) -> list[row_decoding.Row]:
     return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
 
 
 async def select_generations(
-    db: aiosqlite.Connection, key: Key, before: int
+    db: aiosqlite.Connection, key: Key, before: int, limit: int | None = None
 ) -> tuple[Generation, ...]:
-    """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
-    sql = f"""SELECT generation, {rows.OBSERVATION_COLUMNS} FROM entry JOIN observation
-        ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-        WHERE entry.{OF_THREAD} AND generation < ? ORDER BY generation DESC, position"""
-    logs = groupby(await select_rows(db, sql, (*key, before)), key=lambda row: int(row[0]))
-    return tuple(
-        Generation(number, tuple(rows.decode_observation(row[1:]) for row in log))
-        for number, log in logs
-    )
+    """Return `Store.generations`. Generations with an empty log have no rows, and are left out. The
+    rows are decoded in the connection's thread: a log may have hundreds of generations."""
+    parameters = (*key, before, *key, before, limit)
+
+    def read(connection: sqlite3.Connection) -> tuple[Generation, ...]:
+        found = connection.execute(SELECT_GENERATIONS, parameters)
+        return tuple(
+            Generation(number, tuple(row_decoding.decode_observation(row[1:]) for row in log))
+            for number, log in groupby(found, key=lambda row: int(row[0]))
+        )
+
+    return await run_in_connection_thread(db, read)

@@ -1,22 +1,49 @@
 """Remove a thread from an SQLite file: its rows, and what the shared log and the resource's other
-threads say about it."""
+threads say about it. Remove the texts of single notes."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable, Sequence
 
 import aiosqlite
 
-from om_proxy.memory.model import RECENT_MARKS, Key, Memory, resource_key
-from om_proxy.storage.base import ForgetResult
+from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import (
+    RECENT_MARKS,
+    RESOURCE_THREAD,
+    Key,
+    Memory,
+    resource_key,
+)
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import ForgetBatch, NoteErasure
+from om_proxy.storage.encoding import encode_parts
+from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION, Commit
+from om_proxy.storage.sqlite.commit import (
+    INCREMENT_SEQUENCE,
+    NEXT_VERSION,
+    Commit,
+    SharedCommit,
+    WrittenRow,
+)
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
+from om_proxy.storage.sqlite.events import (
+    erase_event_texts,
+    insert_events,
+    remove_from_log_events,
+)
+from om_proxy.storage.sqlite.ledger import fold_resource
 from om_proxy.storage.sqlite.queries import (
     IS_THREAD,
     OF_THREAD,
+    SELECT_VERSION,
     UNIX_NOW,
     select_generations,
     select_memory,
@@ -35,10 +62,13 @@ DELETE_ENTRIES = (
 DELETE_OBSERVATIONS = (
     f"DELETE FROM observation WHERE {OF_THREAD} AND id IN (SELECT value FROM json_each(?))"
 )
-SELECT_TAIL = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"
-SELECT_RECENT = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
+SELECT_TAIL = f"SELECT {row_decoding.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"
+SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
 COUNT_COVERED = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
+SELECT_ROW = f"SELECT id, version FROM thread WHERE {IS_THREAD}"
+UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
+    WHERE thread_id = ? AND id = ?"""
 COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM message WHERE {OF_THREAD}),
     (SELECT count(*) FROM observation WHERE {OF_THREAD}),
@@ -46,16 +76,113 @@ COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""
 
 
-async def remove_thread(db: aiosqlite.Connection, key: Key, label_of: LabelThread) -> ForgetResult:
-    """Remove a thread, inside a transaction. Return what was removed."""
-    [row] = await select_rows(db, COUNT_ROWS, key * 5)
-    removed = ForgetResult(*row)
+# The threads of a batch: few enough for a short transaction, or one that is larger.
+MAX_BATCH_THREADS = 100
+MAX_BATCH_MESSAGES = 2_000
+SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
+    WHERE tenant = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
+SELECT_RESOURCE_BATCH = f"""SELECT resource, thread, live_count FROM thread
+    WHERE tenant = ? AND resource = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY thread LIMIT {MAX_BATCH_THREADS + 1}"""
+SELECT_TENANT_LOGS = (
+    f"SELECT resource FROM thread WHERE tenant = ? AND thread = '{RESOURCE_THREAD}'"
+)
+SELECT_RESOURCE_LOG = f"""SELECT resource FROM thread
+    WHERE tenant = ? AND resource = ? AND thread = '{RESOURCE_THREAD}'"""
+DELETE_TENANT_LEASES = "DELETE FROM lease WHERE tenant = ?"
+SELECT_RESOURCE_ROWS = "SELECT id FROM thread WHERE tenant = ? AND resource = ?"
+DELETE_RESOURCE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
+
+
+async def remove_batch(
+    db: aiosqlite.Connection,
+    tenant: str,
+    resource: str | None,
+    describe_forgotten: Callable[[Key], Event] | None = None,
+) -> ForgetBatch:
+    """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
+    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
+    threads stay: they name none."""
+    scope = (tenant,) if resource is None else (tenant, resource)
+    of_tenant = resource is None
+    listed = await select_rows(
+        db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope
+    )
+    batch = _take_batch(listed)
+    keys = tuple(Key(tenant, row[0], row[1]) for row in batch)
+    result = ForgetResult()
+    for key in keys:
+        result = result.add(await _delete_rows(db, key))
+    if describe_forgotten:
+        await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
+    names = {key.resource for key in keys}
+    for name in names:
+        await db.execute(CLEAR_OTHERS, (tenant, name))
+    is_last = len(batch) == len(listed)
+    if is_last:
+        logs = await select_rows(
+            db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
+        )
+        for (name,) in logs:
+            log = await _delete_rows(db, Key(tenant, name, RESOURCE_THREAD))
+            result = result.add(log._replace(threads=0))
+            names.add(name)
+        await db.execute(DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES, scope)
+    for name in names:
+        await fold_resource(db, tenant, name)
+    await db.execute(INCREMENT_SEQUENCE)
     await db.execute(REQUEST_ERASURE)
+    return ForgetBatch(result, keys, is_last)
+
+
+def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
+    """Return the threads of one batch: at least one, if any is listed."""
+    batch: list[row_decoding.Row] = []
+    message_count = 0
+    for row in listed[:MAX_BATCH_THREADS]:
+        message_count += row[2]
+        if batch and message_count > MAX_BATCH_MESSAGES:
+            break
+        batch.append(row)
+    return batch
+
+
+async def _delete_rows(db: aiosqlite.Connection, key: Key) -> ForgetResult:
+    """Delete the rows of a thread or a shared log. Return their numbers."""
+    [row] = await select_rows(db, COUNT_ROWS, key * 5)
     await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
     await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
+    return ForgetResult(*row)
+
+
+async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
+    """Write events of threads that are gone."""
+    encoded = [encode_event(event) for event in events]
+    await run_in_connection_thread(
+        db, lambda connection: insert_events(connection, tenant, None, encoded)
+    )
+
+
+async def remove_thread(
+    db: aiosqlite.Connection,
+    key: Key,
+    expected_version: int | None,
+    label_of: LabelThread,
+    event: Event | None = None,
+) -> ForgetResult:
+    """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
+    nothing, if it is stored with another version than `expected_version`."""
+    if expected_version is not None:
+        version_rows = await select_rows(db, SELECT_VERSION, key)
+        if version_rows and version_rows[0][0] != expected_version:
+            raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
+    removed = await _delete_rows(db, key)
+    await db.execute(REQUEST_ERASURE)
+    if event and removed.threads:
+        await _insert_forgotten(db, key.tenant, [event])
     shared_log = await select_memory(db, resource_key(key))
     if shared_log.version and shared_log.key != key:
-        return await _remove_from_log(db, shared_log, key, label_of, removed)
+        removed = await _remove_from_log(db, shared_log, key, label_of, removed)
+    await fold_resource(db, key.tenant, key.resource)
     return removed
 
 
@@ -72,17 +199,15 @@ async def _remove_from_log(
         for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
     ]
     if not others:
-        [row] = await select_rows(db, COUNT_ROWS, shared_log.key * 5)
-        # its other tables cascade
-        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", shared_log.key)
-        _, _, observations, generations, reflections = row
-        return removed._replace(
-            observations=removed.observations + observations,
-            generations=removed.generations + generations,
-            reflections=removed.reflections + reflections,
-        )
+        log = await _delete_rows(db, shared_log.key)
+        return removed.add(log._replace(threads=0))
+    # they may hold the thread's words
+    await run_in_connection_thread(
+        db, lambda connection: remove_from_log_events(connection, shared_log.key, key.thread)
+    )
     older_generations = await select_generations(db, shared_log.key, shared_log.log.generation)
-    plan = plan_log_removal(shared_log, older_generations, key, others, label_of)
+    [(now,)] = await select_rows(db, f"SELECT {UNIX_NOW}", ())
+    plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
     await run_in_connection_thread(db, Commit(shared_log, plan.log, ()).write)
     for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
         await db.execute(sql, (*shared_log.key, json.dumps(plan.observations)))
@@ -110,8 +235,43 @@ async def _uncover_thread(
         thread,
         shared_log,
         label,
-        tuple(rows.decode_mark(row) for row in reversed(recent_rows)),
-        tuple(rows.decode_message(row) for row in tail_rows),
+        tuple(row_decoding.decode_mark(row) for row in reversed(recent_rows)),
+        tuple(row_decoding.decode_message(row) for row in tail_rows),
         (count, tokens),
     )
     await run_in_connection_thread(db, Commit(thread, after, ()).write)
+
+
+def commit_erasing(
+    db: sqlite3.Connection, commit: SharedCommit, erasures: Sequence[NoteErasure]
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit, inside a transaction
+    (`Store.commit_erasing`). Raise Conflict before anything is written."""
+    commit.check_versions(db)
+    ids = [_find_row(db, erasure) for erasure in erasures]
+    db.execute(REQUEST_ERASURE)
+    for id_, erasure in zip(ids, erasures, strict=True):
+        _overwrite_entries(db, id_, erasure)
+    [written] = commit.write(db)
+    return written
+
+
+def _find_row(db: sqlite3.Connection, erasure: NoteErasure) -> int:
+    row = db.execute(SELECT_ROW, erasure.key).fetchone()
+    if row is None or row[1] != erasure.version:
+        raise Conflict("the notes have changed since; load them again")
+    return int(row[0])
+
+
+def _overwrite_entries(db: sqlite3.Connection, thread_id: int, erasure: NoteErasure) -> None:
+    for entry in erasure.blanks:
+        texts = [rows.encode_text(text) for text in (entry.task, entry.suggestion, entry.title)]
+        columns = (rows.encode_text(entry.text), entry.tokens, *texts, encode_parts(entry.parts))
+        db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
+    # their events hold the same words
+    erase_event_texts(db, thread_id)
+    if erasure.key.thread == RESOURCE_THREAD:
+        for (id_,) in db.execute(SELECT_RESOURCE_ROWS, erasure.key[:2]).fetchall():
+            erase_event_texts(db, id_)
+        db.execute(CLEAR_OTHERS, erasure.key[:2])
+        db.execute(INCREMENT_SEQUENCE)

@@ -7,12 +7,19 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 
-from om_proxy.storage.migrate import Migration, list_migrations, list_missing_migrations
+from om_proxy.errors import StorageError
+from om_proxy.storage.migrate import (
+    Migration,
+    SchemaRow,
+    list_migrations,
+    list_missing_migrations,
+)
 
 CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS migration (
     number     INTEGER PRIMARY KEY,
@@ -20,6 +27,12 @@ CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS migration (
     checksum   TEXT NOT NULL,
     applied_at TEXT NOT NULL DEFAULT (datetime('now'))
 ) STRICT"""
+
+SELECT_SCHEMA_ROW = "SELECT version, min_reader, min_writer FROM schema"
+RAISE_SCHEMA_VERSION = "UPDATE schema SET version = max(version, ?)"
+
+FIND_SCHEMA_TABLE = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'schema'"
+FIND_MIGRATION_TABLE = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migration'"
 
 
 def ensure_private_file(path: Path) -> None:
@@ -29,15 +42,40 @@ def ensure_private_file(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
+def require_own_database(path: Path, busy_timeout_s: float) -> None:
+    """Raise StorageError unless the file is a database of this program. Nothing is created or
+    changed: neither the file, nor the files that SQLite puts beside it."""
+    # `immutable` reads the file alone, and creates no write-ahead log for another program's database
+    modes = ["mode=ro&immutable=1"]
+    if Path(f"{path}-wal").exists():  # a young database may be in its log alone
+        modes.append("mode=ro")
+    fault = "its tables are another program's, or it has none"
+    for mode in modes:
+        try:
+            if _has_migration_table(path, mode, busy_timeout_s):
+                return
+        except sqlite3.Error as exc:
+            fault = str(exc)
+    raise StorageError(f"{path} is no database of om-proxy ({fault})")
+
+
+def _has_migration_table(path: Path, mode: str, busy_timeout_s: float) -> bool:
+    uri = f"{path.resolve().as_uri()}?{mode}"
+    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s)) as connection:
+        return connection.execute(FIND_MIGRATION_TABLE).fetchone() is not None
+
+
 async def open_connection(
     database: str, busy_timeout_s: float, pragmas: Iterable[str]
 ) -> aiosqlite.Connection:
     """Open a connection in autocommit mode: the code writes every BEGIN itself. `busy_timeout_s`:
-    how long to wait for another process's lock."""
+    how long to wait for another process's lock. Raise `ProgramTooOld` if the file's schema excludes
+    this program: a newer one may have changed it since the last connection was opened."""
     connection = await aiosqlite.connect(database, timeout=busy_timeout_s, isolation_level=None)
     try:
         for pragma in pragmas:
             await _set_pragma(connection, pragma, busy_timeout_s)
+        await check_schema(connection)
     except BaseException:
         await connection.close()
         raise
@@ -59,30 +97,56 @@ async def _set_pragma(connection: aiosqlite.Connection, pragma: str, busy_timeou
 
 
 async def apply_migrations(connection: aiosqlite.Connection) -> None:
-    """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is
-    newer than this program, or another program made it."""
-    shipped = list_migrations("sqlite")
-    if not list_missing_migrations(shipped, await _read_applied(connection)):
+    """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is too
+    new for this program, or another program made it."""
+    if not await _list_missing(connection):
         return
     await connection.execute("BEGIN EXCLUSIVE")
     try:
         # read again under the lock: another process may have applied them first
-        for step in list_missing_migrations(shipped, await _read_applied(connection)):
+        steps = await _list_missing(connection)
+        for step in steps:
             await _apply_step(connection, step)
+        if steps and await _find_schema_row(connection):
+            await connection.execute(RAISE_SCHEMA_VERSION, (steps[-1].number,))
         await connection.execute("COMMIT")
     except BaseException:
         await connection.execute("ROLLBACK")
         raise
 
 
+async def _list_missing(connection: aiosqlite.Connection) -> tuple[Migration, ...]:
+    applied = await _read_applied(connection)
+    return list_missing_migrations(
+        list_migrations("sqlite"), applied, await _find_schema_row(connection)
+    )
+
+
 async def _read_applied(connection: aiosqlite.Connection) -> dict[int, str]:
-    find_table = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migration'"
-    if not list(await connection.execute_fetchall(find_table)):
+    if not list(await connection.execute_fetchall(FIND_MIGRATION_TABLE)):
         return {}
     checksums: Iterable[Any] = await connection.execute_fetchall(
         "SELECT number, checksum FROM migration"
     )
     return dict(checksums)
+
+
+async def check_schema(connection: aiosqlite.Connection) -> None:
+    """Raise `ProgramTooOld` if the file's schema excludes this program."""
+    if row := await _find_schema_row(connection):
+        row.check_program(list_migrations("sqlite")[-1].number)
+
+
+async def read_schema_row(connection: aiosqlite.Connection) -> SchemaRow:
+    [row] = await connection.execute_fetchall(SELECT_SCHEMA_ROW)
+    return SchemaRow(*row)
+
+
+async def _find_schema_row(connection: aiosqlite.Connection) -> SchemaRow | None:
+    """Return the row; None for a file that has none yet."""
+    if not list(await connection.execute_fetchall(FIND_SCHEMA_TABLE)):
+        return None
+    return await read_schema_row(connection)
 
 
 async def _apply_step(connection: aiosqlite.Connection, step: Migration) -> None:

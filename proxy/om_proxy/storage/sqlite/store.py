@@ -9,8 +9,10 @@ corrupt a file under SQLite before 3.51.3.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,31 +22,85 @@ import aiosqlite
 from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD, Generation, Key, Memory, Message
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import (
+    RESOURCE_THREAD,
+    Beginning,
+    Generation,
+    Key,
+    Memory,
+    Message,
+)
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.storage import row_decoding
 from om_proxy.storage.base import (
     Backlog,
     Change,
-    ForgetResult,
+    EventPage,
+    ForgetBatch,
+    GenerationEntries,
+    GenerationSummary,
     MoveResult,
+    NoteErasure,
     Outline,
+    Promise,
     ResourceWakeup,
-    ThreadInfo,
+    StoredMessage,
+    StoredObservation,
+    StoreTotals,
+    WebhookState,
 )
+from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
-from om_proxy.storage.sqlite import queries, rows
+from om_proxy.storage.ledger_lines import (
+    NAMELESS_RESOURCE,
+    LedgerBatch,
+    LedgerQuery,
+    LedgerSum,
+)
+from om_proxy.storage.listing import (
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.sqlite import events as event_rows
+from om_proxy.storage.sqlite import ledger, queries, rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
+from om_proxy.storage.sqlite.listing import select_resource, select_resources, select_threads
+from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.queries import IS_THREAD, OF_THREAD, UNIX_NOW
-from om_proxy.storage.sqlite.removal import remove_thread
-from om_proxy.storage.sqlite.schema import apply_migrations, ensure_private_file, open_connection
+from om_proxy.storage.sqlite.record_keeping import (
+    delete_old_records,
+    insert_audit,
+    insert_receipt,
+    move_other_records,
+    select_audit,
+    select_receipt,
+)
+from om_proxy.storage.sqlite.removal import commit_erasing, remove_batch, remove_thread
+from om_proxy.storage.sqlite.schema import (
+    apply_migrations,
+    check_schema,
+    ensure_private_file,
+    open_connection,
+    read_schema_row,
+    require_own_database,
+)
 from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RESOURCES, ResourceMove
+from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 
 IN_MEMORY = ":memory:"
 SECRET_BYTES = 32
+MAX_SEQ = (
+    2**63 - 1
+)  # a bound of a range: with `ifnull(?, seq)` SQLite would read to the thread's end
 # how long to wait for another process's lock; a commit holds it for milliseconds
 BUSY_TIMEOUT_S = 5.0
 
@@ -67,11 +123,13 @@ class SqliteStore:
         reader: ConnectionWorker,
         generations: int | None,
         lock: WriterLock | None,
+        clock: Callable[[], float],
     ) -> None:
         self._writer = writer
         self._reader = reader
         self._generations = generations
         self._lock = lock
+        self._clock = clock
         self._probe: VersionProbe | None = None
         self._eraser: Eraser | None = None
 
@@ -83,16 +141,21 @@ class SqliteStore:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         max_group_units: int = MAX_GROUP_UNITS,
         generations: int | None = None,
+        create: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> SqliteStore:
         """Open the store in this file, create it if it is missing, and bring its schema up to date.
-        `:memory:` lives until `close`.
+        `:memory:` lives until `close`. With `create=False`, raise StorageError for a file that is
+        no store yet, and change nothing.
 
         `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
         commits may share a transaction. `generations`: how many older generations of a log are
-        kept; None: all.
+        kept; None: all. `clock`: this machine's, in unix seconds.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
+        if not create:
+            await asyncio.to_thread(require_own_database, Path(database), busy_timeout_s)
         # In memory one connection reads and writes: a second one would open another database.
         lock = None if is_in_memory else WriterLock(database, busy_timeout_s)
         writer = ConnectionWorker(
@@ -109,7 +172,7 @@ class SqliteStore:
                 lambda: open_connection(database, busy_timeout_s, READER_PRAGMAS), "BEGIN"
             )
         )
-        store = cls(writer, reader, generations, lock)
+        store = cls(writer, reader, generations, lock, clock)
         try:
             if not is_in_memory:
                 store._eraser = Eraser(writer, busy_timeout_s)
@@ -137,6 +200,20 @@ class SqliteStore:
             if self._lock:
                 self._lock.close()
 
+    async def totals(self, now: float) -> StoreTotals:
+        return await add_up_threads(self._read, now)
+
+    async def clock(self) -> float:
+        """Return this machine's clock, which all processes on a file share."""
+        return self._clock()
+
+    async def describe(self) -> Promise:
+        row = await self._reader.run_alone(read_schema_row)
+        return create_promise(is_in_memory=self._eraser is None, schema_version=row.version)
+
+    async def check_schema(self) -> None:
+        await self._reader.run_alone(check_schema)
+
     async def ping(self) -> None:
         await self._writer.run(_write_sequence)
         await self._reader.run(_read_sequence)
@@ -146,47 +223,105 @@ class SqliteStore:
     async def load(self, key: Key) -> Memory:
         return await self._reader.run(lambda db: queries.select_memory(db, key))
 
+    async def refresh(self, held: Memory) -> Memory:
+        version = self._probe.version(held.key) if self._probe else None
+        if version == held.version:
+            return held
+        if version is not None:
+            return await self.load(held.key)
+        return await self._reader.run(lambda db: queries.select_newer(db, held))
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        # Of one snapshot, although these are two reads: no version is given twice, so what has the
+        # held version at the second read had it at the first.
+        if (
+            self._probe
+            and self._probe.version(thread.key) == thread.version
+            and self._probe.version(shared_log.key) == shared_log.version
+        ):
+            return thread, shared_log
+        return await self._reader.run(lambda db: queries.select_newer_pair(db, thread, shared_log))
+
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        version_rows = await self._read(f"SELECT version FROM thread WHERE {IS_THREAD}", key)
+        version_rows = await self._read(queries.SELECT_VERSION, key)
         return int(version_rows[0][0]) if version_rows else 0
 
     async def outline(self, key: Key) -> Outline:
         mark_rows = await self._read(
-            f"SELECT {rows.MARK_COLUMNS}, live, parent FROM message WHERE {OF_THREAD} ORDER BY seq",
+            f"SELECT {row_decoding.MARK_COLUMNS}, live, parent FROM message WHERE {OF_THREAD} ORDER BY seq",
             key,
         )
-        marks = [(rows.decode_mark(row[:7]), row[7], row[8]) for row in mark_rows]
-        live = tuple(mark for mark, is_live, _ in marks if is_live)
-        superseded = tuple((mark, parent) for mark, is_live, parent in marks if not is_live)
+        marks = [(row_decoding.decode_mark(row[:7]), row[7], row[8]) for row in mark_rows]
+        live = tuple(mark for mark, state, _ in marks if state == row_decoding.LIVE)
+        superseded = tuple(
+            (mark, parent) for mark, state, parent in marks if state != row_decoding.LIVE
+        )
         return Outline(live, superseded)
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        sql = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
-            WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""
-        return tuple(
-            rows.decode_message(row) for row in await self._read(sql, (*key, after, through, limit))
-        )
+        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
+            WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ifnull(?, -1)"""
+        last = MAX_SEQ if through is None else through
+        found = await self._read(sql, (*key, after, last, limit))
+        return tuple(row_decoding.decode_message(row) for row in found)
+
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        sql = f"""SELECT {row_decoding.STORED_COLUMNS} FROM message
+            WHERE {OF_THREAD} AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
+        last = MAX_SEQ if through is None else through
+        found = await self._read(sql, (*key, after, last, limit))
+        return tuple(row_decoding.decode_stored_message(row) for row in found)
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        sql = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
+        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
             WHERE {OF_THREAD} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""
         return tuple(
-            rows.decode_message(row)
+            row_decoding.decode_message(row)
             for row in await self._read(sql, (*key, json.dumps(list(seqs))))
         )
 
-    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        return await self._reader.run_alone(
+            lambda db: queries.select_observations(db, key, after, limit)
+        )
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        return await self._reader.run_alone(
+            lambda db: queries.select_generation_entries(db, key, after, limit)
+        )
+
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
         """Return the older generations. Those with an empty log have no rows, and are left out."""
-        return await self._reader.run_alone(lambda db: queries.select_generations(db, key, before))
+        return await self._reader.run_alone(
+            lambda db: queries.select_generations(db, key, before, limit)
+        )
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        found = await self._read(queries.SELECT_GENERATION_SUMMARIES, (*key, before))
+        return tuple(GenerationSummary(*row) for row in found)
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        sql = f"SELECT number, why, at FROM generation WHERE {OF_THREAD}"
+        return {row[0]: Beginning(*row[1:]) for row in await self._read(sql, key)}
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
-        sql = f"""SELECT {rows.BACKLOG_COLUMNS} FROM thread
+        sql = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
             WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
-        return rows.decode_backlog(await self._read(sql, (shared_log.tenant, shared_log.resource)))
+        return row_decoding.decode_backlog(
+            await self._read(sql, (shared_log.tenant, shared_log.resource))
+        )
 
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
@@ -195,14 +330,32 @@ class SqliteStore:
             lambda db: queries.select_other_tails(db, key, threads, messages)
         )
 
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        return await self._reader.run(
+            lambda db: event_rows.select_events(db, tenant, keys, after, limit)
+        )
+
+    async def event_position(self, before: int = 0) -> int:
+        newest, _ = await self._reader.run_alone(event_rows.select_position)
+        return max(0, newest - before)
+
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         return await self._reader.run_alone(lambda db: queries.select_due(db, now, limit))
 
     async def claim(
-        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
         await self._resume_erasure()  # left by processes that have ended
-        select_due = partial(queries.select_due, now=now, limit=limit, skip=skip)
+        select_due = partial(queries.select_due, now=now, limit=limit, skip=skip, callers=callers)
         if not await self._reader.run_alone(select_due):
             return ()  # without disturbing the writer
         return await self._writer.run(lambda db: _lease_due(db, select_due, holder, seconds))
@@ -222,23 +375,45 @@ class SqliteStore:
         if resource is not None:
             conditions.append("resource = ?")
             parameters.append(resource)
-        if cursor is not None:
+        if cursor is not None and tenant == cursor.tenant:  # a range of the index
+            conditions.append("(resource, thread) > (?, ?)")
+            parameters.extend(cursor[1:])
+        elif cursor is not None:
             conditions.append("(tenant, resource, thread) > (?, ?, ?)")
             parameters.extend(cursor)
         where = " AND ".join(conditions)
         sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
-        return tuple(rows.decode_info(row) for row in await self._read(sql, (*parameters, limit)))
+        return tuple(
+            row_decoding.decode_info(row) for row in await self._read(sql, (*parameters, limit))
+        )
 
-    async def _read(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return await self._reader.run(lambda db: select_threads(db, selection, after, limit))
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        return await self._reader.run(lambda db: select_resources(db, tenant, after, limit))
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        return await self._reader.run(lambda db: select_resource(db, tenant, resource))
+
+    async def _read(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
         # one statement is its own snapshot, so it needs no transaction
         return await self._reader.run_alone(lambda db: queries.select_rows(db, sql, parameters))
 
     # ── writing ──
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
-        encode = partial(Commit, before, after, interrupted, self._generations)
+        encode = partial(Commit, before, after, interrupted, events, self._generations)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         written = await self._writer.write(commit.write)
@@ -257,6 +432,20 @@ class SqliteStore:
             log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
         thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
         return thread_after, log_after
+
+    async def add_events(self, key: Key, events: Sequence[Event]) -> None:
+        encoded = [encode_event(event) for event in events]
+        await self._writer.write(lambda db: event_rows.insert_thread_events(db, key, encoded))
+
+    async def webhook_state(self, name: str) -> WebhookState | None:
+        found = await self._read(event_rows.SELECT_WEBHOOK, (name,))
+        return WebhookState(*found[0]) if found else None
+
+    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
+        await self._write(event_rows.UPSERT_WEBHOOK, (name, *state))
+
+    async def prune_events(self, now: float) -> None:
+        await self._writer.write(lambda db: event_rows.prune_events(db, now))
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
@@ -287,14 +476,78 @@ class SqliteStore:
         """Park or revive a thread. It gets a new version, so that caches read it again."""
         return await self._writer.run(lambda db: _update_parked(db, key, parked))
 
-    async def forget(self, key: Key) -> ForgetResult:
+    async def add_to_ledger(self, batch: LedgerBatch) -> None:
+        await self._writer.write(partial(ledger.add_batch, batch=batch))
+
+    async def prune_ledger(self, now: float) -> None:
+        """Remove old lines, some in each transaction, so that no commit waits for long."""
+        while await self._writer.write(lambda db: ledger.delete_old_lines(db, now)):
+            continue
+
+    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
+        return await self._reader.run_alone(lambda db: ledger.select_sums(db, query))
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
         """Remove the thread, also from the file: deleted content is overwritten, and the
         write-ahead log is truncated."""
         label_of = create_thread_labeler(await self.secret())
-        removed = await self._writer.run(lambda db: remove_thread(db, key, label_of))
+        removed = await self._writer.run(
+            lambda db: remove_thread(db, key, expected_version, label_of, event)
+        )
+        return await self._erase(removed)
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        """Remove some threads. The bytes are erased after the last batch."""
+        batch = await self._writer.run(
+            lambda db: remove_batch(db, tenant, resource, describe_forgotten)
+        )
+        return batch._replace(result=await self._erase(batch.result)) if batch.is_last else batch
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        commit = SharedCommit(change, None, wakeup, self._generations)
+        row = await self._writer.write(lambda db: commit_erasing(db, commit, erasures))
+        count = sum(len(erasure.blanks) for erasure in erasures)
+        erased = await self._erase(ForgetResult(observations=count))
+        return replace(change.after, version=row.version, row_id=row.row_id), erased
+
+    async def _erase(self, removed: ForgetResult) -> ForgetResult:
         if self._eraser is None or await self._eraser.erase():
             return removed
         return removed._replace(database="pending", log="pending")
+
+    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
+        await self._writer.run(lambda db: insert_audit(db, tuple(records)))
+
+    async def audit(
+        self, tenant: str | None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRecord, ...]:
+        return await self._reader.run_alone(lambda db: select_audit(db, tenant, before, limit))
+
+    async def add_receipt(self, receipt: StoredReceipt) -> None:
+        await self._writer.run(lambda db: insert_receipt(db, receipt))
+
+    async def prune_records(self, now: float) -> None:
+        """Remove old records, some in each transaction, so that no commit waits for long."""
+        while await self._writer.run(lambda db: delete_old_records(db, now)):
+            continue
+
+    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
+        return await self._reader.run(lambda db: select_receipt(db, receipt_id, now))
 
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
@@ -308,6 +561,8 @@ class SqliteStore:
             moved = await self._writer.run(ResourceMove(old, new, resource, fingerprint, label_of))
             threads += moved.threads
             messages += moved.messages
+        await self._writer.run(lambda db: ledger.move_resource(db, old, new, NAMELESS_RESOURCE))
+        await self._writer.run(lambda db: move_other_records(db, old, new))
         return MoveResult(threads, messages)
 
     async def _resume_erasure(self) -> None:
@@ -320,7 +575,7 @@ class SqliteStore:
         if self._eraser is not None:
             await self._eraser.wait()
 
-    async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
+    async def _write(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
         return await self._writer.run(lambda db: queries.select_rows(db, sql, parameters))
 
 

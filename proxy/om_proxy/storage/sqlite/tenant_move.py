@@ -8,14 +8,17 @@ from collections.abc import Callable
 import aiosqlite
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage import row_decoding
 from om_proxy.storage.base import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
+from om_proxy.storage.sqlite.ledger import move_resource
 from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.record_keeping import move_labelled_records
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM thread WHERE tenant = ? ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM thread WHERE tenant = ? AND EXISTS (
@@ -26,13 +29,19 @@ SELECT_MESSAGES = (
     "SELECT seq, parent, live, fp, chain, raw FROM message WHERE thread_id = ? ORDER BY seq"
 )
 UPDATE_MESSAGE = "UPDATE message SET (fp, chain) = (?, ?) WHERE thread_id = ? AND seq = ?"
-SELECT_OBSERVATIONS = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ?"
+SELECT_OBSERVATIONS = (
+    f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ?"
+)
 UPDATE_OBSERVATION = "UPDATE observation SET (chain, text, task, suggestion, parts) = (?, ?, ?, ?, ?) WHERE thread_id = ? AND id = ?"
-SELECT_REFLECTION = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
+SELECT_REFLECTION = f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
 UPDATE_REFLECTION = "UPDATE reflection SET (text, task, suggestion) = (?, ?, ?) WHERE thread_id = ?"
 UPDATE_THREAD = (
     f"UPDATE thread SET (tenant, version, others, state) = (?, {NEXT_VERSION}, ?, ?) WHERE id = ?"
 )
+SELECT_EVENTS = "SELECT id, data FROM event WHERE thread_id = ?"
+UPDATE_EVENT = "UPDATE event SET (tenant, data) = (?, ?) WHERE id = ?"
+# those of forgotten threads
+MOVE_EVENTS = "UPDATE event SET tenant = ? WHERE tenant = ? AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
 
 Fingerprint = Callable[[bytes], bytes | None]
@@ -54,6 +63,8 @@ class ResourceMove:
         self._resource = resource
         self._fingerprint = fingerprint
         self._label_of = label_of
+        self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
+        self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
 
     async def __call__(self, db: aiosqlite.Connection) -> MoveResult:
         threads = await select_rows(db, SELECT_THREADS, (self._old, self._resource))
@@ -69,12 +80,21 @@ class ResourceMove:
         message_count = 0
         for row in threads:
             message_count += await self._move_thread(db, rekeying, row)
+        await db.execute(MOVE_EVENTS, (self._new, self._old))
         await db.execute(DELETE_LEASES, (self._old, self._resource))
+        await move_resource(db, self._old, self._new, self._resource)
+        labels = {
+            self._label_of(Key(self._old, self._resource, name)): self._label_of(
+                Key(self._new, self._resource, name)
+            )
+            for name in {*names, RESOURCE_THREAD}
+        }
+        await move_labelled_records(db, self._old, self._new, labels)
         thread_count = sum(name != RESOURCE_THREAD for name in names)
         return MoveResult(thread_count, message_count)
 
     async def _move_thread(
-        self, db: aiosqlite.Connection, rekeying: ResourceRekeying, row: rows.Row
+        self, db: aiosqlite.Connection, rekeying: ResourceRekeying, row: row_decoding.Row
     ) -> int:
         """Move one thread. Return the number of its messages."""
         id_, name, others, state_column = row
@@ -83,26 +103,32 @@ class ResourceMove:
         new_keys = [(fp, chain, id_, seq) for seq, fp, chain in thread.list_message_keys()]
         await db.executemany(UPDATE_MESSAGE, new_keys)
         await _move_notes(db, id_, thread)
+        for event_id, data in await select_rows(db, SELECT_EVENTS, (id_,)):
+            # the shared log has a label too, which no note mentions
+            relabelled = rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
+            await db.execute(UPDATE_EVENT, (self._new, relabelled, event_id))
         state = decode_state(state_column)
         new_state = replace_views(state, thread.rekey_views(state.views))
-        new_others = rows.encode_text(rekeying.relabel(rows.decode_text(others)))
+        new_others = rows.encode_text(rekeying.relabel(row_decoding.decode_text(others)))
         await db.execute(UPDATE_THREAD, (self._new, new_others, new_state, id_))
         await db.execute(INCREMENT_SEQUENCE)
         return len(messages)
 
-    def _identify(self, row: rows.Row) -> MessageIdentity:
+    def _identify(self, row: row_decoding.Row) -> MessageIdentity:
         seq, parent, live, fp, chain, raw = row
-        return MessageIdentity(seq, parent, bool(live), fp, chain, self._fingerprint(raw) or fp)
+        return MessageIdentity(
+            seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
+        )
 
 
 async def _move_notes(db: aiosqlite.Connection, id_: int, thread: ThreadRekeying) -> None:
     for row in await select_rows(db, SELECT_OBSERVATIONS, (id_,)):
-        entry = thread.rekey_observation(rows.decode_observation(row))
+        entry = thread.rekey_observation(row_decoding.decode_observation(row))
         texts = [rows.encode_text(text) for text in (entry.text, entry.task, entry.suggestion)]
         parts = encode_parts(entry.parts)
         await db.execute(UPDATE_OBSERVATION, (entry.chain, *texts, parts, id_, entry.id))
     for row in await select_rows(db, SELECT_REFLECTION, (id_,)):
-        reflection = thread.rekey_reflection(rows.decode_reflection(row))
+        reflection = thread.rekey_reflection(row_decoding.decode_reflection(row))
         texts = [
             rows.encode_text(text)
             for text in (reflection.text, reflection.task, reflection.suggestion)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import sqlite3
 
 from om_proxy.memory.model import Key
-
-SELECT_VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
+from om_proxy.storage.sqlite.queries import SELECT_VERSION
 
 
 class VersionProbe:

@@ -35,8 +35,8 @@ class WriterLock:
     `busy_timeout_s`. On Windows, which has no such file locks, nothing is locked."""
 
     def __init__(self, database: str, busy_timeout_s: float) -> None:
-        self._writer_file = LockFile(Path(f"{database}-writer"))
-        self._next_writer_file = LockFile(Path(f"{database}-next"))
+        self._writer_file = LockFile(Path(f"{database}-writer"), Path(database))
+        self._next_writer_file = LockFile(Path(f"{database}-next"), Path(database))
         self._busy_timeout_s = busy_timeout_s
 
     async def __aenter__(self) -> None:
@@ -76,9 +76,11 @@ class WriterLock:
 
 
 class LockFile:
-    """A file that exists only to be locked. It stays open between two locks."""
+    """A file that exists only to be locked. It stays open between two locks. Where root creates it,
+    it belongs to the owner of `owned_file`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owned_file: Path | None = None) -> None:
+        self._owned_file = owned_file
         # a string: every commit looks the path up, and pathlib takes as long as the system call
         self._path = str(path)
         self._descriptor: int | None = None
@@ -114,7 +116,18 @@ class LockFile:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             status = os.fstat(self._descriptor)
             self._identity = status.st_dev, status.st_ino
+            self._give_to_owner(self._descriptor, status)
         return self._descriptor
+
+    def _give_to_owner(self, descriptor: int, status: os.stat_result) -> None:
+        """As SQLite does with its own files: a server of another user could not open root's, while
+        root runs a command beside it."""
+        if self._owned_file is None or os.geteuid() != 0:
+            return
+        with suppress(FileNotFoundError):  # a new database: its owner is root too
+            owner = os.stat(self._owned_file)
+            if (owner.st_uid, owner.st_gid) != (status.st_uid, status.st_gid):
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
     def _is_at_path(self) -> bool:
         """Return whether the path still names the open file."""

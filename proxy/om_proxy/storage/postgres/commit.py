@@ -1,0 +1,300 @@
+"""Write a commit as SQL: the rows of one difference.
+
+A turn that only adds messages is one statement, which is a transaction of its own: one round trip.
+`RETURNING` inside it is the only way to learn of a conflict. Everything else takes an explicit
+transaction, the thread's row first: whoever holds the lock of that row writes the thread's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import MAX_EVENTS, Change, ResourceWakeup
+from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
+from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.postgres import rows
+from om_proxy.storage.postgres.columns import (
+    ENTRY,
+    EVENT,
+    MESSAGE,
+    OBSERVATION,
+    REFLECTION,
+    THREAD,
+    list_names,
+    list_parameters,
+    transpose,
+    write_unnest,
+)
+from om_proxy.storage.postgres.events import write_event_id
+from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
+
+NEXT_VERSION = "nextval('om.version')"
+
+_KEY_PARAMETERS = 3
+# $1 to $3: key; $4: version before; $5: whether the commit cannot be told as changes
+_UPDATE_THREAD = f"""UPDATE om.thread SET version = drawn.version,
+    rewound = CASE WHEN $5::boolean THEN drawn.version ELSE rewound END,
+    ({list_names(THREAD)}) = ROW ({list_parameters(THREAD, 6)})
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
+    WHERE {IS_THREAD} AND thread.version = $4 RETURNING id, thread.version"""
+_INSERT_THREAD = f"""INSERT INTO om.thread (id, version, created_at, tenant, resource, thread, {list_names(THREAD)})
+    SELECT drawn.version, drawn.version, {UNIX_NOW}, $1::text, $2::text, $3::text, {list_parameters(THREAD, 4)}
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
+    ON CONFLICT DO NOTHING RETURNING id, version"""
+_MESSAGE_VALUES = [name for name in MESSAGE if name != "seq"]
+SUPERSEDE_MISSING = f"""UPDATE om.message SET live = {row_decoding.SUPERSEDED}, v = $2::bigint
+    WHERE thread_id = $1 AND live = {row_decoding.LIVE} AND seq > $3 AND NOT seq = ANY ($4::bigint[])"""
+# `v` tells whether the text is another; that a chunk is in the log now, the entries tell.
+_OBSERVATION_VALUES = [name for name in OBSERVATION if name != "id"]
+_NOTE_VALUES = [name for name in _OBSERVATION_VALUES if name != "state"]
+UPSERT_OBSERVATIONS = f"""INSERT INTO om.observation (thread_id, v, {list_names(OBSERVATION)})
+    SELECT $1::bigint, $2::bigint, {list_names(OBSERVATION, "note.")} FROM {write_unnest(OBSERVATION, 3, "note")}
+    ON CONFLICT (thread_id, id) DO UPDATE
+    SET v = CASE WHEN ({list_names(_NOTE_VALUES, "observation.")}) IS DISTINCT FROM ({list_names(_NOTE_VALUES, "excluded.")})
+            THEN excluded.v ELSE observation.v END,
+        ({list_names(_OBSERVATION_VALUES)}) = ROW ({list_names(_OBSERVATION_VALUES, "excluded.")})
+    WHERE ({list_names(_OBSERVATION_VALUES, "observation.")}) IS DISTINCT FROM ({list_names(_OBSERVATION_VALUES, "excluded.")})"""
+SHORTEN_LOG = "DELETE FROM om.entry WHERE thread_id = $1 AND generation = $2 AND position >= $3"
+UPSERT_ENTRIES = f"""INSERT INTO om.entry (thread_id, generation, {list_names(ENTRY)})
+    SELECT $1::bigint, $2::bigint, {list_names(ENTRY, "place_in_log.")} FROM {write_unnest(ENTRY, 3, "place_in_log")}
+    ON CONFLICT (thread_id, generation, position) DO UPDATE SET observation_id = excluded.observation_id
+    WHERE entry.observation_id <> excluded.observation_id"""
+# A dropped chunk that an older generation holds is kept as an entry of that generation.
+_IS_IN_NO_LOG = """NOT EXISTS (SELECT 1 FROM om.entry
+    WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
+MARK_AS_LOG = (
+    "UPDATE om.observation SET state = 'log' WHERE thread_id = $1 AND id = ANY ($2::bigint[])"
+)
+DROP_CHUNKS = f"""DELETE FROM om.observation
+    WHERE thread_id = $1 AND id = ANY ($2::bigint[]) AND {_IS_IN_NO_LOG}"""
+UPSERT_BEGINNING = """INSERT INTO om.generation (thread_id, number, why, at) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (thread_id, number) DO UPDATE SET (why, at) = ROW (excluded.why, excluded.at)"""
+UPSERT_REFLECTION = f"""INSERT INTO om.reflection (thread_id, v, {list_names(REFLECTION)})
+    VALUES ($1, $2, {list_parameters(REFLECTION, 3)}) ON CONFLICT (thread_id) DO UPDATE
+    SET (v, {list_names(REFLECTION)}) = ROW (excluded.v, {list_names(REFLECTION, "excluded.")})"""
+DELETE_REFLECTION = "DELETE FROM om.reflection WHERE thread_id = $1"
+# Keep the newest $2 generations that have entries, with this one. Then delete the observations that
+# no generation holds.
+PRUNE_ENTRIES = """DELETE FROM om.entry WHERE thread_id = $1 AND generation NOT IN (
+    SELECT DISTINCT generation FROM om.entry WHERE thread_id = $1 ORDER BY generation DESC LIMIT $2)"""
+PRUNE_OBSERVATIONS = f"""DELETE FROM om.observation
+    WHERE thread_id = $1 AND state = 'log' AND {_IS_IN_NO_LOG}"""
+PRUNE_BEGINNINGS = """DELETE FROM om.generation WHERE thread_id = $1 AND number < (
+    SELECT min(generation) FROM om.entry WHERE thread_id = $1)"""
+# `FOR SHARE` would let two commits wait for each other that both go on to write the row.
+LOCK_VERSION = f"SELECT version FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
+# The sums are those of a snapshot taken after the lock of the shared log's row, so that of two turns
+# at once the second one counts both.
+_SUM_UNOBSERVED = (
+    "SELECT coalesce(sum(fresh), 0) FROM om.thread WHERE tenant = $1 AND resource = $2 AND shared"
+)
+WAKE_RESOURCE = f"""UPDATE om.thread SET due = $3
+    WHERE tenant = $1 AND resource = $2 AND thread = '{RESOURCE_THREAD}' AND coalesce(due > $3, true)
+    AND ({_SUM_UNOBSERVED}) >= $4::bigint
+    AND (due IS NULL OR ({_SUM_UNOBSERVED} AND NOT parked AND retry_at <= $3) >= $4::bigint)"""
+
+
+def _write_message_upsert(first: int) -> str:
+    """Return the part of a turn that writes messages: arrays from `$first` on. A row that stays as
+    it is keeps its `v`."""
+    return f"""INSERT INTO om.message (thread_id, v, {list_names(MESSAGE)})
+        SELECT written.id, written.version, {list_names(MESSAGE, "new_message.")}
+        FROM written, {write_unnest(MESSAGE, first, "new_message")}
+        ON CONFLICT (thread_id, seq) DO UPDATE
+        SET (v, {list_names(_MESSAGE_VALUES)}) = ROW (excluded.v, {list_names(_MESSAGE_VALUES, "excluded.")})
+        WHERE ({list_names(_MESSAGE_VALUES, "message.")}) IS DISTINCT FROM ({list_names(_MESSAGE_VALUES, "excluded.")})"""
+
+
+class Statement(NamedTuple):
+    """SQL that runs after the thread's own row was written."""
+
+    sql: str
+    parameters: Sequence[Any] = ()  # behind the thread's id
+    takes_version: bool = False  # as its second parameter
+
+
+class WrittenRow(NamedTuple):
+    """The columns of a thread's row that the store sets itself."""
+
+    row_id: int
+    version: int
+
+
+@cache
+def write_turn(is_new: bool, has_messages: bool, has_events: bool) -> str:
+    """Return the statement of a turn. Parameters: those of the thread's row, the columns of the
+    messages, then the place of the first event in its transaction and the columns of the events."""
+    head = _INSERT_THREAD if is_new else _UPDATE_THREAD
+    if not has_messages and not has_events:
+        return head
+    first = len(THREAD) + _KEY_PARAMETERS + (0 if is_new else 2) + 1
+    parts = [f"written AS ({head})"]
+    if has_messages:
+        parts.append(f"messages AS ({_write_message_upsert(first)})")
+        first += len(MESSAGE)
+    if has_events:
+        happened = write_unnest(EVENT, first + 1, "happened")
+        parts.append(f"""events AS (INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
+            SELECT {write_event_id(f"${first}::bigint + happened.place - 1")},
+                nextval('om.event_number'), $1::text, written.id, {list_names(EVENT, "happened.")}
+            FROM written, {happened})""")
+    return f"WITH {', '.join(parts)} SELECT id, version FROM written"
+
+
+class Commit:
+    """Everything a commit writes. It is encoded before a connection is taken."""
+
+    def __init__(
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
+        generations: int | None = None,
+    ) -> None:
+        """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
+        all."""
+        difference = compute_difference(before, after, interrupted)
+        self._before = before
+        self._is_rewound = after.coverage < before.coverage
+        self._thread_row = rows.encode_thread(after)
+        self._messages = [
+            rows.encode_message(placed, row_decoding.LIVE) for placed in difference.messages
+        ]
+        self._messages += [
+            rows.encode_message(placed, row_decoding.INTERRUPTED)
+            for placed in difference.interrupted
+        ]
+        self._events = [encode_event(event) for event in events][-MAX_EVENTS:]
+        self._statements = _list_statements(after, difference)
+        kept_count = count_kept_generations(before, after, generations)
+        if kept_count is not None:
+            self._statements += [
+                Statement(PRUNE_ENTRIES, (kept_count,)),
+                Statement(PRUNE_OBSERVATIONS),
+                Statement(PRUNE_BEGINNINGS),
+            ]
+
+    @property
+    def is_one_statement(self) -> bool:
+        return not self._statements
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    async def write(self, session: Session) -> WrittenRow:
+        """Write the rows. Raise `Conflict` before anything is written. Unless the commit is one
+        statement, the caller gives a transaction."""
+        before = self._before
+        expected = (before.version, self._is_rewound) if before.version else ()
+        parameters: list[Any] = [*before.key, *expected, *self._thread_row]
+        if self._messages:
+            parameters += transpose(self._messages, MESSAGE)
+        if self._events:
+            parameters += [session.take_event_places(len(self._events))]
+            parameters += transpose(self._events, EVENT)
+        sql = write_turn(not before.version, bool(self._messages), bool(self._events))
+        found = await session.select(sql, *parameters)
+        if not found:
+            raise create_conflict(before)
+        written = WrittenRow(*found[0])
+        for statement in self._statements:
+            thread = written if statement.takes_version else (written.row_id,)
+            await session.execute(statement.sql, *thread, *statement.parameters)
+        return written
+
+
+class SharedCommit:
+    """A commit of a thread and the shared log of its resource, both or neither. A shared log that
+    does not differ is not written, but its version is checked.
+
+    Rows are locked in one order, the threads by name and then the shared log: two commits, or a
+    commit and a `forget`, never wait for each other.
+    """
+
+    def __init__(
+        self,
+        thread: Change,
+        shared_log: Change | None,
+        wakeup: ResourceWakeup | None,
+        generations: int | None,
+    ) -> None:
+        self._thread = Commit(*thread, generations)
+        self._log_before = shared_log.before if shared_log else None
+        self._log = (
+            Commit(*shared_log, generations) if shared_log and _is_changed(shared_log) else None
+        )
+        self._log_key = resource_key(thread.before.key)
+        self._wakeup = wakeup
+
+    @property
+    def has_events(self) -> bool:
+        return self._thread.has_events or (self._log is not None and self._log.has_events)
+
+    async def write(self, session: Session) -> tuple[WrittenRow, WrittenRow | None]:
+        """Write the rows, inside a transaction. Raise `Conflict` if either has changed."""
+        thread_row = await self._thread.write(session)
+        log_row = None
+        if self._log_before is not None or self._wakeup:
+            found = await session.select(LOCK_VERSION, *self._log_key)
+            version = found[0][0] if found else 0
+            if self._log_before is not None and self._log_before.version != version:
+                raise create_conflict(self._log_before)
+        if self._log:
+            log_row = await self._log.write(session)
+        if self._wakeup:
+            await session.execute(
+                WAKE_RESOURCE,
+                self._log_key.tenant,
+                self._log_key.resource,
+                self._wakeup.now,
+                self._wakeup.tokens,
+            )
+        return thread_row, log_row
+
+
+def _is_changed(change: Change) -> bool:
+    return change.after != change.before or not change.before.version
+
+
+def create_conflict(memory: Memory) -> Conflict:
+    return Conflict(
+        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
+    )
+
+
+def _list_statements(after: Memory, difference: Difference) -> list[Statement]:
+    """Return what is written besides the thread's row and its messages: nothing, in most turns."""
+    log = after.log
+    statements: list[Statement] = []
+    if difference.may_supersede:
+        kept_seqs = [message.seq for message in after.tail]
+        statements.append(Statement(SUPERSEDE_MISSING, (after.coverage, kept_seqs), True))
+    if difference.observations:
+        observations = [rows.encode_observation(*row) for row in difference.observations]
+        columns = transpose(observations, OBSERVATION)
+        statements.append(Statement(UPSERT_OBSERVATIONS, columns, True))
+    if difference.is_shortened:
+        statements.append(Statement(SHORTEN_LOG, (log.generation, len(log.entries))))
+    if difference.entries:
+        places = transpose(difference.entries, ENTRY)
+        statements.append(Statement(UPSERT_ENTRIES, (log.generation, *places)))
+    if difference.dropped_chunks:
+        ids = list(difference.dropped_chunks)
+        statements += [Statement(MARK_AS_LOG, (ids,)), Statement(DROP_CHUNKS, (ids,))]
+    if difference.began:
+        statements.append(Statement(UPSERT_BEGINNING, (log.generation, *difference.began)))
+    if difference.has_new_reflection:
+        statements.append(
+            Statement(UPSERT_REFLECTION, rows.encode_reflection(log.reflection), True)
+            if log.reflection
+            else Statement(DELETE_REFLECTION)
+        )
+    return statements

@@ -1,0 +1,240 @@
+"""Write, read and prune the rows of events.
+
+A sequence is not the order of commits: id 6 can be visible before id 5. So an event's id is the
+number of the transaction that wrote it, and its place in that transaction, packed into one integer:
+`(xid + offset) << 14 | place`. A reader leaves out every event whose transaction is not older than
+all that are still running (`pg_snapshot_xmin`). Below that horizon nothing can appear any more, so
+an id that was returned is a cursor. The ids stay below 2^53, which JavaScript counts exactly, for
+5 * 10^11 transactions. The offset is 0 until a database is restored into a younger server, whose
+transactions have smaller numbers.
+
+A transaction of anybody that stays open holds the horizon back, and with it the events. A reader
+waits for it, but not for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
+from om_proxy.storage.event_encoding import (
+    TYPES_WITHOUT_TEXT,
+    EventRow,
+    remove_texts,
+    remove_thread,
+)
+from om_proxy.storage.postgres.columns import EVENT, list_names, transpose, write_unnest
+from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+
+# Of the events of one transaction: more than are ever kept.
+PLACE_BITS = 14
+# Each turn would prune one event if it pruned as soon as there is one too many.
+PRUNED_AT_ONCE = 100
+# How long a reader waits for transactions that hold back events which are committed.
+MAX_HELD_BACK_S = 0.5
+HELD_BACK_PAUSE_S = 0.01
+
+_OFFSET = "(SELECT xid_offset FROM om.event_mark)"
+HORIZON = f"((pg_snapshot_xmin(pg_current_snapshot())::text::bigint + {_OFFSET}) << {PLACE_BITS})"
+
+
+def write_event_id(place: str) -> str:
+    """Return SQL for the id of an event of this transaction."""
+    return f"(((pg_current_xact_id()::text::bigint + {_OFFSET}) << {PLACE_BITS}) + {place})"
+
+
+INSERT_EVENTS = f"""INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
+    SELECT {write_event_id("$3::bigint + happened.place - 1")}, nextval('om.event_number'),
+        $1::text, $2::bigint, {list_names(EVENT, "happened.")}
+    FROM {write_unnest(EVENT, 4, "happened")}"""
+# the lock keeps the thread from being forgotten before its event is there
+INSERT_THREAD_EVENTS = f"""WITH owner AS (SELECT id FROM om.thread WHERE {IS_THREAD} FOR KEY SHARE)
+    INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
+    SELECT {write_event_id("happened.place - 1")}, nextval('om.event_number'), $1::text, owner.id,
+        {list_names(EVENT, "happened.")}
+    FROM owner, {write_unnest(EVENT, 4, "happened")}"""
+SELECT_POSITION = f"""SELECT
+    greatest((SELECT max(id) FROM om.event WHERE id < {HORIZON}), newest, pruned), pruned,
+    EXISTS (SELECT 1 FROM om.event WHERE id >= {HORIZON})
+    FROM om.event_mark"""
+SELECT_BEFORE_NEWEST = "SELECT id FROM om.event WHERE id <= $1 ORDER BY id DESC OFFSET $2 LIMIT 1"
+# Who has read an event that goes with its thread keeps a cursor that is known.
+KEEP_POSITION = f"""UPDATE om.event_mark
+    SET newest = greatest(newest, (SELECT max(id) FROM om.event WHERE id < {HORIZON}))"""
+DELETE_OF_ROWS = "DELETE FROM om.event WHERE thread_id = ANY ($1::bigint[])"
+SELECT_WITH_TEXT = """SELECT id, type, data FROM om.event
+    WHERE thread_id = ANY ($1::bigint[]) AND type <> ALL ($2::text[])"""
+SELECT_OF_ROW = "SELECT id, type, data FROM om.event WHERE thread_id = $1"
+DELETE_EVENTS = "DELETE FROM om.event WHERE id = ANY ($1::bigint[])"
+UPDATE_DATA = """UPDATE om.event SET data = changed.data
+    FROM unnest($1::bigint[], $2::text[]) AS changed (id, data) WHERE event.id = changed.id"""
+# The oldest event tells whether there are too many, or any that is too old.
+SELECT_OLDEST = """SELECT number, at, (SELECT last_value FROM om.event_number) FROM om.event
+    ORDER BY id LIMIT 1"""
+PRUNE_LOCK = "SELECT FROM om.event_mark FOR UPDATE"
+# By id, because a reader counts by id; below the horizon, because an id above may yet be joined by
+# smaller ones.
+_SELECT_PRUNED = f"""SELECT max(id) FROM om.event WHERE id < {HORIZON}
+    AND id < coalesce((SELECT min(id) FROM om.event WHERE {{is_kept}}), {HORIZON})"""
+SELECT_SURPLUS = _SELECT_PRUNED.format(is_kept="number > $1")
+SELECT_OLD = _SELECT_PRUNED.format(is_kept="at >= $1")
+DELETE_PRUNED = "DELETE FROM om.event WHERE id <= $1"
+SET_PRUNED = "UPDATE om.event_mark SET pruned = greatest(pruned, $1)"
+SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM om.webhook WHERE name = $1"
+UPSERT_WEBHOOK = """INSERT INTO om.webhook VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE
+    SET (cursor, failures, cause, at) = ROW (excluded.cursor, excluded.failures, excluded.cause, excluded.at)
+    WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (
+        SELECT greatest(newest, pruned, (SELECT max(id) FROM om.event)) FROM om.event_mark)"""
+# In a restored database the events may have ids that this server's transactions do not reach yet.
+ALIGN_OFFSET = f"""UPDATE om.event_mark SET xid_offset = needed.xid_offset FROM (
+        SELECT (greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS}) + 1
+            - pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid_offset,
+            pg_snapshot_xmax(pg_current_snapshot())::text::bigint + event_mark.xid_offset AS next_xid,
+            greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS} AS newest_xid
+        FROM om.event_mark) AS needed
+    WHERE needed.newest_xid >= needed.next_xid"""
+
+
+async def insert_events(
+    session: Session, tenant: str, thread_id: int | None, events: Sequence[EventRow]
+) -> None:
+    """Write the newest of the events, inside a transaction."""
+    kept = events[-MAX_EVENTS:]
+    if kept:
+        first = session.take_event_places(len(kept))
+        columns = transpose(kept, EVENT)
+        await session.select(INSERT_EVENTS, tenant, thread_id, first, *columns)
+
+
+async def insert_thread_events(session: Session, key: Key, events: Sequence[EventRow]) -> None:
+    """Write the newest of these events of a thread. A thread that is not there has none."""
+    await session.select(INSERT_THREAD_EVENTS, *key, *transpose(events[-MAX_EVENTS:], EVENT))
+
+
+async def delete_events(session: Session, thread_ids: Sequence[int]) -> None:
+    """Delete the events of these threads, inside a transaction."""
+    if thread_ids:
+        await session.execute(KEEP_POSITION)
+        await session.execute(DELETE_OF_ROWS, list(thread_ids))
+
+
+async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None:
+    """Take the words of a conversation out of the events of these threads, which keep their places,
+    inside a transaction."""
+    found = await session.select(SELECT_WITH_TEXT, list(thread_ids), list(TYPES_WITHOUT_TEXT))
+    without = ((id_, remove_texts(type_, data), data) for id_, type_, data in found)
+    changed = [(id_, after) for id_, after, before in without if after != before]
+    await _update_data(session, changed)
+
+
+async def remove_from_log_events(session: Session, log_id: int, thread: str) -> None:
+    """Take a thread out of the events of the log that it shared, and all texts with it, inside a
+    transaction."""
+    await erase_event_texts(session, [log_id])
+    found = await session.select(SELECT_OF_ROW, log_id)
+    removal = remove_thread([(id_, type_, data) for id_, type_, data in found], thread)
+    if removal.deleted:
+        await session.execute(KEEP_POSITION)
+        await session.execute(DELETE_EVENTS, list(removal.deleted))
+    await _update_data(session, removal.changed)
+
+
+async def _update_data(session: Session, changed: Sequence[tuple[int, str]]) -> None:
+    if changed:
+        ids, data = zip(*changed, strict=True)
+        await session.execute(UPDATE_DATA, list(ids), list(data))
+
+
+async def has_surplus(session: Session) -> bool:
+    """Return whether there are more than MAX_EVENTS events."""
+    found = await session.select(SELECT_OLDEST)
+    return any(newest_number - number >= MAX_EVENTS for number, _, newest_number in found)
+
+
+async def has_old(session: Session, now: float) -> bool:
+    """Return whether the oldest event is older than MAX_EVENT_AGE_S."""
+    return any(at < now - MAX_EVENT_AGE_S for _, at, _ in await session.select(SELECT_OLDEST))
+
+
+async def prune_surplus(session: Session) -> None:
+    """Remove all but the newest MAX_EVENTS events, inside a transaction."""
+    await session.execute(PRUNE_LOCK)
+    [(newest_number,)] = await session.select("SELECT last_value FROM om.event_number")
+    await _delete_through(session, SELECT_SURPLUS, newest_number - MAX_EVENTS)
+
+
+async def prune_old(session: Session, now: float) -> None:
+    """Remove the events that are older than MAX_EVENT_AGE_S, inside a transaction."""
+    await session.execute(PRUNE_LOCK)
+    await _delete_through(session, SELECT_OLD, now - MAX_EVENT_AGE_S)
+
+
+async def _delete_through(session: Session, select_last: str, bound: float) -> None:
+    """Delete the events up to the one that is selected, and record how far that was."""
+    [(through,)] = await session.select(select_last, bound)
+    if through is not None:
+        await session.execute(DELETE_PRUNED, through)
+        await session.execute(SET_PRUNED, through)
+
+
+async def select_position(session: Session, before: int) -> int:
+    """Return the id of the newest event that readers may know; see `Store.event_position`."""
+    deadline = time.monotonic() + MAX_HELD_BACK_S
+    while True:
+        [(newest, pruned, is_held_back)] = await session.select(SELECT_POSITION)
+        if not is_held_back or time.monotonic() > deadline:
+            if not before:
+                return int(newest)
+            found = await session.select(SELECT_BEFORE_NEWEST, newest, before)
+            return int(found[0][0] if found else pruned)
+        await asyncio.sleep(HELD_BACK_PAUSE_S)
+
+
+async def select_events(
+    session: Session,
+    tenant: str | None,
+    keys: Sequence[Key] | None,
+    after: int | None,
+    limit: int,
+) -> EventPage:
+    """Return a page of events; see `Store.events`."""
+    sql, parameters = _build_page_query(tenant, keys)
+    deadline = time.monotonic() + MAX_HELD_BACK_S
+    while True:
+        [(newest, pruned, is_held_back)] = await session.select(SELECT_POSITION)
+        is_gap = after is not None and not pruned <= after <= newest
+        start = pruned if after is None or is_gap else after
+        found = await session.select(sql, start, newest, limit, *parameters)
+        is_full = len(found) == limit
+        if is_full or not is_held_back or time.monotonic() > deadline:
+            events = tuple(_decode_event(row) for row in found)
+            cursor = events[-1].id if is_full else newest
+            return EventPage(events, cursor, is_gap, is_held_back)
+        await asyncio.sleep(HELD_BACK_PAUSE_S)
+
+
+def _build_page_query(tenant: str | None, keys: Sequence[Key] | None) -> tuple[str, list[Any]]:
+    conditions = ["event.id > $1", "event.id <= $2"]
+    parameters: list[Any] = []
+    if tenant is not None:
+        parameters.append(tenant)
+        conditions.append("event.tenant = $4")
+    if keys is not None:
+        first = 4 + len(parameters)
+        parameters += transpose(keys, {"tenant": "text", "resource": "text", "thread": "text"})
+        conditions.append(f"""thread_id IN (
+            SELECT thread.id FROM unnest(${first}::text[], ${first + 1}::text[], ${first + 2}::text[])
+                AS named (tenant, resource, thread) JOIN om.thread USING (tenant, resource, thread))""")
+    sql = f"""SELECT event.id, event.tenant, coalesce(resource, ''), coalesce(thread, ''), at, type, data
+        FROM om.event LEFT JOIN om.thread ON thread.id = thread_id
+        WHERE {" AND ".join(conditions)} ORDER BY event.id LIMIT $3"""
+    return sql, parameters
+
+
+def _decode_event(row: Row) -> StoredEvent:
+    id_, tenant, resource, thread, at, type_, data = row
+    return StoredEvent(id_, Key(tenant, resource, thread), at, type_, data)

@@ -1,0 +1,327 @@
+"""Connections to PostgreSQL, and the work on them.
+
+Each piece of work runs in a task of the pool's own. A caller that is cancelled stops waiting, and
+nothing else happens: an answer that is under way is never left on a connection. Work that runs into
+its time limit is given up for its caller at once; the task itself goes on, asks the server to cancel
+the statement, and ends the connection if the server does not answer. (A stopped server process
+answers after a second or never; no request waits for that.)
+
+After a connection was lost, the next one may lead to a server that has taken back commits: a standby
+that was promoted, or a backup that was restored. It may give version numbers out again. So the pool
+counts such *losses*, and what was read before the last one is worth nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import asyncpg
+import structlog
+
+from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.storage.postgres.session import SchemaNames, Session
+
+logger = structlog.get_logger("storage")
+
+T = TypeVar("T")
+Work = Callable[[Session], Awaitable[T]]
+Isolation = Literal["none", "read_committed", "repeatable_read"]  # none: each statement by itself
+
+APPLICATION_NAME = "om-proxy"  # as the server's list of connections shows it
+CONNECT_TIMEOUT_S = 5.0
+# how long the server may take to cancel a statement before its connection is ended
+CANCEL_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 5.0
+# Work that PostgreSQL has rolled back as a whole, to end a deadlock or a clash, is done again.
+MAX_ATTEMPTS = 3
+ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+
+SELECT_SERVER = """SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off',
+    pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on',
+    current_setting('server_version_num')::int,
+    (pg_postmaster_start_time(), to_regclass('om.thread')::oid)::text"""
+OLDEST_SERVER = 130_000
+
+
+class ServerState(NamedTuple):
+    """What a server said of itself when a connection was opened."""
+
+    flushes: bool  # `fsync`: what is written survives a power cut
+    commits_wait: bool  # `synchronous_commit`: a commit is written before it is acknowledged
+    is_read_only: bool  # a standby, or set so
+    version: int
+    incarnation: str  # another one after a restart, a failover, or once the tables are others
+
+    @property
+    def is_durable(self) -> bool:
+        return self.flushes and self.commits_wait
+
+
+class StatelessConnection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
+    """A connection that leaves no state behind: no statement of ours changes its session. asyncpg's
+    own reset would cost a round trip after every piece of work."""
+
+    __slots__ = ()
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class ConnectionPool:
+    """At most `connections` connections, opened as they are needed."""
+
+    def __init__(
+        self, pool: asyncpg.Pool, names: SchemaNames, timeout_s: float, uses_prepared: bool
+    ) -> None:
+        self._pool = pool
+        self._names = names
+        self._timeout_s = timeout_s
+        # Without prepared statements, asyncpg sends a statement and its parameters apart. Outside a
+        # transaction a pooler may hand the second to another connection, and so to the statement of
+        # another client.
+        self._least_isolation: Isolation = "none" if uses_prepared else "read_committed"
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+        self.server: ServerState | None = None
+        self.loss_count = 0
+        self.on_loss: Callable[[], None] = lambda: None
+        self.check_connection: Work[None] = _accept  # of each new connection
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        names: SchemaNames,
+        *,
+        connections: int,
+        timeout_s: float,
+        uses_prepared: bool,
+        must_be_durable: bool,
+    ) -> ConnectionPool:
+        """Open one connection, and look at the server. Raise StorageError if it cannot be used."""
+        created: list[ConnectionPool] = []
+
+        async def look_at_server(connection: asyncpg.Connection) -> None:
+            async with connection.transaction():
+                session = Session(connection, names)
+                created[0]._take_server(await _look_at_server(session, must_be_durable))
+                await created[0].check_connection(session)
+
+        try:
+            pool = asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=connections,
+                connection_class=StatelessConnection,
+                init=look_at_server,
+                timeout=CONNECT_TIMEOUT_S,
+                # statements are known by their text: none is prepared twice, none grows old
+                statement_cache_size=200 if uses_prepared else 0,
+                max_cached_statement_lifetime=0,
+                server_settings={"application_name": APPLICATION_NAME},
+            )
+        except (ValueError, asyncpg.InterfaceError) as exc:
+            raise ConfigError(f"storage.url: {type(exc).__name__}: it cannot be read") from exc
+        created.append(cls(pool, names, timeout_s, uses_prepared))
+        try:
+            await pool
+        except ValueError as exc:  # asyncpg reads the address only now
+            raise ConfigError("storage.url: this address of a PostgreSQL cannot be read") from exc
+        except DRIVER_ERRORS as exc:
+            raise translate_error(exc) from exc
+        except TimeoutError as exc:
+            raise StorageError(f"the server did not answer in {CONNECT_TIMEOUT_S:g} s") from exc
+        return created[0]
+
+    def _take_server(self, server: ServerState) -> None:
+        # an idle connection that ends raises no error
+        if self.server is not None and self.server.incarnation != server.incarnation:
+            self._note_loss()
+        self.server = server
+
+    def _note_loss(self) -> None:
+        self.loss_count += 1
+        self.on_loss()
+
+    async def close(self) -> None:
+        """Let what is under way end, then close all connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._pool.close()
+        except (TimeoutError, *DRIVER_ERRORS):
+            self._pool.terminate()
+
+    async def read(
+        self, work: Work[T], timeout_s: float | None = None, *, is_snapshot: bool = False
+    ) -> T:
+        """Run work that changes nothing. If its connection turns out to be closed, run it once more
+        on a new one. `is_snapshot`: all its statements see the same state."""
+        isolation: Isolation = "repeatable_read" if is_snapshot else self._least_isolation
+        return await self._run(work, timeout_s, isolation, is_read=True)
+
+    async def write(self, work: Work[T], timeout_s: float | None = None) -> T:
+        """Run one statement that writes. An error after it was sent leaves unknown whether it was
+        done: then this raises StorageError."""
+        return await self._run(work, timeout_s, self._least_isolation)
+
+    async def transact(self, work: Work[T], timeout_s: float | None = None) -> T:
+        """Run work in a transaction."""
+        return await self._run(work, timeout_s, "read_committed")
+
+    async def _run(
+        self,
+        work: Work[T],
+        timeout_s: float | None,
+        isolation: Isolation,
+        is_read: bool = False,
+    ) -> T:
+        if self._is_closed:
+            raise StorageError("the store is closed")
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+        task = loop.create_task(self._perform(work, isolation, is_read))
+
+        def give_up() -> None:
+            task.cancel()
+            if not outcome.done():
+                outcome.set_exception(StorageError(f"no answer of the server in {limit_s:g} s"))
+
+        def take_outcome(done: asyncio.Task[T]) -> None:
+            self._tasks.discard(done)
+            deadline.cancel()
+            error = None if done.cancelled() else done.exception()
+            if outcome.done():  # nobody waits for it any more
+                return
+            if done.cancelled():
+                outcome.set_exception(StorageError("the store was closed"))
+            elif error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(done.result())
+
+        deadline = loop.call_later(limit_s, give_up)
+        self._tasks.add(task)
+        task.add_done_callback(take_outcome)
+        return await outcome
+
+    async def _perform(self, work: Work[T], isolation: Isolation, is_read: bool) -> T:
+        attempt = 1
+        while True:
+            try:
+                return await self._use_connection(work, isolation)
+            except OmError:
+                raise
+            except ROLLED_BACK as exc:
+                if attempt == MAX_ATTEMPTS:
+                    raise translate_error(exc) from exc
+            except _ConnectionLost as exc:
+                if attempt > 1 or not is_read:
+                    raise translate_error(exc.cause) from exc.cause
+            except DRIVER_ERRORS as exc:
+                raise translate_error(exc) from exc
+            attempt += 1
+
+    async def _use_connection(self, work: Work[T], isolation: Isolation) -> T:
+        connection = await self._pool.acquire()
+        try:
+            session = Session(connection, self._names)
+            if isolation == "none":
+                return await work(session)
+            async with connection.transaction(isolation=isolation):
+                return await work(session)
+        except DRIVER_ERRORS as exc:
+            if not _is_closed(connection):
+                raise
+            # the others of that server are probably gone too
+            self._note_loss()
+            await self._pool.expire_connections()
+            raise _ConnectionLost(exc) from exc
+        finally:
+            try:
+                await self._pool.release(connection, timeout=CANCEL_TIMEOUT_S)
+            except (TimeoutError, *DRIVER_ERRORS) as exc:
+                # the pool has ended this connection and will open another
+                self._note_loss()
+                logger.debug("storage.connection_ended", error=type(exc).__name__)
+
+
+def _is_closed(connection: asyncpg.Connection) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool has taken back a connection that was closed
+        return True
+
+
+async def _accept(session: Session) -> None:
+    return
+
+
+class _ConnectionLost(Exception):
+    """The connection was closed in the middle of work: whatever ran on it is unknown."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+async def _look_at_server(session: Session, must_be_durable: bool) -> ServerState:
+    """Return what the server says of itself. Raise StorageError if it cannot be used."""
+    [row] = await session.select(SELECT_SERVER)
+    state = ServerState(*row)
+    if state.version < OLDEST_SERVER:
+        raise StorageError(
+            f"the server is PostgreSQL {state.version // 10_000}; om-proxy needs 13 or newer"
+        )
+    if state.is_read_only:
+        raise StorageError("the server is read-only, or a standby; name the primary")
+    if not state.is_durable:
+        setting = "fsync" if not state.flushes else "synchronous_commit"
+        loss = (
+            "a power cut may lose the whole database"
+            if not state.flushes
+            else "a power cut loses acknowledged turns"
+        )
+        if must_be_durable:
+            raise StorageError(
+                f"the server runs with {setting} = off: {loss}; "
+                "turn it on, or set storage.durable: false"
+            )
+        logger.warning("storage.not_durable", setting=setting, loss=loss)
+    return state
+
+
+def translate_error(exc: BaseException) -> StorageError:
+    """Return what we raise for an error of the driver. Its text may hold a value of a statement, so
+    only PostgreSQL's own code stands in ours."""
+    if isinstance(exc, asyncpg.PostgresError):
+        hint = _HINTS.get(type(exc), "")
+        return StorageError(f"PostgreSQL says {type(exc).__name__} ({exc.sqlstate}){hint}")
+    if isinstance(exc, OSError):
+        return StorageError(f"the server cannot be reached: {type(exc).__name__}")
+    return StorageError(f"the connection failed: {type(exc).__name__}")
+
+
+_HINTS: dict[type[BaseException], str] = {
+    asyncpg.TooManyConnectionsError: ": it has no connection left; lower storage.connections",
+    asyncpg.InvalidPasswordError: ": it refuses the user or the password of storage.url",
+    asyncpg.InvalidAuthorizationSpecificationError: ": it refuses the user of storage.url",
+    asyncpg.InvalidCatalogNameError: ": the database of storage.url does not exist",
+    asyncpg.InsufficientPrivilegeError: ": the user of storage.url may not do this",
+    asyncpg.ReadOnlySQLTransactionError: ": it is read-only; name the primary",
+    asyncpg.UndefinedTableError: ": the tables of om-proxy are gone",
+    asyncpg.DiskFullError: ": its disk is full",
+}

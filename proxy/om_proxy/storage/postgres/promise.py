@@ -1,0 +1,18 @@
+"""Say what PostgreSQL promises as this program uses it. No driver is needed for that."""
+
+from __future__ import annotations
+
+from om_proxy.storage.base import Durability, Promise
+from om_proxy.storage.migrate import list_migrations
+
+
+def create_promise(
+    *, flushes: bool = True, commits_wait: bool = True, schema_version: int | None = None
+) -> Promise:
+    """Return the promise of a server. `flushes`: it runs with `fsync`; `commits_wait`: with
+    `synchronous_commit`. `schema_version`: of the database; None: as this program makes it."""
+    durable: Durability = "none"
+    if flushes:
+        durable = "fsync" if commits_wait else "second"
+    newest = list_migrations("postgres")[-1].number
+    return Promise("postgresql", durable, "rewrite", schema_version or newest)

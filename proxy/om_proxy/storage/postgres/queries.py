@@ -1,0 +1,281 @@
+"""Read memories and lists of them, each with one statement: a statement is its own snapshot, and
+every further one would cost a round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import GenerationEntries, StoredObservation
+from om_proxy.storage.postgres.session import OF_THREAD, UNIX_NOW, Row, Session
+
+_THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
+_TAIL = f"""ARRAY (SELECT ROW ({row_decoding.MESSAGE_COLUMNS}) FROM om.message
+    WHERE thread_id = thread.id AND live = 1 AND seq > thread.coverage ORDER BY seq)"""
+_RECENT = f"""ARRAY (SELECT ROW ({row_decoding.MARK_COLUMNS}) FROM om.message
+    WHERE thread_id = thread.id AND live = 1 AND seq <= thread.coverage ORDER BY seq DESC LIMIT {RECENT_MARKS})"""
+_LOG = f"""ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS})
+    FROM om.entry JOIN om.observation ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+    WHERE entry.thread_id = thread.id AND entry.generation = thread.generation ORDER BY position)"""
+_CHUNKS = f"""ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS}) FROM om.observation
+    WHERE thread_id = thread.id AND observation.state = 'chunk' ORDER BY last_seq, observation.id)"""
+_REFLECTION = f"""(SELECT ROW ({row_decoding.REFLECTION_COLUMNS}) FROM om.reflection WHERE thread_id = thread.id)"""
+SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_RECENT}, {_TAIL}, {_LOG}, {_CHUNKS}, {_REFLECTION},
+    {_THREAD} FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND thread.thread = ANY ($3::text[])"""
+
+# ── what has changed since ──
+
+IS_CHANGED = "(thread.id, thread.version) IS DISTINCT FROM (held.id, held.version)"
+# ids come from the counter of the versions: a row made anew after a forget is told by its own
+IS_TOLD_AS_CHANGES = "thread.id = held.id AND thread.rewound <= held.version"
+_SINCE = f"CASE WHEN {IS_CHANGED} AND {IS_TOLD_AS_CHANGES} THEN"
+_CHANGED_MESSAGES = f"""{_SINCE} ARRAY (
+    SELECT ROW (live = 1, {row_decoding.MARK_COLUMNS}, at, encoding, CASE WHEN live = 1 THEN raw END) FROM om.message
+    WHERE thread_id = thread.id AND seq > held.coverage AND v > held.version ORDER BY seq) END"""
+_CHANGED_NOTES = f"""{_SINCE} ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS}) FROM om.observation
+    WHERE thread_id = thread.id AND v > held.version AND (observation.state = 'chunk' OR observation.id IN (
+        SELECT observation_id FROM om.entry
+        WHERE entry.thread_id = thread.id AND entry.generation = thread.generation))) END"""
+_LOG_IDS = f"""{_SINCE} ARRAY (SELECT observation_id FROM om.entry
+    WHERE entry.thread_id = thread.id AND entry.generation = thread.generation ORDER BY position) END"""
+_CHUNK_IDS = f"""{_SINCE} ARRAY (SELECT id FROM om.observation
+    WHERE thread_id = thread.id AND observation.state = 'chunk' ORDER BY last_seq, id) END"""
+_CHANGED_REFLECTION = f"""{_SINCE} (SELECT ROW (v > held.version,
+        CASE WHEN v > held.version THEN ROW ({row_decoding.REFLECTION_COLUMNS}) END)
+    FROM om.reflection WHERE thread_id = thread.id) END"""
+SELECT_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_CHANGED_MESSAGES}, {_CHANGED_NOTES}, {_LOG_IDS},
+    {_CHUNK_IDS}, {_CHANGED_REFLECTION}, {_SINCE} ROW ({_THREAD}) END
+    FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS held (thread, id, version, coverage)
+    JOIN om.thread ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
+
+
+async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
+    """Return these memories of one resource, all of one snapshot."""
+    tenant, resource, _ = keys[0]
+    names = [key.thread for key in keys]
+    found = await session.select(SELECT_MEMORIES, tenant, resource, names)
+    stored = {row[0]: row[1:] for row in found}
+    return tuple(
+        _decode_memory(key, stored[key.thread]) if key.thread in stored else Memory(key=key)
+        for key in keys
+    )
+
+
+def _decode_memory(key: Key, row: Row) -> Memory:
+    id_, version, recent, tail, log, chunks, reflection, *columns = row
+    memory = row_decoding.decode_memory(key, version, id_, tuple(columns))
+    return replace(
+        memory,
+        recent=tuple(row_decoding.decode_mark(mark) for mark in reversed(recent)),
+        tail=tuple(row_decoding.decode_message(message) for message in tail),
+        log=replace(
+            memory.log,
+            entries=tuple(row_decoding.decode_observation(entry) for entry in log),
+            reflection=row_decoding.decode_reflection(reflection) if reflection else None,
+        ),
+        chunks=tuple(row_decoding.decode_observation(chunk) for chunk in chunks),
+    )
+
+
+async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
+    """Return the newest of these memories of one resource, all of one snapshot, and those that stand
+    as they are held. What cannot be told as changes is read in full, with a second statement."""
+    tenant, resource, _ = held[0].key
+    parameters = (
+        [memory.key.thread for memory in held],
+        [memory.row_id for memory in held],
+        [memory.version for memory in held],
+        [memory.coverage for memory in held],
+    )
+    found = await session.select(SELECT_CHANGES, tenant, resource, *parameters)
+    stored = {row[0]: row[1:] for row in found}
+    newest = [_apply_changes(memory, stored.get(memory.key.thread)) for memory in held]
+    if all(memory is not None for memory in newest):
+        return tuple(memory for memory in newest if memory is not None)
+    read = await select_memories(session, [memory.key for memory in held])
+    return tuple(
+        memory if (memory.row_id, memory.version) == (now.row_id, now.version) else now
+        for memory, now in zip(held, read, strict=True)
+    )
+
+
+def _apply_changes(held: Memory, row: Row | None) -> Memory | None:
+    """Return the newest memory; None if the row does not tell all of it."""
+    if row is None:
+        return held if not held.version and held == Memory(key=held.key) else Memory(key=held.key)
+    id_, version, messages, notes, log_ids, chunk_ids, reflection, columns = row
+    if (id_, version) == (held.row_id, held.version):
+        return held
+    if columns is None:
+        return None
+    memory = row_decoding.decode_memory(held.key, version, id_, tuple(columns))
+    by_seq = {message.seq: message for message in held.tail}
+    for is_live, *message_columns in messages:
+        if is_live:
+            message = row_decoding.decode_message(tuple(message_columns))
+            by_seq[message.seq] = message
+        else:
+            by_seq.pop(message_columns[0], None)
+    live = [by_seq[seq] for seq in sorted(by_seq)]
+    covered = [message.mark for message in live if message.seq <= memory.coverage]
+    tail = tuple(message for message in live if message.seq > memory.coverage)
+    known = {entry.id: entry for entry in (*held.log.entries, *held.chunks)}
+    known |= {entry.id: entry for entry in map(row_decoding.decode_observation, notes)}
+    live_count = columns[_LIVE_COUNT]
+    if not known.keys() >= {*log_ids, *chunk_ids} or live_count != memory.covered_count + len(tail):
+        return None
+    pending = held.log.reflection
+    if reflection is None:
+        pending = None
+    elif reflection[0]:
+        pending = row_decoding.decode_reflection(reflection[1])
+    return replace(
+        memory,
+        recent=(*held.recent, *covered)[-RECENT_MARKS:],
+        tail=tail,
+        log=replace(memory.log, entries=tuple(known[id_] for id_ in log_ids), reflection=pending),
+        chunks=tuple(known[id_] for id_ in chunk_ids),
+    )
+
+
+_LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].index("live_count")
+
+# ── lists ──
+
+_LEASED = f"""EXISTS (SELECT 1 FROM om.lease
+    WHERE (lease.tenant, lease.resource, lease.thread) = (thread.tenant, thread.resource, thread.thread)
+    AND until > {UNIX_NOW})"""
+# One step from each tenant with work to the next, and of each only as many threads as are wanted: a
+# window over all that is due reads all of it. $3 to $5: the keys that are left out.
+SELECT_DUE = f"""WITH RECURSIVE owner (tenant) AS (
+        (SELECT tenant FROM om.thread WHERE due IS NOT NULL ORDER BY tenant LIMIT 1)
+        UNION ALL SELECT (SELECT thread.tenant FROM om.thread
+            WHERE due IS NOT NULL AND thread.tenant > owner.tenant ORDER BY thread.tenant LIMIT 1)
+        FROM owner WHERE owner.tenant IS NOT NULL
+    ), listed AS (
+        SELECT waiting.*, row_number() OVER (PARTITION BY waiting.tenant ORDER BY due, id) AS turn
+        FROM owner CROSS JOIN LATERAL (
+            SELECT id, thread.tenant, resource, thread.thread, due FROM om.thread
+            WHERE thread.tenant = owner.tenant AND due <= $1 AND ($6::boolean OR NOT needs_caller)
+            AND NOT EXISTS (SELECT 1 FROM unnest($3::text[], $4::text[], $5::text[]) AS skipped (tenant, resource, thread)
+                WHERE (skipped.tenant, skipped.resource, skipped.thread) = (thread.tenant, thread.resource, thread.thread))
+            AND NOT {_LEASED}
+            ORDER BY due, id LIMIT $2) AS waiting
+    ), candidate AS (SELECT * FROM listed ORDER BY turn, due, id LIMIT $2)"""
+LIST_DUE = f"""{SELECT_DUE} SELECT tenant, resource, thread FROM candidate ORDER BY turn, due, id"""
+# A row that somebody else locks is being claimed or committed, and is left out.
+CLAIM_DUE = f"""{SELECT_DUE}, free AS (
+        SELECT tenant, resource, thread FROM om.thread
+        WHERE id IN (SELECT id FROM candidate) AND due <= $1 FOR NO KEY UPDATE SKIP LOCKED
+    ), taken AS (
+        INSERT INTO om.lease (tenant, resource, thread, holder, until)
+        SELECT tenant, resource, thread, $7::text, {UNIX_NOW} + $8::float8 FROM free
+        ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
+        WHERE lease.until <= {UNIX_NOW} RETURNING lease.tenant, lease.resource, lease.thread
+    ) SELECT candidate.tenant, candidate.resource, candidate.thread, taken.tenant IS NOT NULL
+    FROM candidate LEFT JOIN taken ON (taken.tenant, taken.resource, taken.thread)
+        = (candidate.tenant, candidate.resource, candidate.thread)
+    ORDER BY turn, due, id"""
+# Others may take what was found; then look again, so that nothing that is due is left out.
+MAX_CLAIM_ROUNDS = 10
+
+
+async def select_due(session: Session, now: float, limit: int) -> tuple[Key, ...]:
+    return tuple(Key(*row) for row in await session.select(LIST_DUE, now, limit, [], [], [], True))
+
+
+async def claim_due(
+    session: Session,
+    now: float,
+    limit: int,
+    holder: str,
+    seconds: float,
+    callers: bool,
+    skip: Collection[Key],
+) -> tuple[Key, ...]:
+    """Return `Store.claim`. Each round is a statement, and so a transaction, of its own."""
+    claimed: list[Key] = []
+    skipped = set(skip)
+    for _ in range(MAX_CLAIM_ROUNDS):
+        columns = [list(values) for values in zip(*skipped, strict=True)] or [[], [], []]
+        found = await session.select(
+            CLAIM_DUE, now, limit - len(claimed), *columns, callers, holder, seconds
+        )
+        taken = [Key(*row[:3]) for row in found if row[3]]
+        claimed += taken
+        skipped.update(taken)
+        if len(claimed) == limit or len(taken) == len(found):
+            break
+    return tuple(claimed)
+
+
+_LATEST_OTHERS = """SELECT tenant, resource, thread.thread, thread.id, thread.coverage, turn_at FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 AND thread.thread <> $3
+    ORDER BY turn_at DESC NULLS LAST, id DESC LIMIT $4"""
+SELECT_OTHER_TAILS = f"""SELECT tenant, resource, thread, ARRAY (
+        SELECT ROW ({row_decoding.MESSAGE_COLUMNS}) FROM om.message
+        WHERE thread_id = latest.id AND live = 1 AND seq > latest.coverage ORDER BY seq DESC LIMIT $5)
+    FROM ({_LATEST_OTHERS}) AS latest ORDER BY turn_at DESC NULLS LAST, id DESC"""
+
+
+async def select_other_tails(
+    session: Session, key: Key, threads: int, messages: int
+) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+    found = await session.select(SELECT_OTHER_TAILS, *key, threads, messages)
+    return tuple(
+        (Key(*names), tuple(row_decoding.decode_message(row) for row in reversed(newest_first)))
+        for *names, newest_first in found
+    )
+
+
+async def select_observations(
+    session: Session, key: Key, after: int, limit: int
+) -> tuple[StoredObservation, ...]:
+    sql = f"""SELECT state, {row_decoding.OBSERVATION_COLUMNS} FROM om.observation
+        WHERE {OF_THREAD} AND observation.id > $4 ORDER BY observation.id LIMIT $5"""
+    return tuple(
+        StoredObservation(row_decoding.decode_observation(tuple(columns)), state)
+        for state, *columns in await session.select(sql, *key, after, limit)
+    )
+
+
+async def select_generation_entries(
+    session: Session, key: Key, after: int, limit: int
+) -> tuple[GenerationEntries, ...]:
+    sql = f"""SELECT generation, observation_id FROM om.entry WHERE {OF_THREAD} AND generation IN (
+            SELECT DISTINCT generation FROM om.entry WHERE {OF_THREAD} AND generation > $4
+            ORDER BY generation LIMIT $5)
+        ORDER BY generation, position"""
+    found = await session.select(sql, *key, after, limit)
+    return tuple(
+        GenerationEntries(number, tuple(id_ for _, id_ in entries))
+        for number, entries in groupby(found, key=lambda row: int(row[0]))
+    )
+
+
+SELECT_GENERATIONS = f"""SELECT generation, {row_decoding.OBSERVATION_COLUMNS} FROM om.entry JOIN om.observation
+    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+    WHERE entry.{OF_THREAD} AND generation IN (SELECT DISTINCT generation FROM om.entry
+        WHERE {OF_THREAD} AND generation < $4 ORDER BY generation DESC LIMIT $5)
+    ORDER BY generation DESC, position"""
+SELECT_GENERATION_SUMMARIES = f"""SELECT generation, count(*), sum(tokens)::bigint,
+        count(*) FILTER (WHERE kind = 'reflection'), max(at) FROM om.entry JOIN om.observation
+    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+    WHERE entry.{OF_THREAD} AND generation < $4 GROUP BY generation ORDER BY generation DESC"""
+
+
+async def select_generations(
+    session: Session, key: Key, before: int, limit: int | None = None
+) -> tuple[Generation, ...]:
+    """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
+    found = await session.select(SELECT_GENERATIONS, *key, before, limit)
+    logs = groupby(found, key=lambda row: int(row[0]))
+    return tuple(
+        Generation(number, tuple(row_decoding.decode_observation(tuple(row[1:])) for row in log))
+        for number, log in logs
+    )

@@ -1,0 +1,290 @@
+"""Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
+Remove the texts of single notes.
+
+Every transaction here locks the rows it may write first, in one order: resources by name, in each
+the threads by name and then the shared log. A commit locks its thread and then the shared log, so
+no two of them wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import (
+    RECENT_MARKS,
+    RESOURCE_THREAD,
+    Key,
+    Memory,
+    resource_key,
+)
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import Change, ForgetBatch, NoteErasure
+from om_proxy.storage.encoding import encode_parts, encode_text
+from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
+from om_proxy.storage.postgres.commit import (
+    NEXT_VERSION,
+    Commit,
+    SharedCommit,
+    WrittenRow,
+    create_conflict,
+)
+from om_proxy.storage.postgres.events import (
+    delete_events,
+    erase_event_texts,
+    insert_events,
+    remove_from_log_events,
+)
+from om_proxy.storage.postgres.ledger import fold_resource
+from om_proxy.storage.postgres.queries import select_generations, select_memories
+from om_proxy.storage.postgres.rows import encode_optional_text
+from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
+from om_proxy.storage.records import ForgetResult
+
+# the thread, and all that share its resource's log
+LOCK_SHARERS = """SELECT id, thread, version, shared FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared)
+    ORDER BY thread = '', thread FOR UPDATE"""
+# these rows, and with the shared log all whose prompts tell of other threads
+LOCK_ERASED = """SELECT id, thread, version FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
+    ORDER BY thread = '', thread FOR UPDATE"""
+LOCK_BATCH = """SELECT id, resource, thread FROM om.thread
+    WHERE tenant = $1 AND (
+        (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))
+        OR resource = ANY ($2::text[]) AND others <> ''
+        OR $4::boolean AND thread = '' AND ($5::text IS NULL OR resource = $5))
+    ORDER BY resource, thread = '', thread FOR UPDATE"""
+DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
+    gone_notes AS (DELETE FROM om.observation WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
+    gone_entries AS (DELETE FROM om.entry WHERE thread_id = ANY ($1::bigint[]) RETURNING thread_id, generation),
+    gone_generations AS (DELETE FROM om.generation WHERE thread_id = ANY ($1::bigint[])),
+    gone_reflections AS (DELETE FROM om.reflection WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
+    gone_threads AS (DELETE FROM om.thread WHERE id = ANY ($1::bigint[]) RETURNING 1)
+    SELECT (SELECT count(*) FROM gone_threads), (SELECT count(*) FROM gone_messages), (SELECT count(*) FROM gone_notes),
+        (SELECT count(DISTINCT (thread_id, generation)) FROM gone_entries), (SELECT count(*) FROM gone_reflections)"""
+DELETE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD}"
+CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
+    WHERE tenant = $1 AND resource = $2 AND others <> ''"""
+SET_DUE_NOW = f"UPDATE om.thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"
+DELETE_ENTRIES = f"DELETE FROM om.entry WHERE {OF_THREAD} AND observation_id = ANY ($4::bigint[])"
+DELETE_OBSERVATIONS = f"DELETE FROM om.observation WHERE {OF_THREAD} AND id = ANY ($4::bigint[])"
+SELECT_TAIL = f"SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message WHERE {OF_THREAD} AND live = 1 AND seq > $4 ORDER BY seq"
+SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} AND live = 1 AND seq <= $4
+    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
+COUNT_COVERED = f"""SELECT count(*), coalesce(sum(tokens), 0)::bigint FROM om.message
+    WHERE {OF_THREAD} AND live = 1 AND seq <= $4"""
+_BLANK: Columns = {
+    "id": "bigint",
+    "text": "bytea",
+    "tokens": "bigint",
+    "task": "bytea",
+    "suggestion": "bytea",
+    "title": "bytea",
+    "parts": "bytea",
+}
+_BLANK_VALUES = [name for name in _BLANK if name != "id"]
+UPDATE_NOTES = f"""UPDATE om.observation SET ({list_names(_BLANK_VALUES)}) = ROW ({list_names(_BLANK_VALUES, "blank.")})
+    FROM {write_unnest(_BLANK, 2, "blank")} WHERE thread_id = $1 AND observation.id = blank.id"""
+SELECT_IDS = "SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2"
+
+# The threads of a batch: few enough for a short transaction, or one that is larger.
+MAX_BATCH_THREADS = 100
+MAX_BATCH_MESSAGES = 2_000
+SELECT_BATCH = f"""SELECT resource, thread, live_count FROM om.thread
+    WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2) AND thread <> '{RESOURCE_THREAD}'
+    ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
+DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)"
+DELETE_BATCH_LEASES = """DELETE FROM om.lease
+    WHERE tenant = $1 AND (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))"""
+
+
+async def remove_batch(
+    session: Session,
+    tenant: str,
+    resource: str | None,
+    describe_forgotten: Callable[[Key], Event] | None = None,
+) -> ForgetBatch:
+    """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
+    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
+    threads stay: they name none."""
+    listed = await session.select(SELECT_BATCH, tenant, resource)
+    batch = _take_batch(listed)
+    is_last = len(batch) == len(listed)
+    names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
+    locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
+    wanted = {(row[0], row[1]) for row in batch}
+    threads = {row[0]: Key(tenant, *row[1:]) for row in locked if (row[1], row[2]) in wanted}
+    result = await _delete_rows(session, list(threads))
+    await session.execute(DELETE_BATCH_LEASES, tenant, *names)
+    if describe_forgotten:
+        events = [encode_event(describe_forgotten(key)) for key in threads.values()]
+        await insert_events(session, tenant, None, events)
+    resources = {key.resource for key in threads.values()}
+    for name in sorted(resources):
+        await session.execute(CLEAR_OTHERS, tenant, name)
+    # a thread may have begun meanwhile
+    is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)
+    if is_last:
+        logs = {row[0]: row[1] for row in locked if row[2] == RESOURCE_THREAD}
+        log_result = await _delete_rows(session, list(logs))
+        result = result.add(log_result._replace(threads=0))
+        resources.update(logs.values())
+        await session.execute(DELETE_LEASES, tenant, resource)
+    for name in sorted(resources):
+        await fold_resource(session, tenant, name)
+    return ForgetBatch(result, tuple(threads.values()), is_last)
+
+
+def _take_batch(listed: Sequence[Row]) -> list[Row]:
+    """Return the threads of one batch: at least one, if any is listed."""
+    batch: list[Row] = []
+    message_count = 0
+    for row in listed[:MAX_BATCH_THREADS]:
+        message_count += row[2]
+        if batch and message_count > MAX_BATCH_MESSAGES:
+            break
+        batch.append(row)
+    return batch
+
+
+async def _delete_rows(session: Session, ids: list[int]) -> ForgetResult:
+    """Delete the rows of threads and shared logs that are locked. Return their numbers."""
+    if not ids:
+        return ForgetResult()
+    await delete_events(session, ids)
+    [row] = await session.select(DELETE_ROWS, ids)
+    return mark_bytes(ForgetResult(*row))
+
+
+def mark_bytes(removed: ForgetResult) -> ForgetResult:
+    """Return the result with what is true of PostgreSQL's bytes: VACUUM frees the place of a row and
+    does not clear it."""
+    if not any(removed.counts.values()):
+        return removed
+    return removed._replace(database="until_rewrite", log="until_rewrite")
+
+
+async def remove_thread(
+    session: Session,
+    key: Key,
+    expected_version: int | None,
+    label_of: LabelThread,
+    event: Event | None = None,
+) -> ForgetResult:
+    """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
+    nothing, if it is stored with another version than `expected_version`."""
+    locked = await session.select(LOCK_SHARERS, *key)
+    stored = {row[1]: row for row in locked}
+    own = stored.get(key.thread)
+    if expected_version is not None and own and own[2] != expected_version:
+        raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
+    removed = await _delete_rows(session, [own[0]] if own else [])
+    await session.execute(DELETE_LEASE, *key)
+    log = stored.get(RESOURCE_THREAD)
+    if event and removed.threads:
+        await insert_events(session, key.tenant, None, [encode_event(event)])
+    if log and key.thread != RESOURCE_THREAD:
+        sharers = sorted(row[0] for row in locked if row[3] and row[1] != key.thread)
+        names = {row[0]: row[1] for row in locked}
+        others = [key._replace(thread=names[id_]) for id_ in sharers]
+        removed = await _remove_from_log(session, log[0], key, others, label_of, removed)
+    await fold_resource(session, key.tenant, key.resource)
+    return removed
+
+
+async def _remove_from_log(
+    session: Session,
+    log_id: int,
+    key: Key,
+    others: Sequence[Key],
+    label_of: LabelThread,
+    removed: ForgetResult,
+) -> ForgetResult:
+    """Remove the thread's part from the shared log. Return `removed` with that part added.
+    `others`: the threads that keep sharing it."""
+    if not others:
+        log_result = await _delete_rows(session, [log_id])
+        await session.execute(DELETE_LEASE, *resource_key(key))
+        return removed.add(log_result._replace(threads=0))
+    # they may hold the thread's words
+    await remove_from_log_events(session, log_id, key.thread)
+    [shared_log] = await select_memories(session, [resource_key(key)])
+    older_generations = await select_generations(session, shared_log.key, shared_log.log.generation)
+    [(now,)] = await session.select(f"SELECT {UNIX_NOW}")
+    plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
+    await Commit(shared_log, plan.log).write(session)
+    for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
+        await session.execute(sql, *shared_log.key, list(plan.observations))
+    for other, coverage in plan.uncovered:
+        [thread] = await select_memories(session, [other])
+        await _uncover_thread(session, thread, plan.log, label_of(other), coverage)
+    if plan.uncovered:
+        # messages that are in a tail again may be due
+        await session.execute(SET_DUE_NOW, *shared_log.key)
+    await session.execute(CLEAR_OTHERS, *key[:2])
+    return mark_bytes(plan.add_to(removed))
+
+
+async def _uncover_thread(
+    session: Session, thread: Memory, shared_log: Memory, label: str, coverage: int
+) -> None:
+    """Write a thread of which the log now covers less, up to the seq `coverage`."""
+    parameters = (*thread.key, coverage)
+    recent_rows = await session.select(SELECT_RECENT, *parameters)
+    tail_rows = await session.select(SELECT_TAIL, *parameters)
+    [(count, tokens)] = await session.select(COUNT_COVERED, *parameters)
+    after = uncover_thread(
+        thread,
+        shared_log,
+        label,
+        tuple(row_decoding.decode_mark(tuple(row)) for row in reversed(recent_rows)),
+        tuple(row_decoding.decode_message(tuple(row)) for row in tail_rows),
+        (count, tokens),
+    )
+    await Commit(thread, after).write(session)
+
+
+async def commit_erasing(
+    session: Session, change: Change, commit: SharedCommit, erasures: Sequence[NoteErasure]
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit, inside a transaction
+    (`Store.commit_erasing`). Raise Conflict before anything is written."""
+    key = change.before.key
+    names = {key.thread, *(erasure.key.thread for erasure in erasures)}
+    locked = await session.select(LOCK_ERASED, key.tenant, key.resource, sorted(names))
+    stored = {Key(key.tenant, key.resource, row[1]): row for row in locked}
+    for erasure in erasures:
+        if erasure.key not in stored or stored[erasure.key][2] != erasure.version:
+            raise Conflict("the notes have changed since; load them again")
+    version = stored[key][2] if key in stored else 0
+    if version != change.before.version:
+        raise create_conflict(change.before)
+    for erasure in erasures:
+        await _overwrite_entries(session, stored[erasure.key][0], erasure)
+    written, _ = await commit.write(session)
+    return written
+
+
+async def _overwrite_entries(session: Session, thread_id: int, erasure: NoteErasure) -> None:
+    columns = [
+        (
+            entry.id,
+            encode_text(entry.text),
+            entry.tokens,
+            *(encode_optional_text(text) for text in (entry.task, entry.suggestion, entry.title)),
+            encode_parts(entry.parts),
+        )
+        for entry in erasure.blanks
+    ]
+    if columns:
+        await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))
+    # their events hold the same words
+    ids = [thread_id]
+    if erasure.key.thread == RESOURCE_THREAD:
+        ids = [row[0] for row in await session.select(SELECT_IDS, *erasure.key[:2])]
+        await session.execute(CLEAR_OTHERS, *erasure.key[:2])
+    await erase_event_texts(session, ids)

@@ -1,0 +1,89 @@
+"""Bring the schema of a database up to date. One process does it at a time; the others wait."""
+
+from __future__ import annotations
+
+import zlib
+
+import asyncpg
+
+from om_proxy.errors import StorageError
+from om_proxy.storage.migrate import (
+    Migration,
+    SchemaRow,
+    list_migrations,
+    list_missing_migrations,
+)
+from om_proxy.storage.postgres.events import ALIGN_OFFSET
+from om_proxy.storage.postgres.session import Session
+
+BACKEND = "postgres"
+LOCK = "SELECT pg_advisory_xact_lock($1)"
+# another transaction may hold a table: a migration that waited would make every turn wait behind it
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
+FIND_TABLE = "SELECT to_regclass('om.migration') IS NOT NULL, to_regclass('om.schema') IS NOT NULL"
+CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS om.migration (
+    number     integer PRIMARY KEY,
+    name       text NOT NULL,
+    checksum   text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)"""
+SELECT_APPLIED = "SELECT number, checksum FROM om.migration"
+SELECT_SCHEMA_ROW = "SELECT version, min_reader, min_writer FROM om.schema"
+RAISE_SCHEMA_VERSION = "UPDATE om.schema SET version = greatest(version, $1)"
+INSERT_APPLIED = "INSERT INTO om.migration (number, name, checksum) VALUES ($1, $2, $3)"
+LOCK_TABLES_OF = "om-proxy schema "
+
+
+async def require_own_schema(session: Session, schema: str) -> None:
+    """Raise StorageError unless the schema is of this program. Nothing is created."""
+    [(has_migrations, _)] = await session.select(FIND_TABLE)
+    if not has_migrations:
+        raise StorageError(f"the database has no schema {schema} of om-proxy")
+
+
+async def find_missing(session: Session) -> tuple[Migration, ...]:
+    """Return the migrations that the database lacks. Raise StorageError if it is not for this
+    program."""
+    [(has_migrations, has_row)] = await session.select(FIND_TABLE)
+    row = await read_schema_row(session) if has_row else None
+    applied = await session.select(SELECT_APPLIED) if has_migrations else []
+    checksums = dict(map(tuple, applied))
+    return list_missing_migrations(list_migrations(BACKEND), checksums, row)
+
+
+async def read_schema_row(session: Session) -> SchemaRow:
+    [row] = await session.select(SELECT_SCHEMA_ROW)
+    return SchemaRow(*row)
+
+
+async def check_schema(session: Session) -> None:
+    """Raise `ProgramTooOld` if the schema excludes this program."""
+    (await read_schema_row(session)).check_program(list_migrations(BACKEND)[-1].number)
+
+
+async def apply_next_migration(session: Session, schema: str) -> bool:
+    """Apply the first migration that is missing, inside a transaction. Return whether there was
+    one."""
+    await session.execute(LOCK_TIMEOUT)
+    await session.select(LOCK, zlib.crc32(f"{LOCK_TABLES_OF}{schema}".encode()))
+    missing = await find_missing(session)  # again: another process may have been first
+    if not missing:
+        return False
+    step = missing[0]
+    try:
+        await session.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    except asyncpg.InsufficientPrivilegeError as exc:
+        raise StorageError(
+            f"the user of storage.url may not create the schema {schema}; "
+            f"run: CREATE SCHEMA {schema} AUTHORIZATION that user"
+        ) from exc
+    await session.execute(CREATE_MIGRATION_TABLE)
+    await session.execute(step.sql)
+    await session.execute(INSERT_APPLIED, step.number, step.name, step.checksum)
+    await session.execute(RAISE_SCHEMA_VERSION, step.number)
+    return True
+
+
+async def align_events(session: Session) -> None:
+    """Let ids of events go on where those of a restored database end."""
+    await session.execute(ALIGN_OFFSET)

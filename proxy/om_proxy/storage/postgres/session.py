@@ -1,0 +1,71 @@
+"""Run statements on one connection to PostgreSQL, in the schema of this store.
+
+The names of tables are written out in every statement: `om.thread` stands for the table in the
+schema that `storage.prefix` names. A search path would be session state, which a pooler drops or
+hands to another client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from om_proxy.errors import ConfigError
+
+# A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.
+SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OWN_SCHEMA = re.compile(r"\bom\.")
+# The machine's clock: that of the server, which all processes on it have in common.
+UNIX_NOW = "extract(epoch FROM clock_timestamp())::float8"
+IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
+OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
+
+Row = Sequence[Any]
+
+
+class SchemaNames:
+    """The statements of a store, with the name of its schema written in."""
+
+    def __init__(self, schema: str) -> None:
+        if not SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):
+            raise ConfigError(
+                f"storage.prefix: {schema!r} cannot name a schema; "
+                "use at most 63 lower-case letters, digits and underscores, with no digit first"
+            )
+        self.schema = schema
+        self._statements: dict[str, str] = {}
+
+    def qualify(self, sql: str) -> str:
+        """Return the statement with the schema's name. `sql` is one of a bounded set: values are
+        parameters."""
+        statement = self._statements.get(sql)
+        if statement is None:
+            statement = _OWN_SCHEMA.sub(f'"{self.schema}".', sql)
+            self._statements[sql] = statement
+        return statement
+
+
+class Session:
+    """One connection, for one piece of work."""
+
+    def __init__(self, connection: asyncpg.Connection, names: SchemaNames) -> None:
+        self.connection = connection
+        self._qualify = names.qualify
+        self._event_count = 0  # of those that this session's transaction writes
+
+    async def select(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement and return its rows."""
+        found: list[Row] = await self.connection.fetch(self._qualify(sql), *parameters)
+        return found
+
+    async def execute(self, sql: str, *parameters: Any) -> None:
+        await self.connection.execute(self._qualify(sql), *parameters)
+
+    def take_event_places(self, count: int) -> int:
+        """Return the first of `count` places for events in this session's transaction."""
+        first = self._event_count
+        self._event_count += count
+        return first

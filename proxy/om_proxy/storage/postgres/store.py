@@ -1,0 +1,569 @@
+"""Keep memories in one schema of a PostgreSQL database, which any number of processes may share.
+
+A turn is one statement, and so is a load: each is one round trip and one snapshot. Versions come
+from a sequence; a commit compares the version in the statement that writes. See `commit`, `queries`
+and `removal` for what is locked, and `pool` for what becomes of an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from om_proxy.errors import StorageError
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import (
+    Beginning,
+    Generation,
+    Key,
+    Memory,
+    Message,
+)
+from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import (
+    Backlog,
+    Change,
+    EventPage,
+    ForgetBatch,
+    GenerationEntries,
+    GenerationSummary,
+    MoveResult,
+    NoteErasure,
+    Outline,
+    Promise,
+    ResourceWakeup,
+    StoredMessage,
+    StoredObservation,
+    StoreTotals,
+    WebhookState,
+)
+from om_proxy.storage.encoding import clear_cause
+from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.forgetting import create_thread_labeler
+from om_proxy.storage.ledger_lines import (
+    NAMELESS_RESOURCE,
+    LedgerBatch,
+    LedgerQuery,
+    LedgerSum,
+)
+from om_proxy.storage.listing import (
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.postgres import events as event_rows
+from om_proxy.storage.postgres import ledger, queries, schema
+from om_proxy.storage.postgres.commit import NEXT_VERSION, Commit, SharedCommit
+from om_proxy.storage.postgres.listing import (
+    select_all,
+    select_resource,
+    select_resources,
+    select_threads,
+)
+from om_proxy.storage.postgres.pool import ConnectionPool
+from om_proxy.storage.postgres.promise import create_promise
+from om_proxy.storage.postgres.record_keeping import (
+    delete_old_records,
+    insert_audit,
+    insert_receipt,
+    move_other_records,
+    select_audit,
+    select_receipt,
+)
+from om_proxy.storage.postgres.removal import (
+    commit_erasing,
+    mark_bytes,
+    remove_batch,
+    remove_thread,
+)
+from om_proxy.storage.postgres.session import (
+    IS_THREAD,
+    OF_THREAD,
+    UNIX_NOW,
+    Row,
+    SchemaNames,
+    Session,
+)
+from om_proxy.storage.postgres.tenant_move import (
+    COUNT_NAME_CONFLICTS,
+    SELECT_RESOURCES,
+    ResourceMove,
+)
+from om_proxy.storage.postgres.totals import add_up_threads
+from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+
+SECRET_BYTES = 32
+MAX_SEQ = 2**63 - 1
+# what no request waits for: forgetting, pruning, sums over the store
+LONG_TIMEOUT_S = 60.0
+MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
+MIGRATION_TIMEOUT_S = 600.0
+
+TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
+    ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
+    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
+# in the order in which every transaction locks threads
+MARK_DELIVERED = """WITH reply AS (
+        SELECT thread.id, sent.seq FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+            AS sent (tenant, resource, thread, seq) JOIN om.thread USING (tenant, resource, thread)
+        ORDER BY tenant, resource, thread = '', thread FOR NO KEY UPDATE OF thread)
+    UPDATE om.thread SET delivered = greatest(reply.seq, delivered) FROM reply WHERE thread.id = reply.id"""
+SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
+SELECT_STATE = f"SELECT state FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
+PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSION}
+    WHERE {IS_THREAD} RETURNING id"""
+REVIVE = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
+    version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
+KEEP_FIRST = "INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING"
+BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
+
+
+class PostgresOptions(NamedTuple):
+    """How the store uses its server; `storage` in the configuration says what each means."""
+
+    prefix: str = "om"
+    connections: int = 10
+    prepared: bool = True
+    timeout_s: float = 1.0
+    durable: bool = True
+
+
+DEFAULT_OPTIONS = PostgresOptions()
+
+
+class PostgresStore:
+    """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
+    the end."""
+
+    def __init__(self, pool: ConnectionPool, prefix: str, generations: int | None) -> None:
+        self._pool = pool
+        self._prefix = prefix
+        self._generations = generations
+        self._unpruned_commits = 0  # that wrote events, since this process last looked
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        options: PostgresOptions = DEFAULT_OPTIONS,
+        *,
+        generations: int | None = None,
+        create: bool = True,
+        on_connection_lost: Callable[[], None] = lambda: None,
+    ) -> PostgresStore:
+        """Open the store in this database, and bring its schema up to date. With `create=False`,
+        raise StorageError if there is no schema of om-proxy, and change nothing. `generations`: how
+        many older generations of a log are kept; None: all. `on_connection_lost`: called when
+        memories read so far may be no commit's any more."""
+        pool = await ConnectionPool.open(
+            url,
+            SchemaNames(options.prefix),
+            connections=options.connections,
+            timeout_s=options.timeout_s,
+            uses_prepared=options.prepared,
+            must_be_durable=options.durable,
+        )
+        store = cls(pool, options.prefix, generations)
+        try:
+            await store._prepare_schema(create)
+        except BaseException:
+            await pool.close()
+            raise
+        pool.on_loss = on_connection_lost
+        return store
+
+    async def _prepare_schema(self, create: bool) -> None:
+        if not create:
+            await self._pool.read(lambda s: schema.require_own_schema(s, self._prefix))
+        while await self._pool.read(schema.find_missing):
+            apply_next = partial(schema.apply_next_migration, schema=self._prefix)
+            await self._pool.transact(apply_next, MIGRATION_TIMEOUT_S)
+        await self._pool.write(schema.align_events)
+        # a newer program may have changed the schema while the server was away
+        self._pool.check_connection = schema.check_schema
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def totals(self, now: float) -> StoreTotals:
+        return await add_up_threads(
+            lambda sql, *parameters: self._pool.read(
+                lambda s: s.select(sql, *parameters), LONG_TIMEOUT_S
+            ),
+            now,
+        )
+
+    async def ping(self) -> None:
+        """Take a number from the sequence: a server that is read-only refuses that."""
+        await self._write(f"SELECT {NEXT_VERSION}")
+
+    async def clock(self) -> float:
+        [(now,)] = await self._read(f"SELECT {UNIX_NOW}")
+        return float(now)
+
+    async def describe(self) -> Promise:
+        row = await self._pool.read(schema.read_schema_row)
+        server = self._pool.server  # known since the first connection
+        return create_promise(
+            flushes=server is not None and server.flushes,
+            commits_wait=server is not None and server.commits_wait,
+            schema_version=row.version,
+        )
+
+    async def check_schema(self) -> None:
+        await self._pool.read(schema.check_schema)
+
+    # ── reading ──
+
+    async def load(self, key: Key) -> Memory:
+        [memory] = await self._pool.read(lambda s: queries.select_memories(s, [key]))
+        return memory
+
+    async def version(self, key: Key) -> int:
+        found = await self._read(f"SELECT version FROM om.thread WHERE {IS_THREAD}", *key)
+        return int(found[0][0]) if found else 0
+
+    async def refresh(self, held: Memory) -> Memory:
+        [memory] = await self._select_newest(held)
+        return memory
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        newest = await self._select_newest(thread, shared_log)
+        return newest[0], newest[1]
+
+    async def _select_newest(self, *held: Memory) -> tuple[Memory, ...]:
+        losses = self._pool.loss_count
+
+        async def select(session: Session) -> tuple[Memory, ...]:
+            # this session may be of another server than the one that `held` was read from
+            is_known = losses == self._pool.loss_count
+            known = held if is_known else [Memory(key=memory.key) for memory in held]
+            return await queries.select_newest(session, known)
+
+        return await self._pool.read(select)
+
+    async def outline(self, key: Key) -> Outline:
+        sql = f"SELECT live, parent, {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} ORDER BY seq"
+        marks = [
+            (state, parent, row_decoding.decode_mark(tuple(mark)))
+            for state, parent, *mark in await self._read(sql, *key)
+        ]
+        live = tuple(mark for state, _, mark in marks if state == row_decoding.LIVE)
+        superseded = tuple(
+            (mark, parent) for state, parent, mark in marks if state != row_decoding.LIVE
+        )
+        return Outline(live, superseded)
+
+    async def messages(
+        self, key: Key, after: int, through: int | None = None, limit: int | None = None
+    ) -> tuple[Message, ...]:
+        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
+            WHERE {OF_THREAD} AND live = 1 AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
+        last = MAX_SEQ if through is None else through
+        found = await self._read(sql, *key, after, last, limit)
+        return tuple(row_decoding.decode_message(tuple(row)) for row in found)
+
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        sql = f"""SELECT {row_decoding.STORED_COLUMNS} FROM om.message
+            WHERE {OF_THREAD} AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
+        last = MAX_SEQ if through is None else through
+        found = await self._read(sql, *key, after, last, limit)
+        return tuple(row_decoding.decode_stored_message(tuple(row)) for row in found)
+
+    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
+            WHERE {OF_THREAD} AND seq = ANY ($4::bigint[]) ORDER BY seq"""
+        found = await self._read(sql, *key, list(seqs))
+        return tuple(row_decoding.decode_message(tuple(row)) for row in found)
+
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        return await self._pool.read(lambda s: queries.select_observations(s, key, after, limit))
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        return await self._pool.read(
+            lambda s: queries.select_generation_entries(s, key, after, limit)
+        )
+
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
+        return await self._pool.read(lambda s: queries.select_generations(s, key, before, limit))
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        found = await self._read(queries.SELECT_GENERATION_SUMMARIES, *key, before)
+        return tuple(GenerationSummary(*row) for row in found)
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        sql = f"SELECT number, why, at FROM om.generation WHERE {OF_THREAD}"
+        return {number: Beginning(why, at) for number, why, at in await self._read(sql, *key)}
+
+    async def resource_backlog(self, shared_log: Key) -> Backlog:
+        found = await self._read(BACKLOG, shared_log.tenant, shared_log.resource)
+        return row_decoding.decode_backlog(tuple(row) for row in found)
+
+    async def other_thread_tails(
+        self, key: Key, threads: int, messages: int
+    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        return await self._pool.read(
+            lambda s: queries.select_other_tails(s, key, threads, messages)
+        )
+
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        return await self._pool.read(
+            lambda s: event_rows.select_events(s, tenant, keys, after, limit)
+        )
+
+    async def event_position(self, before: int = 0) -> int:
+        return await self._pool.read(lambda s: event_rows.select_position(s, before))
+
+    async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
+        return await self._pool.read(lambda s: queries.select_due(s, now, limit))
+
+    async def threads(
+        self,
+        tenant: str | None,
+        resource: str | None = None,
+        cursor: Key | None = None,
+        limit: int = 100,
+    ) -> tuple[ThreadInfo, ...]:
+        return await self._pool.read(lambda s: select_all(s, tenant, resource, cursor, limit))
+
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return await self._pool.read(
+            lambda s: select_threads(s, selection, after, limit), is_snapshot=True
+        )
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        return await self._pool.read(lambda s: select_resources(s, tenant, after, limit))
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        return await self._pool.read(lambda s: select_resource(s, tenant, resource))
+
+    async def webhook_state(self, name: str) -> WebhookState | None:
+        found = await self._read(event_rows.SELECT_WEBHOOK, name)
+        return WebhookState(*found[0]) if found else None
+
+    async def delivered_reply(self, key: Key) -> int | None:
+        found = await self._read(f"SELECT delivered FROM om.thread WHERE {IS_THREAD}", *key)
+        return found[0][0] if found else None
+
+    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
+        return await self._pool.read(lambda s: ledger.select_sums(s, query), LONG_TIMEOUT_S)
+
+    async def audit(
+        self, tenant: str | None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRecord, ...]:
+        return await self._pool.read(lambda s: select_audit(s, tenant, before, limit))
+
+    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
+        return await self._pool.read(lambda s: select_receipt(s, receipt_id, now))
+
+    async def _read(self, sql: str, *parameters: object) -> list[Row]:
+        return await self._pool.read(lambda s: s.select(sql, *parameters))
+
+    # ── writing ──
+
+    async def commit(
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
+    ) -> Memory:
+        encode = partial(Commit, before, after, interrupted, events, self._generations)
+        new_count = len(after.tail) - len(before.tail)
+        commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
+        run = self._pool.write if commit.is_one_statement else self._pool.transact
+        written = await run(commit.write)
+        if commit.has_events:
+            await self._prune_sometimes()
+        return replace(after, version=written.version, row_id=written.row_id)
+
+    async def commit_shared(
+        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
+    ) -> tuple[Memory, Memory | None]:
+        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
+        new_count = len(thread.after.tail) - len(thread.before.tail)
+        commit = await run_off_loop(new_count, encode)
+        thread_row, log_row = await self._pool.transact(commit.write)
+        if commit.has_events:
+            await self._prune_sometimes()
+        log_after = shared_log.after if shared_log else None
+        if log_after and log_row:
+            log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
+        thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
+        return thread_after, log_after
+
+    async def _prune_sometimes(self) -> None:
+        """Remove events that are too many, once in so many commits: each look costs a round trip.
+        The commit is done already, so a failure is left to the next look."""
+        self._unpruned_commits += 1
+        if self._unpruned_commits < event_rows.PRUNED_AT_ONCE:
+            return
+        self._unpruned_commits = 0
+        with suppress(StorageError):
+            await self._prune_surplus()
+
+    async def _prune_surplus(self) -> None:
+        if await self._pool.read(event_rows.has_surplus):
+            await self._pool.transact(event_rows.prune_surplus, LONG_TIMEOUT_S)
+
+    async def prune_events(self, now: float) -> None:
+        if await self._pool.read(lambda s: event_rows.has_old(s, now)):
+            await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
+
+    async def prune_records(self, now: float) -> None:
+        """Remove old records, some in each transaction, so that no commit waits for long."""
+        while await self._pool.transact(lambda s: delete_old_records(s, now), LONG_TIMEOUT_S):
+            continue
+
+    async def prune_ledger(self, now: float) -> None:
+        """Remove old lines, some in each transaction, so that no commit waits for long."""
+        while await self._pool.transact(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S):
+            continue
+
+    async def add_events(self, key: Key, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        encoded = [encode_event(event) for event in events]
+        await self._pool.write(lambda s: event_rows.insert_thread_events(s, key, encoded))
+        await self._prune_surplus()
+
+    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
+        await self._write(event_rows.UPSERT_WEBHOOK, name, *state)
+
+    async def claim(
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
+    ) -> tuple[Key, ...]:
+        return await self._pool.write(
+            lambda s: queries.claim_due(s, now, limit, holder, seconds, callers, skip)
+        )
+
+    async def set_due(self, key: Key, at: float | None) -> None:
+        await self._write(SET_DUE, *key, at)
+
+    async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]
+        await self._write(MARK_DELIVERED, *columns, list(replies.values()))
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        return bool(await self._write(TAKE_LEASE, *key, holder, seconds))
+
+    async def release(self, key: Key, holder: str) -> None:
+        await self._write(f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4", *key, holder)
+
+    async def secret(self, proposed: bytes | None = None) -> bytes:
+        new_secret = proposed or os.urandom(SECRET_BYTES)
+        await self._write(KEEP_FIRST, new_secret)
+        [(value,)] = await self._read("SELECT value FROM om.secret")
+        return bytes(value)
+
+    async def park(self, key: Key, parked: bool) -> bool:
+        """Park or revive a thread. It gets a new version, so that caches read it again."""
+        if parked:
+            return bool(await self._write(PARK, *key))
+        return await self._pool.transact(lambda s: _revive(s, key))
+
+    async def add_to_ledger(self, batch: LedgerBatch) -> None:
+        await self._pool.transact(partial(ledger.add_batch, batch=batch), LONG_TIMEOUT_S)
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
+        label_of = create_thread_labeler(await self.secret())
+        return await self._pool.transact(
+            lambda s: remove_thread(s, key, expected_version, label_of, event), LONG_TIMEOUT_S
+        )
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        return await self._pool.transact(
+            lambda s: remove_batch(s, tenant, resource, describe_forgotten), LONG_TIMEOUT_S
+        )
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        commit = SharedCommit(change, None, wakeup, self._generations)
+        row = await self._pool.transact(
+            lambda s: commit_erasing(s, change, commit, erasures), LONG_TIMEOUT_S
+        )
+        count = sum(len(erasure.blanks) for erasure in erasures)
+        committed = replace(change.after, version=row.version, row_id=row.row_id)
+        return committed, mark_bytes(ForgetResult(observations=count))
+
+    async def wait_erased(self) -> None:
+        """Return at once: the bytes of removed rows stay until the server rewrites its tables."""
+
+    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
+        await self._pool.transact(lambda s: insert_audit(s, tuple(records)))
+
+    async def add_receipt(self, receipt: StoredReceipt) -> None:
+        await self._pool.transact(lambda s: insert_receipt(s, receipt))
+
+    async def move_tenant(
+        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+    ) -> MoveResult:
+        label_of = create_thread_labeler(await self.secret())
+        [(name_conflicts,)] = await self._read(COUNT_NAME_CONFLICTS, old, new)
+        if name_conflicts:
+            return MoveResult(name_conflicts=name_conflicts)
+        threads = messages = 0
+        for (resource,) in await self._read(SELECT_RESOURCES, old):
+            move = ResourceMove(old, new, resource, fingerprint, label_of)
+            moved = await self._pool.transact(move, MOVE_TIMEOUT_S)
+            threads += moved.threads
+            messages += moved.messages
+        await self._pool.transact(
+            lambda s: ledger.move_resource(s, old, new, NAMELESS_RESOURCE), LONG_TIMEOUT_S
+        )
+        await self._pool.transact(lambda s: move_other_records(s, old, new), LONG_TIMEOUT_S)
+        return MoveResult(threads, messages)
+
+    async def _write(self, sql: str, *parameters: object) -> list[Row]:
+        return await self._pool.write(lambda s: s.select(sql, *parameters))
+
+
+async def _revive(session: Session, key: Key) -> bool:
+    for (state,) in await session.select(SELECT_STATE, *key):
+        await session.execute(REVIVE, *key, clear_cause(state))
+        return True
+    return False

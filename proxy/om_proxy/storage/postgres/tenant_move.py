@@ -1,0 +1,157 @@
+"""Move a resource to another tenant: its threads, their shared log, and all that is keyed by
+tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import MoveResult
+from om_proxy.storage.encoding import (
+    decode_state,
+    decode_text,
+    encode_parts,
+    encode_text,
+    replace_views,
+)
+from om_proxy.storage.forgetting import LabelThread
+from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest
+from om_proxy.storage.postgres.commit import NEXT_VERSION
+from om_proxy.storage.postgres.ledger import move_resource
+from om_proxy.storage.postgres.record_keeping import move_labelled_records
+from om_proxy.storage.postgres.rows import encode_optional_text
+from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
+
+SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
+COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (
+    SELECT FROM om.thread AS theirs WHERE theirs.tenant = $2
+    AND (theirs.resource, theirs.thread) = (thread.resource, thread.thread))"""
+SELECT_THREADS = """SELECT id, thread, others, state FROM om.thread WHERE tenant = $1 AND resource = $2
+    ORDER BY thread = '', thread FOR UPDATE"""
+SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw FROM om.message
+    WHERE thread_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"""
+MESSAGES_PER_PAGE = 1_000
+_MESSAGE_KEYS: Columns = {"seq": "bigint", "fp": "bytea", "chain": "bytea"}
+UPDATE_MESSAGES = f"""UPDATE om.message SET (fp, chain) = ROW (moved.fp, moved.chain)
+    FROM {write_unnest(_MESSAGE_KEYS, 2, "moved")} WHERE thread_id = $1 AND message.seq = moved.seq"""
+SELECT_OBSERVATIONS = (
+    f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM om.observation WHERE thread_id = $1"
+)
+UPDATE_OBSERVATION = """UPDATE om.observation SET (chain, text, task, suggestion, parts) = ROW ($3, $4, $5, $6, $7)
+    WHERE thread_id = $1 AND id = $2"""
+SELECT_REFLECTION = (
+    f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM om.reflection WHERE thread_id = $1"
+)
+UPDATE_REFLECTION = (
+    "UPDATE om.reflection SET (text, task, suggestion) = ROW ($2, $3, $4) WHERE thread_id = $1"
+)
+# `rewound`: what a held memory lacks cannot be told as changes
+UPDATE_THREAD = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version, tenant = $2, others = $3, state = $4
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = $1"""
+SELECT_EVENTS = "SELECT id, data FROM om.event WHERE thread_id = $1"
+UPDATE_EVENT = "UPDATE om.event SET (tenant, data) = ROW ($2, $3) WHERE id = $1"
+# those of forgotten threads
+MOVE_EVENTS = "UPDATE om.event SET tenant = $2 WHERE tenant = $1 AND thread_id IS NULL"
+DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
+
+Fingerprint = Callable[[bytes], bytes | None]
+
+
+class ResourceMove:
+    """The move of one resource, as work in a transaction. The result counts what moved."""
+
+    def __init__(
+        self,
+        old: str,
+        new: str,
+        resource: str,
+        fingerprint: Fingerprint,
+        label_of: LabelThread,
+    ) -> None:
+        self._old = old
+        self._new = new
+        self._resource = resource
+        self._fingerprint = fingerprint
+        self._label_of = label_of
+        self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
+        self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
+
+    async def __call__(self, session: Session) -> MoveResult:
+        threads = await session.select(SELECT_THREADS, self._old, self._resource)
+        [(name_conflicts,)] = await session.select(
+            f"{COUNT_NAME_CONFLICTS} AND resource = $3", self._old, self._new, self._resource
+        )
+        if name_conflicts:
+            raise StorageError(
+                "a thread of the same name was made while the tenant was moved; run it again"
+            )
+        names = [name for _, name, _, _ in threads]
+        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        message_count = 0
+        for row in threads:  # the shared log comes last
+            message_count += await self._move_thread(session, rekeying, row)
+        await session.execute(MOVE_EVENTS, self._old, self._new)
+        await session.execute(DELETE_LEASES, self._old, self._resource)
+        await move_resource(session, self._old, self._new, self._resource)
+        labels = {
+            self._label_of(Key(self._old, self._resource, name)): self._label_of(
+                Key(self._new, self._resource, name)
+            )
+            for name in {*names, RESOURCE_THREAD}
+        }
+        await move_labelled_records(session, self._old, self._new, labels)
+        thread_count = sum(name != RESOURCE_THREAD for name in names)
+        return MoveResult(thread_count, message_count)
+
+    async def _move_thread(self, session: Session, rekeying: ResourceRekeying, row: Row) -> int:
+        """Move one thread. Return the number of its messages."""
+        id_, name, others, state_column = row
+        messages = await self._select_messages(session, id_)
+        thread = rekeying.rekey_thread(name, messages)
+        keys = transpose(thread.list_message_keys(), _MESSAGE_KEYS)
+        await session.execute(UPDATE_MESSAGES, id_, *keys)
+        await _move_notes(session, id_, thread)
+        for event_id, data in await session.select(SELECT_EVENTS, id_):
+            # the shared log has a label too, which no note mentions
+            relabelled = rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
+            await session.execute(UPDATE_EVENT, event_id, self._new, relabelled)
+        state = decode_state(state_column)
+        new_state = replace_views(state, thread.rekey_views(state.views))
+        new_others = encode_text(rekeying.relabel(decode_text(others)))
+        await session.execute(UPDATE_THREAD, id_, self._new, new_others, new_state)
+        return len(messages)
+
+    async def _select_messages(self, session: Session, id_: int) -> list[MessageIdentity]:
+        """Return what the keys of all messages are made from; their texts only page by page."""
+        messages: list[MessageIdentity] = []
+        while True:
+            last_seq = messages[-1].seq if messages else 0
+            page = await session.select(SELECT_MESSAGES, id_, last_seq, MESSAGES_PER_PAGE)
+            messages += [self._identify(row) for row in page]
+            if len(page) < MESSAGES_PER_PAGE:
+                return messages
+
+    def _identify(self, row: Row) -> MessageIdentity:
+        seq, parent, live, fp, chain, raw = row
+        return MessageIdentity(
+            seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
+        )
+
+
+async def _move_notes(session: Session, id_: int, thread: ThreadRekeying) -> None:
+    for row in await session.select(SELECT_OBSERVATIONS, id_):
+        entry = thread.rekey_observation(row_decoding.decode_observation(tuple(row)))
+        texts = _encode_texts(entry)
+        parts = encode_parts(entry.parts)
+        await session.execute(UPDATE_OBSERVATION, id_, entry.id, entry.chain, *texts, parts)
+    for row in await session.select(SELECT_REFLECTION, id_):
+        reflection = thread.rekey_reflection(row_decoding.decode_reflection(tuple(row)))
+        await session.execute(UPDATE_REFLECTION, id_, *_encode_texts(reflection))
+
+
+def _encode_texts(note: Any) -> list[bytes | None]:
+    return [encode_optional_text(text) for text in (note.text, note.task, note.suggestion)]

@@ -1,0 +1,43 @@
+"""Say in sentences what a store promises, and what it does not. A test of the same name shows each
+(tests/storage/test_promises.py finds it)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from om_proxy.errors import StorageError
+from om_proxy.storage.base import Durability, Erasure, Promise, Store
+
+# for a page that a load balancer or a person waits for
+DESCRIBE_TIMEOUT_S = 2.0
+
+DURABILITY_SENTENCES: dict[Durability, str] = {
+    "fsync": "a power cut loses no turn whose reply has ended",
+    "second": "a power cut may lose the turns of the last second",
+    "none": "a power cut may lose everything",
+    "process": "all memories end with the process",
+}
+ERASURE_SENTENCES: dict[Erasure, str] = {
+    "now": "forgotten bytes are overwritten once no reader holds them",
+    "rewrite": "forgotten rows are gone at once and their bytes once the tables are rewritten",
+}
+# of every store
+NOT_PROMISED = ("text is not encrypted", "backups keep what was forgotten since")
+
+
+def list_promises(promise: Promise) -> tuple[str, ...]:
+    """Return the sentences about a store, what it does not promise last."""
+    return (
+        DURABILITY_SENTENCES[promise.durable],
+        ERASURE_SENTENCES[promise.erases],
+        *NOT_PROMISED,
+    )
+
+
+async def try_describe(store: Store) -> Promise | None:
+    """Return what the store promises; None if it cannot be asked now."""
+    try:
+        async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
+            return await store.describe()
+    except (StorageError, TimeoutError):
+        return None

@@ -1,0 +1,75 @@
+"""The records that a store keeps about its memories: who changed what, and what was forgotten. None
+holds a text of a conversation or a thread's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+# forgotten bytes are overwritten; kept until a reader ends; or kept until the server rewrites its
+# tables, or its log is used again
+ErasureState = Literal["gone", "pending", "until_rewrite"]
+_ERASURE_ORDER: tuple[ErasureState, ...] = ("gone", "pending", "until_rewrite")
+ForgetScope = Literal["thread", "resource", "tenant"]
+
+SECONDS_PER_DAY = 86_400.0
+AUDIT_KEPT_S = 90 * SECONDS_PER_DAY
+RECEIPTS_KEPT_S = 30 * SECONDS_PER_DAY
+
+
+class ForgetResult(NamedTuple):
+    """The number of rows that were removed with a thread; all 0 if there was no memory of it."""
+
+    threads: int = 0
+    messages: int = 0  # live or not
+    # notes in its logs, buffered notes, and entries of a shared log that mention it
+    observations: int = 0
+    generations: int = 0  # of its own log and the shared one, that held any of these
+    reflections: int = 0  # made and not yet swapped in
+    database: ErasureState = "gone"  # the bytes in the database itself
+    log: ErasureState = "gone"  # the bytes in the write-ahead log
+
+    def add(self, other: ForgetResult) -> ForgetResult:
+        """Return the sums of both. The bytes are gone once those of both are."""
+        return ForgetResult(
+            self.threads + other.threads,
+            self.messages + other.messages,
+            self.observations + other.observations,
+            self.generations + other.generations,
+            self.reflections + other.reflections,
+            max(self.database, other.database, key=_ERASURE_ORDER.index),
+            max(self.log, other.log, key=_ERASURE_ORDER.index),
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "threads": self.threads,
+            "messages": self.messages,
+            "observations": self.observations,
+            "generations": self.generations,
+            "reflections": self.reflections,
+        }
+
+
+class AuditRecord(NamedTuple):
+    """One change of a memory, or the first reading of its text in an hour."""
+
+    at: float  # unix seconds
+    who: str  # `admin`, `cli`, or the keyed digest of a credential; never a key
+    tenant: str
+    what: str  # `forget_thread`, `read_text` …
+    label: str = ""  # of the thread, or of a resource's shared log; empty: a whole tenant
+    counts: Mapping[str, int] = {}
+    id: int = 0  # set by the store; grows
+
+
+class StoredReceipt(NamedTuple):
+    """What was forgotten at a person's request."""
+
+    id: str
+    at: float  # unix seconds
+    tenant: str
+    scope: ForgetScope
+    label: str  # as in `AuditRecord`
+    result: ForgetResult

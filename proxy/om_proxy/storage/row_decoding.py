@@ -1,0 +1,241 @@
+"""Decode rows of an SQL store into the parts of a memory. The columns have these names in each of
+them; a text may come as text or as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from sys import intern
+from typing import Any
+
+from om_proxy.memory.model import (
+    Failures,
+    Item,
+    Key,
+    Mark,
+    Memory,
+    Message,
+    Observation,
+    ObservationLog,
+    Reflection,
+)
+from om_proxy.storage import encoding
+from om_proxy.storage.base import Backlog, MessageState, StoredMessage
+from om_proxy.storage.encoding import ResourceSums, decode_calls, decode_parts, decode_state
+from om_proxy.storage.listing import ThreadInfo
+
+Row = tuple[Any, ...]  # the columns that its SQL names, in that order
+
+THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
+    turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, state"""
+MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens"
+MESSAGE_COLUMNS = f"{MARK_COLUMNS}, at, encoding, raw"
+OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
+    kind, model, parts, sources, depth, replaces"""
+REFLECTION_COLUMNS = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
+# the column `live`; an interrupted reply that becomes live is superseded afterwards, like any other
+SUPERSEDED, LIVE, INTERRUPTED = range(3)
+MESSAGE_STATES: tuple[MessageState, ...] = ("superseded", "live", "interrupted")
+STORED_COLUMNS = f"live, parent, {MESSAGE_COLUMNS}"
+BACKLOG_COLUMNS = (
+    "tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked"
+)
+
+
+def decode_text(value: str | bytes) -> str:
+    return encoding.decode_text(value) if isinstance(value, bytes) else value
+
+
+def decode_optional_text(value: str | bytes | None) -> str | None:
+    return None if value is None else decode_text(value)
+
+
+def decode_mark(row: Row) -> Mark:
+    """Decode the columns `MARK_COLUMNS`."""
+    seq, fp, chain, role, calls, answers, tokens = row
+    return Mark(
+        seq,
+        fp,
+        chain,
+        decode_text(role),
+        _decode_calls(calls),
+        decode_optional_text(answers),
+        tokens,
+    )
+
+
+def decode_message(row: Row) -> Message:
+    """Decode the columns `MESSAGE_COLUMNS`."""
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, raw = row
+    item = Item(raw, decode_text(role), fp, _decode_calls(calls), decode_optional_text(answers))
+    return Message(seq, item, chain, tokens, at, intern(encoding))
+
+
+def decode_stored_message(row: Row) -> StoredMessage:
+    """Decode the columns `STORED_COLUMNS`."""
+    live, parent, *columns = row
+    return StoredMessage(decode_message(tuple(columns)), parent, MESSAGE_STATES[live])
+
+
+def _decode_calls(column: str | bytes | None) -> tuple[str, ...]:
+    return () if column is None else decode_calls(decode_text(column))
+
+
+def decode_observation(row: Row) -> Observation:
+    """Decode the columns `OBSERVATION_COLUMNS`."""
+    (
+        id_,
+        after,
+        last,
+        chain,
+        text,
+        tokens,
+        source_tokens,
+        at,
+        task,
+        suggestion,
+        title,
+        kind,
+        model,
+        parts,
+        sources,
+        depth,
+        replaces,
+    ) = row
+    return Observation(
+        id=id_,
+        after=after,
+        last=last,
+        chain=chain,
+        text=decode_text(text),
+        tokens=tokens,
+        source_tokens=source_tokens,
+        at=at,
+        task=decode_optional_text(task),
+        suggestion=decode_optional_text(suggestion),
+        title=decode_optional_text(title),
+        kind=kind,
+        model=decode_text(model),
+        parts=decode_parts(parts),
+        sources=tuple(json.loads(sources)) if sources else (),
+        depth=depth,
+        replaces=replaces,
+    )
+
+
+def decode_reflection(row: Row) -> Reflection:
+    """Decode the columns `REFLECTION_COLUMNS`."""
+    generation, sources, text, tokens, source_tokens, at, task, suggestion, model = row
+    return Reflection(
+        generation=generation,
+        sources=tuple(json.loads(sources)),
+        text=decode_text(text),
+        tokens=tokens,
+        source_tokens=source_tokens,
+        at=at,
+        task=decode_optional_text(task),
+        suggestion=decode_optional_text(suggestion),
+        model=decode_text(model),
+    )
+
+
+def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
+    """Decode the columns `THREAD_COLUMNS` into a memory without its messages and observations,
+    which have tables of their own."""
+    next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, _ = (
+        row[:8]
+    )
+    turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared = row[8:17]
+    _, _, _, others, state = row[17:]
+    decoded = decode_state(state)
+    return Memory(
+        key=key,
+        version=version,
+        row_id=row_id,
+        next_seq=next_seq,
+        next_id=next_id,
+        coverage=coverage,
+        covered_count=covered_count,
+        covered_tokens=covered_tokens,
+        log=ObservationLog(
+            generation=generation,
+            next_generation=next_generation,
+            began=decoded.began,
+            reflected_from=generation if decoded.reflected_from is None else decoded.reflected_from,
+            unproductive_tokens=decoded.unproductive_at,
+            pins=decoded.pins,
+            pins_version=decoded.pins_version,
+        ),
+        style=decoded.style,
+        views=decoded.views,
+        turns=decoded.turns,
+        render_date=decoded.render_date,
+        turn_at=turn_at,
+        model=decode_optional_text(model),
+        timezone=decoded.timezone,
+        failures=Failures(failures, retry_at, bool(parked), decoded.cause),
+        due_at=due,
+        needs_caller=bool(needs_caller),
+        title=decode_optional_text(title),
+        title_pinned=decoded.title_pinned,
+        overrides=decoded.overrides,
+        offers_tools=decoded.offers_tools,
+        scope="resource" if shared else "thread",
+        other_threads_text=decode_text(others),
+        shown_log_state=decoded.shown,
+        shown_pins_version=decoded.shown_pins_version,
+        undated_to=decoded.undated_to,
+        history_after=decoded.history_after,
+        ledger=decoded.ledger,
+    )
+
+
+def decode_info(row: Row) -> ThreadInfo:
+    """Decode the columns that each store names `INFO_COLUMNS`."""
+    (
+        tenant,
+        resource,
+        thread,
+        created_at,
+        turn_at,
+        messages,
+        generation,
+        title,
+        failures,
+        parked,
+        row_id,
+        has_notes,
+        pending_tokens,
+        model,
+        state,
+        shared_log_tokens,
+    ) = row
+    decoded = decode_state(state)
+    return ThreadInfo(
+        Key(tenant, resource, thread),
+        created_at,
+        turn_at,
+        messages,
+        generation,
+        decode_optional_text(title),
+        failures,
+        bool(parked),
+        decoded.cause,
+        row_id,
+        bool(has_notes),
+        pending_tokens,
+        decoded.log_tokens if shared_log_tokens is None else shared_log_tokens,
+        decode_optional_text(model),
+        decoded.overrides,
+        decoded.ledger,
+    )
+
+
+def decode_backlog(backlog_rows: Iterable[Row]) -> Backlog:
+    """Decode the columns `BACKLOG_COLUMNS`."""
+    return tuple(
+        encoding.decode_backlog(
+            Key(*row[:3]), row[3], ResourceSums(*row[4:7]), row[7], row[8], bool(row[9])
+        )
+        for row in backlog_rows
+    )

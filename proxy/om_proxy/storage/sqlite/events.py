@@ -1,0 +1,133 @@
+"""Write, read and prune the rows of events, on a given connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import aiosqlite
+
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
+from om_proxy.storage.event_encoding import TEXT_FIELDS, EventRow, remove_thread
+from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
+
+INSERT_EVENT = "INSERT INTO event (tenant, thread_id, at, type, data) VALUES (?, ?, ?, ?, ?)"
+SELECT_THREAD_ID = f"SELECT id FROM thread WHERE {IS_THREAD}"
+SELECT_OF_THREAD = "SELECT id, type, data FROM event WHERE thread_id = ?"
+SELECT_POSITION = """SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), through
+    FROM event_pruning"""
+SELECT_EVENTS = """SELECT event.id, event.tenant, ifnull(resource, ''), ifnull(thread, ''), at, type, data
+    FROM event LEFT JOIN thread ON thread.id = thread_id"""
+SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM webhook WHERE name = ?"
+UPSERT_WEBHOOK = """INSERT INTO webhook VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+    SET (cursor, failures, cause, at) = (excluded.cursor, excluded.failures, excluded.cause, excluded.at)
+    WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (SELECT seq FROM sqlite_sequence WHERE name = 'event')"""
+SELECT_FIRST_YOUNG = "SELECT id FROM event WHERE at >= ? ORDER BY id LIMIT 1"
+
+
+def _write_erasure() -> str:
+    """Return SQL for what `remove_texts` does, on all events of a thread. All other writers wait
+    meanwhile, and Python would take twice as long. A quote within a text is escaped, so `"name":"`
+    is found only where this field holds a text."""
+    cases, conditions = [], []
+    for type_, fields in TEXT_FIELDS.items():
+        if fields:
+            nulls = ", ".join(f"'$.{name}', NULL" for name in fields)
+            cases.append(f"WHEN '{type_}' THEN json_replace(data, {nulls})")
+            has_text = " OR ".join(f"""instr(data, '"{name}":"')""" for name in fields)
+            conditions.append(f"type = '{type_}' AND ({has_text})")
+    known = ", ".join(f"'{type_}'" for type_ in TEXT_FIELDS)
+    return f"""UPDATE event SET data = CASE type {" ".join(cases)} ELSE 'null' END
+        WHERE thread_id = ? AND (type NOT IN ({known}) OR {" OR ".join(conditions)})"""
+
+
+ERASE_TEXTS = _write_erasure()
+
+
+def insert_events(
+    db: sqlite3.Connection, tenant: str, thread_id: int | None, events: Sequence[EventRow]
+) -> None:
+    """Write the events, and remove those that are too many. The events' own times remove none: the
+    clock of the process that writes them may be far ahead of the others'."""
+    db.executemany(INSERT_EVENT, ((tenant, thread_id, *event) for event in events))
+    if events:
+        (newest, _) = db.execute(SELECT_POSITION).fetchone()
+        _delete_through(db, newest - MAX_EVENTS)
+
+
+def insert_thread_events(db: sqlite3.Connection, key: Key, events: Sequence[EventRow]) -> None:
+    """Write events of a thread. A thread that is not there has none."""
+    found = db.execute(SELECT_THREAD_ID, key).fetchone()
+    if found:
+        insert_events(db, key.tenant, found[0], events)
+
+
+def erase_event_texts(db: sqlite3.Connection, thread_id: int) -> None:
+    """Take the words of a conversation out of the events of a thread, which keep their places."""
+    db.execute(ERASE_TEXTS, (thread_id,))
+
+
+def remove_from_log_events(db: sqlite3.Connection, log: Key, thread: str) -> None:
+    """Take a thread out of the events of the log that it shared, and all texts with it."""
+    (log_id,) = db.execute(SELECT_THREAD_ID, log).fetchone()
+    erase_event_texts(db, log_id)
+    removal = remove_thread(db.execute(SELECT_OF_THREAD, (log_id,)).fetchall(), thread)
+    db.executemany("DELETE FROM event WHERE id = ?", [(id_,) for id_ in removal.deleted])
+    changed = [(data, id_) for id_, data in removal.changed]
+    db.executemany("UPDATE event SET data = ? WHERE id = ?", changed)
+
+
+def prune_events(db: sqlite3.Connection, now: float) -> None:
+    """Remove the events that are older than MAX_EVENT_AGE_S. Without anything to remove, this reads
+    a few rows."""
+    first_young = db.execute(SELECT_FIRST_YOUNG, (now - MAX_EVENT_AGE_S,)).fetchone()
+    (newest, _) = db.execute(SELECT_POSITION).fetchone()
+    _delete_through(db, first_young[0] - 1 if first_young else newest)
+
+
+def _delete_through(db: sqlite3.Connection, through: int) -> None:
+    """Delete the events up to this id, and record how far that was, if there are any."""
+    (oldest,) = db.execute("SELECT min(id) FROM event").fetchone()
+    if oldest is not None and oldest <= through:
+        db.execute("DELETE FROM event WHERE id <= ?", (through,))
+        db.execute("UPDATE event_pruning SET through = ?", (through,))
+
+
+async def select_position(db: aiosqlite.Connection) -> tuple[int, int]:
+    """Return the id of the newest event that was ever stored, and the newest that was pruned."""
+    [(newest, through)] = await select_rows(db, SELECT_POSITION, ())
+    return newest, through
+
+
+async def select_events(
+    db: aiosqlite.Connection,
+    tenant: str | None,
+    keys: Sequence[Key] | None,
+    after: int | None,
+    limit: int,
+) -> EventPage:
+    """Return a page of events; see `Store.events`. Run it inside a transaction."""
+    newest, through = await select_position(db)
+    is_gap = after is not None and not through <= after <= newest
+    start = through if after is None or is_gap else after
+    conditions = ["event.id > ?"]
+    parameters: list[Any] = [start]
+    if tenant is not None:
+        conditions.append("event.tenant = ?")
+        parameters.append(tenant)
+    if keys is not None:
+        conditions.append(f"thread_id IN ({' UNION ALL '.join([SELECT_THREAD_ID] * len(keys))})")
+        parameters.extend(_flatten(keys))
+    sql = f"{SELECT_EVENTS} WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?"
+    events = tuple(
+        StoredEvent(id_, Key(*names), at, type_, data)
+        for id_, *names, at, type_, data in await select_rows(db, sql, (*parameters, limit))
+    )
+    is_full = len(events) == limit
+    return EventPage(events, events[-1].id if is_full else newest, is_gap)
+
+
+def _flatten(keys: Iterable[Key]) -> list[str]:
+    return [name for key in keys for name in key]

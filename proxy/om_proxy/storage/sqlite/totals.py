@@ -1,0 +1,38 @@
+"""Add up what all threads of a file hold, page by page: a load never waits for the whole scan."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from om_proxy.storage.base import StoreTotals
+from om_proxy.storage.sqlite.queries import UNIX_NOW
+
+THREADS_PER_PAGE = 2_000  # some milliseconds
+
+# Of the page: its number of threads and its last id, then the fields of StoreTotals. A thread that
+# shares its resource's log has none of its own.
+SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending), sum(log_tokens - reflected_tokens),
+    sum(reflected_tokens), sum(is_due), sum(parked) FROM (
+        SELECT id, pending, parked,
+            ifnull(json_extract(CAST(state AS TEXT), '$.log_tokens'), 0) AS log_tokens,
+            ifnull(json_extract(CAST(state AS TEXT), '$.reflected_tokens'), 0) AS reflected_tokens,
+            ifnull(due <= ?, 0) AND NOT EXISTS (
+                SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
+                    = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
+            ) AS is_due
+        FROM thread WHERE id > ? ORDER BY id LIMIT ?)"""
+
+ReadRows = Callable[[str, tuple[Any, ...]], Awaitable[list[tuple[Any, ...]]]]
+
+
+async def add_up_threads(
+    read_rows: ReadRows, now: float, page_size: int = THREADS_PER_PAGE
+) -> StoreTotals:
+    """Return `Store.totals`. `read_rows` runs one statement."""
+    totals, last_id, count = StoreTotals(), 0, page_size
+    while count == page_size:
+        [(count, last_id, *sums)] = await read_rows(SELECT_PAGE_TOTALS, (now, last_id, page_size))
+        if count:
+            totals = StoreTotals(*map(sum, zip(totals, sums, strict=True)))
+    return totals

@@ -1,0 +1,84 @@
+"""Go by the store's clock: due times, leases and dates then agree between machines whose clocks do
+not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from om_proxy.errors import StorageError
+from om_proxy.storage.base import Store
+
+logger = structlog.get_logger("storage")
+
+MEASURE_INTERVAL_S = 30.0
+# at the start, which waits for the first measurement
+MEASURE_TIMEOUT_S = 2.0
+MIN_LOGGED_STEP_S = 1.0
+
+
+class ClockDifference(NamedTuple):
+    """By how much a store's clock is ahead of this machine's."""
+
+    seconds: float
+    error_s: float  # at most; half the round trip
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether there is a difference at all."""
+        return abs(self.seconds) > self.error_s
+
+
+async def measure_difference(store: Store, clock: Callable[[], float]) -> ClockDifference:
+    """Ask the store for the time. It answered at some moment of the round trip, so the middle is the
+    best guess. `clock`: this machine's."""
+    asked_at = clock()
+    store_time = await store.clock()
+    answered_at = clock()
+    return ClockDifference(
+        store_time - (asked_at + answered_at) / 2, abs(answered_at - asked_at) / 2
+    )
+
+
+class StoreClock:
+    """This machine's clock with the difference to the store's, as last measured. Before the first
+    measurement, and while the store cannot be asked, that difference stays as it is."""
+
+    def __init__(self, store: Store, machine_clock: Callable[[], float]) -> None:
+        self._store = store
+        self._machine_clock = machine_clock
+        self._offset_s = 0.0
+
+    def now(self) -> float:
+        """Return the store's unix seconds."""
+        return self._machine_clock() + self._offset_s
+
+    async def measure(self) -> None:
+        """Measure the difference. Raise StorageError. A difference within the error of the
+        measurement changes nothing, so that dates do not jitter."""
+        difference = await measure_difference(self._store, self.now)
+        if not difference.is_certain:
+            return
+        self._offset_s += difference.seconds
+        if abs(difference.seconds) >= MIN_LOGGED_STEP_S:
+            logger.warning(
+                "storage.clock_stepped",
+                step_s=round(difference.seconds, 1),
+                offset_s=round(self._offset_s, 1),
+            )
+
+    async def try_measure(self) -> None:
+        """Measure the difference, if the store answers in time."""
+        try:
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                await self.measure()
+        except (StorageError, TimeoutError) as exc:
+            logger.debug("storage.clock_unknown", error=type(exc).__name__)
+
+    async def measure_forever(self) -> None:
+        while True:
+            await asyncio.sleep(MEASURE_INTERVAL_S)
+            await self.try_measure()
