@@ -9,14 +9,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from sys import getsizeof
 from typing import Protocol, TypeVar
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
+import structlog
 from msgspec.structs import replace
 
 from om_proxy.bounded_cache import BoundedCache
-from om_proxy.errors import Conflict, NotFound, OmError
+from om_proxy.errors import ConfigError, Conflict, NotFound, OmError, StorageError
 from om_proxy.facts import Facts, ForgottenMeanwhile
+from om_proxy.memory.events.changes import NO_CAUSE, Cause, list_events, may_have_events
+from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.parts import Event, Forgotten, MarkerConfig, format_time
 from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -30,7 +36,10 @@ from om_proxy.memory.model import (
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
-from om_proxy.storage.base import Change, ForgetResult, Store
+from om_proxy.storage.base import Change, NoteErasure, Store
+from om_proxy.storage.records import ForgetResult
+
+logger = structlog.get_logger("memory")
 
 _T = TypeVar("_T")
 
@@ -38,9 +47,16 @@ _T = TypeVar("_T")
 DEFAULT_CACHE_BYTES = 64 * 2**20
 # Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
+ALL_RESOURCES = ""  # in the key of a forgotten tenant: no resource has this name
 UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 # A commit conflicts only if another turn of the thread came first.
 MAX_COMMIT_ATTEMPTS = 20
+ADD_EVENT_TIMEOUT_S = 4.5  # as long as a commit may take
+
+
+def create_cycle_id() -> str:
+    """Return an id that no other cycle has."""
+    return uuid4().hex
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
@@ -68,9 +84,9 @@ class Memories:
     """The threads' memories. Every read goes through `load`, every write through `update` or
     `commit`.
 
-    Every commit asks the policy when the background should look at the memory, so that due work is
-    found again after a restart. For threads that share a log, it also asks which number of
-    unobserved tokens makes their resource due. `label` names a thread in such a log
+    Every commit asks the policy when the background should look at the memory, and whether only the
+    process that served its call can, so that due work is found again after a restart. For threads
+    that share a log, it also asks which number of unobserved tokens makes their resource due. `label` names a thread in such a log
     (memory/lifecycle/log_sharing.py).
     """
 
@@ -93,6 +109,8 @@ class Memories:
         self._clock = clock
         # called with a forgotten thread, to remove its traces in this process
         self.on_forget: list[Callable[[Key], None]] = []
+        # by thread or shared log: lists that each event stored by this process is added to
+        self.event_watchers: dict[Key, list[list[Event]]] = {}
         self.forget_count = 0  # calls of `forget` so far
         # by thread: `forget_count` at its last `forget`
         self._forgotten: BoundedCache[Key, int] = BoundedCache(max_items=MAX_REMEMBERED_FORGETS)
@@ -127,17 +145,15 @@ class Memories:
         A thread that shares its resource's log comes with that log. For a new thread, `scope` says
         whether it shares one.
         """
-        memory = await self._load(key)
-        if not _shares_log(memory, scope):
-            return memory
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            attached = self._attach_log(memory, await self._load(resource_key(key)))
-            if log_sharing.is_consistent(attached):
-                return attached
-            memory = await self._load(key)  # both were changed between the two reads
-        raise Conflict(
-            f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: the shared log changed during every read"
-        )
+        held = self._cached.get(key) or Memory(key=key)
+        if not _shares_log(held, scope):
+            newest = await self.store.refresh(held)
+            if newest is held and held.version:  # as for nearly every request
+                return held
+            held = self._keep(held, newest)
+            if not _shares_log(held, scope):
+                return held
+        return await self._refresh_shared(held, scope)
 
     async def load_known(self, key: Key) -> Memory:
         """Return the memory of a thread that has one. Raise NotFound for any other name, and for
@@ -147,11 +163,34 @@ class Memories:
             raise NotFound(UNKNOWN_THREAD_MESSAGE)
         return memory
 
-    async def _load(self, key: Key) -> Memory:
-        cached = self._cached.get(key)
-        if cached and await self.store.version(key) == cached.version:
-            return cached
-        memory = _with_cached_sums(await self.store.load(key))
+    def find_cached(self, key: Key) -> Memory | None:
+        """Return what this process holds of a thread or of a shared log, without the log that a
+        thread shares. It may have changed since."""
+        return self._cached.get(key)
+
+    async def _refresh(self, held: Memory) -> Memory:
+        """Return the newest state of a memory that this process holds, and cache it."""
+        return self._keep(held, await self.store.refresh(held))
+
+    async def _refresh_shared(self, held: Memory, scope: Scope | None) -> Memory:
+        """Return the newest state of a thread that shares its resource's log, with that log."""
+        log_key = resource_key(held.key)
+        held_log = self._cached.get(log_key) or Memory(key=log_key)
+        thread, shared_log = await self.store.refresh_shared(held, held_log)
+        thread = self._keep(held, thread)
+        if not _shares_log(thread, scope):  # it has left the log since
+            return thread
+        attached = self._attach_log(thread, self._keep(held_log, shared_log))
+        # the store has both of one snapshot, but only one of them may have turns that wait
+        if attached.revision < 0 and not log_sharing.is_consistent(attached):
+            raise Conflict("the shared log has changed since this thread's turns began to wait")
+        return attached
+
+    def _keep(self, held: Memory, newest: Memory) -> Memory:
+        """Cache what the store returned for `held`, unless that is `held` itself."""
+        if newest is held and held.version:
+            return held
+        memory = _with_cached_sums(newest)
         self._put(memory)
         return memory
 
@@ -186,7 +225,7 @@ class Memories:
 
     async def _latest(self, key: Key) -> Memory:
         cached = self._cached.get(key)
-        return cached if cached else await self._load(key)
+        return cached or await self._refresh(Memory(key=key))
 
     async def update(
         self,
@@ -195,31 +234,49 @@ class Memories:
         scope: Scope | None = None,
         *,
         row_id: int = 0,
+        cause: Cause = NO_CAUSE,
+        must_exist: bool = False,
     ) -> Memory:
         """Apply a pure change to the current memory, and again whenever another commit came first.
         `scope`: see `load`.
 
         `row_id`: of the memory that the change was made from. If that memory has been forgotten
-        since, nothing is written.
+        since, nothing is written; with `must_exist`, as for what a person asks, NotFound is raised.
+        `cause`: what the events of the change tell beside it.
         """
+        attempt = partial(self._update, key, change, scope, row_id, cause, must_exist)
         async with self.lock(key):
-            return await retry_on_conflict(partial(self._update, key, change, scope, row_id))
+            return await retry_on_conflict(attempt)
 
     async def _update(
-        self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None, row_id: int
+        self,
+        key: Key,
+        change: Callable[[Memory], Memory],
+        scope: Scope | None,
+        row_id: int,
+        cause: Cause,
+        must_exist: bool,
     ) -> Memory:
         before = await self.latest(key, scope)
         if is_forgotten(before, row_id):
+            if must_exist:
+                raise NotFound(UNKNOWN_THREAD_MESSAGE)
             self.emit_forgotten(key)
             return before
         after = change(before)
-        return before if after == before else await self.commit(before, after)
+        return before if after == before else await self.commit(before, after, cause=cause)
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        *,
+        cause: Cause = NO_CAUSE,
     ) -> Memory:
-        """Try once to commit. Raise Conflict. The thread is dropped from the cache first, so a
-        failure leaves nothing stale."""
+        """Try once to commit, with the events of the change. Raise Conflict. The thread is dropped
+        from the cache first, so a failure leaves nothing stale."""
+        events = self._list_events(before, after, cause)
         if after.shared_log_ref is not None and before.shared_log_ref is not None:
             thread, shared_log = log_sharing.detach_log(before)
             thread_after, shared_log_after = log_sharing.detach_log(after)
@@ -231,40 +288,42 @@ class Memories:
                 or thread_after.other_threads_text != thread.other_threads_text
             )
             return await self.commit_shared(
-                Change(thread, thread_after, interrupted),
+                Change(thread, thread_after, interrupted, events),
                 Change(shared_log, shared_log_after) if must_check_log else None,
             )
         if after.key.thread == RESOURCE_THREAD:
-            return await self.commit_shared(Change(before, after, interrupted), None)
+            return await self.commit_shared(Change(before, after, interrupted, events), None)
         message_count = len(after.tail)
-        due = (
-            self._due_at(after)
+        after = (
+            self._with_due(after)
             if message_count <= MANY_MESSAGES
-            else await run_off_loop(message_count, partial(self._due_at, after))
+            else await run_off_loop(message_count, partial(self._with_due, after))
         )
         self.drop(after.key)
-        committed = _with_cached_sums(
-            await self.store.commit(before, replace(after, due_at=due), interrupted)
-        )
+        committed = _with_cached_sums(await self.store.commit(before, after, interrupted, events))
         self._put(committed)
+        self._tell_watchers(after.key, events)
         return committed
 
     async def commit_shared(self, thread: Change, shared_log: Change | None) -> Memory:
         """Try once to commit the thread and its resource's shared log together. Raise Conflict. A
         shared log that is committed alone is passed as `thread`."""
-        thread = self._with_due(thread)
+        thread = thread._replace(after=self._with_due(thread.after))
         key = thread.after.key
         self.drop(key)
         if shared_log:
             if shared_log.after != shared_log.before or not shared_log.before.version:
-                # its next work needs to know the model of the thread that spoke last
-                shared_log = self._with_due(
-                    shared_log._replace(after=replace(shared_log.after, model=thread.after.model))
-                )
+                # Its next work needs to know the model of the thread that spoke last. The style
+                # says which account of the ledger pays for it.
+                spoke_last = thread.after
+                after = replace(shared_log.after, model=spoke_last.model, style=spoke_last.style)
+                shared_log = shared_log._replace(after=self._with_due(after))
             self.drop(shared_log.after.key)
         written, log = await self.store.commit_shared(
             thread, shared_log, self._policies.current.resource_wakeup(thread.after, self._clock())
         )
+        for change in (thread, shared_log) if shared_log else (thread,):
+            self._tell_watchers(change.after.key, change.events)
         committed = _with_cached_sums(written)
         self._put(committed)
         if log:
@@ -275,43 +334,142 @@ class Memories:
             else committed
         )
 
-    def _with_due(self, change: Change) -> Change:
-        return change._replace(after=replace(change.after, due_at=self._due_at(change.after)))
+    async def commit_erasing(
+        self, before: Memory, after: Memory, erasures: Sequence[NoteErasure], *, cause: Cause
+    ) -> tuple[Memory, ForgetResult]:
+        """Try once to commit a change of a thread's own log or of a shared log, and to erase texts
+        of older entries, both or neither. Raise Conflict."""
+        events = self._list_events(before, after, cause)
+        change = Change(before, self._with_due(after), (), events)
+        wakeup = (
+            self._policies.current.resource_wakeup(after, self._clock())
+            if after.key.thread == RESOURCE_THREAD
+            else None
+        )
+        self.drop(after.key)
+        written, erased = await self.store.commit_erasing(change, erasures, wakeup)
+        committed = _with_cached_sums(written)
+        self._put(committed)
+        self._tell_watchers(after.key, change.events)
+        return committed, erased
 
-    def _due_at(self, memory: Memory) -> float | None:
-        return self._policies.current.due_at(memory, self._clock())
+    def _list_events(self, before: Memory, after: Memory, cause: Cause) -> tuple[Event, ...]:
+        """Return the events of a change. A turn has none, and costs three comparisons."""
+        if cause is NO_CAUSE and not may_have_events(before, after):
+            return ()
+        subject = self.describe_subject(after)
+        return list_events(before, after, cause, subject, self._clock(), create_cycle_id)
 
-    async def forget(self, key: Key) -> ForgetResult:
+    def _tell_watchers(self, key: Key, events: Sequence[Event]) -> None:
+        if events:
+            for told in self.event_watchers.get(key, ()):
+                told.extend(events)
+
+    def find_limits(self, memory: Memory) -> Limits:
+        """Return the thresholds in force; the defaults if overrides contradict each other."""
+        try:
+            return self._policies.current.thread_settings(memory).limits
+        except ConfigError:
+            return Limits()  # each request of the thread reports it
+
+    def describe_subject(self, memory: Memory) -> Subject:
+        """Return what an event says of the thread it is about."""
+        limits = self.find_limits(memory)
+        config = MarkerConfig(limits.observe_from_tokens, limits.reflect_from_tokens, memory.scope)
+        return Subject(self.label(memory.key), memory.key.thread, config)
+
+    async def add_event(self, key: Key, event: Event) -> None:
+        """Store an event that no commit belongs to. The work that it tells of goes on if that
+        fails."""
+        try:
+            async with asyncio.timeout(ADD_EVENT_TIMEOUT_S):
+                await self.store.add_events(key, (event,))
+            self._tell_watchers(key, (event,))
+        except (StorageError, TimeoutError) as exc:
+            logger.warning("events.lost", error=type(exc).__name__, type=event.part.TYPE)
+
+    def _with_due(self, memory: Memory) -> Memory:
+        """Return the memory with when its work is due, and whether that needs a caller."""
+        policy = self._policies.current
+        return replace(
+            memory,
+            due_at=policy.due_at(memory, self._clock()),
+            needs_caller=policy.needs_caller(memory),
+        )
+
+    async def forget(self, key: Key, expected_version: int | None = None) -> ForgetResult:
         """Remove the thread from the store and from this process. Other processes find it gone at
         their next read. A turn under way here stores nothing from now on, even if it is the
-        thread's first."""
-        self.forget_count += 1
-        self._forgotten.put(key, self.forget_count)
+        thread's first. Raise Conflict if the thread has another version than `expected_version`."""
+        self._mark_forgotten(key)
         async with self.lock(key):
             try:
                 forgotten = (
-                    await self.store.forget(key)
+                    await self.store.forget(key, expected_version, self._describe_forgotten(key))
                     if await self.store.version(key)
                     else ForgetResult()
                 )
             except OmError:
                 self._forgotten.pop(key)  # the thread and its turns under way stay
                 raise
-            for notify in self.on_forget:
-                notify(key)
-            # prompts of the resource's other threads may contain its text
-            for cached_key in [cached for cached in self._cached if cached[:2] == key[:2]]:
-                self.drop(cached_key)
+            self._drop_traces(key)
             return forgotten
+
+    async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
+        """Remove the resource, or all resources of the tenant, as `forget` removes a thread: batch
+        by batch. A thread whose first turn is under way here stores nothing either."""
+        scope = Key(tenant, resource or ALL_RESOURCES, RESOURCE_THREAD)
+        forgotten = ForgetResult()
+        is_last = False
+        while not is_last:
+            self._mark_forgotten(scope)
+            batch = await self.store.forget_batch(tenant, resource, self._describe_forgotten)
+            for key in batch.threads:
+                self._drop_traces(key)
+            forgotten, is_last = forgotten.add(batch.result), batch.is_last
+        for key in [cached for cached in self._cached if cached.tenant == tenant]:
+            if resource in (None, key.resource):
+                self.drop(key)
+        return forgotten
+
+    def _mark_forgotten(self, key: Key) -> None:
+        self.forget_count += 1
+        self._forgotten.put(key, self.forget_count)
+
+    def _drop_traces(self, key: Key) -> None:
+        """Remove what this process holds of a forgotten thread."""
+        for notify in self.on_forget:
+            notify(key)
+        # prompts of the resource's other threads may contain its text
+        for cached_key in [cached for cached in self._cached if cached[:2] == key[:2]]:
+            self.drop(cached_key)
+
+    def _describe_forgotten(self, key: Key) -> Event:
+        now = self._clock()
+        return Event(now, Forgotten(label=self.label(key), forgotten_at=format_time(now)))
 
     def is_forgotten_since(self, memory: Memory, row_id: int, forget_count: int) -> bool:
         """Return whether the thread of a turn has been forgotten since the turn began. `row_id` and
         `forget_count`: as they were then."""
-        return is_forgotten(memory, row_id) or (self._forgotten.get(memory.key) or 0) > forget_count
+        if is_forgotten(memory, row_id):
+            return True
+        if forget_count == self.forget_count:  # as for nearly every turn
+            return False
+        key = memory.key
+        of_tenant = Key(key.tenant, ALL_RESOURCES, RESOURCE_THREAD)
+        return any(
+            (self._forgotten.get(scope) or 0) > forget_count
+            for scope in (key, resource_key(key), of_tenant)
+        )
 
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""
         self.facts.emit(ForgottenMeanwhile(key))
+
+    def drop_all(self) -> None:
+        """Empty the cache: the store's versions may be given out again."""
+        for key in list(self._cached):
+            self.drop(key)
 
     def drop(self, key: Key) -> None:
         self._forget_attached(key)

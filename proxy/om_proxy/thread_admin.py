@@ -1,31 +1,39 @@
-"""Change a thread's memory for a person: set its title and thresholds, undo a reflection, forget the
-thread (docs/spec/behaviour.md#steering)."""
+"""Change a thread's memory for a person: set its title and thresholds, forget the thread
+(docs/spec/behaviour.md#steering)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from om_proxy import facts
-from om_proxy.errors import BadRequest, ConfigError, NotFound, StaleVersion
-from om_proxy.memory.lifecycle import branch
-from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.memory_cache import UNKNOWN_THREAD_MESSAGE, Memories, retry_on_conflict
+from om_proxy.errors import BadRequest, ConfigError, Conflict, NotFound, StaleVersion, StorageError
+from om_proxy.memory.events.changes import Cause
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.memory_cache import UNKNOWN_THREAD_MESSAGE, Memories
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Effective, merge_thread_overrides
-from om_proxy.storage.base import ForgetResult, ThreadInfo
+from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
+from om_proxy.storage.records import ForgetResult
 
 MAX_TITLE_CHARS = 200
 
 
 def check_version(memory: Memory, expected: int | None) -> None:
-    """Raise StaleVersion if the memory is not of the expected version; None expects none."""
-    if expected is not None and memory.version != expected:
+    """Raise StaleVersion if the memory, or the log that it shares, is not of the expected version;
+    None expects none."""
+    if expected is not None and memory.revision != expected:
         raise StaleVersion
+
+
+def require_writable(memories: Memories, key: Key) -> None:
+    """Raise StorageError while the store cannot be written: a person's change waits for nothing."""
+    if memories.is_degraded(key):
+        raise StorageError("the store cannot be written at the moment; nothing was changed")
 
 
 class ThreadAdmin:
@@ -45,10 +53,19 @@ class ThreadAdmin:
         self._policies = policies
         self._clock = clock
 
-    async def list_threads(
-        self, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
-    ) -> tuple[ThreadInfo, ...]:
-        return await self._memories.store.threads(tenant, resource, cursor, limit)
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+    ) -> ThreadPage:
+        return await self._memories.store.find_threads(selection, after, limit)
+
+    def find_limits(self, info: ThreadInfo) -> Limits | None:
+        """Return the thresholds in force for a listed thread; None if its settings contradict each
+        other."""
+        memory = Memory(key=info.key, model=info.model, overrides=info.overrides)
+        try:
+            return self.effective_settings(memory).limits
+        except ConfigError:
+            return None
 
     async def load_memory(self, key: Key) -> Memory:
         return await self._memories.load_known(key)
@@ -66,20 +83,20 @@ class ThreadAdmin:
             raise BadRequest(
                 f"a title has 1 to {MAX_TITLE_CHARS} characters", "om_bad_title", "title"
             )
-        row_id = (await self.load_memory(key)).row_id
+        row_id = (await self._load_writable(key)).row_id
 
         def change(memory: Memory) -> Memory:
             check_version(memory, expected_version)
             new_title = memory.title if title is None else " ".join(title.split())
             return replace(memory, title=new_title, title_pinned=title is not None)
 
-        return await self._memories.update(key, change, row_id=row_id)
+        return await self._memories.update(key, change, row_id=row_id, must_exist=True)
 
     async def set_thresholds(
         self, key: Key, changes: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Memory:
         """Add these thresholds to those of the thread. A None value removes a threshold."""
-        current = await self.load_memory(key)
+        current = await self._load_writable(key)
         base = self._policies.current.base_settings(current)
 
         def change(memory: Memory) -> Memory:
@@ -88,37 +105,47 @@ class ThreadAdmin:
             return replace(memory, overrides=overrides)
 
         try:
-            return await self._memories.update(key, change, row_id=current.row_id)
+            return await self._memories.update(
+                key,
+                change,
+                row_id=current.row_id,
+                cause=Cause(action="settings"),
+                must_exist=True,
+            )
         except ConfigError as exc:
             raise BadRequest(str(exc), "om_bad_setting") from exc
 
     async def forget(self, key: Key, *, expected_version: int | None = None) -> ForgetResult:
         """Remove the thread and everything stored about it, and return what was removed. A turn
         under way does not bring it back."""
+        version = None
         if expected_version is not None:
-            check_version(await self.load_memory(key), expected_version)
-        forgotten = await self._memories.forget(key) if key.thread else ForgetResult()
+            # a person names the version of the thread with its log, a store that of the thread
+            memory = await self.load_memory(key)
+            check_version(memory, expected_version)
+            version = memory.version
+        try:
+            forgotten = await self._memories.forget(key, version) if key.thread else ForgetResult()
+        except Conflict as exc:
+            raise StaleVersion from exc
         if not forgotten.threads:
             raise NotFound(UNKNOWN_THREAD_MESSAGE)
-        fact = facts.Forgotten(key, forgotten.messages, forgotten.log)
-        self._memories.facts.emit(fact)
+        self._emit_forgotten(key, forgotten)
         return forgotten
 
-    async def undo_reflection(self, key: Key, *, expected_version: int | None = None) -> Memory:
-        """Replace the newest reflection of the thread's log by its sources. The log may be a shared
-        one."""
-        memory = await self.load_memory(key)
-        check_version(memory, expected_version)
-        log_key = resource_key(key) if memory.shared_log_ref else key
-        await retry_on_conflict(partial(self._undo_reflection, log_key))
-        return await self.load_memory(key)
+    async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
+        """Remove everything stored of a resource, or of a tenant (None). Raise NotFound if nothing
+        is. Call it again after an error: it goes on with what is left."""
+        forgotten = await self._memories.forget_all(tenant, resource)
+        if not any(forgotten.counts.values()):
+            raise NotFound("there is no memory of it")
+        self._emit_forgotten(Key(tenant, resource or "", RESOURCE_THREAD), forgotten)
+        return forgotten
 
-    async def _undo_reflection(self, log_key: Key) -> None:
-        before = await self._memories.load(log_key)
-        older_generations = await self._memories.store.generations(log_key, before.log.generation)
-        after = branch.undo_reflection(before, older_generations, self._clock())
-        if after is None:
-            raise BadRequest(
-                "the log has no reflection whose sources are still stored", "om_nothing_to_undo"
-            )
-        await self._memories.commit(before, after)
+    async def _load_writable(self, key: Key) -> Memory:
+        memory = await self.load_memory(key)
+        require_writable(self._memories, key)
+        return memory
+
+    def _emit_forgotten(self, key: Key, forgotten: ForgetResult) -> None:
+        self._memories.facts.emit(facts.Forgotten(key, forgotten.messages, forgotten.log))

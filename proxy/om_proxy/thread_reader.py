@@ -4,7 +4,7 @@ made from."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Activate, RequestState
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.model import (
+    Beginning,
     Generation,
     Key,
     Memory,
@@ -22,11 +23,17 @@ from om_proxy.memory.model import (
     index_entries,
     resource_key,
 )
+from om_proxy.memory.notes import text_diff
+from om_proxy.memory.notes.text_diff import DiffLine
+from om_proxy.memory.number_ranges import describe_numbers
 from om_proxy.memory_cache import Memories
+from om_proxy.off_loop import run_off_loop
 from om_proxy.policy import PolicyInForce
+from om_proxy.storage.base import GenerationSummary, summarize_generation
 
 # of one entry that an answer holds; an entry covers fewer unless it is a reflection of many
 MAX_SOURCE_MESSAGES = 1_000
+MANY_LINES = 200  # comparing more than these would hold the event loop up for a millisecond
 
 
 class NotesView(Struct, frozen=True):
@@ -35,6 +42,29 @@ class NotesView(Struct, frozen=True):
     memory: Memory
     generation: Generation
     activating_ids: frozenset[int]  # of the chunks that the next request makes active
+
+    @property
+    def is_current(self) -> bool:
+        return self.generation.number == self.memory.log.generation
+
+
+class KeptGenerations(Struct, frozen=True):
+    """The stored generations of a thread's log, the newest first; and why and when each began, by
+    number, as far as it is known."""
+
+    memory: Memory
+    generations: tuple[GenerationSummary, ...]
+    beginnings: Mapping[int, Beginning]
+
+
+class ComparedGeneration(Struct, frozen=True):
+    """One generation of a log, and another one that it is compared with."""
+
+    memory: Memory
+    generation: Generation
+    began: Beginning | None
+    against: Generation | None
+    diff: tuple[DiffLine, ...] | None  # None: nothing to compare, or too long
 
     @property
     def is_current(self) -> bool:
@@ -74,18 +104,24 @@ class ThreadReader:
         current = Generation(memory.log.generation, memory.log.entries)
         if generation is None or generation == current.number:
             return NotesView(memory, current, self._find_activating(memory))
-        older = await self._read_older_generations(memory)
-        for kept in older:
-            if kept.number == generation:
-                return NotesView(memory, kept, frozenset())
-        numbers = ", ".join(str(kept.number) for kept in (current, *older))
-        raise NotFound(f"this generation is not stored; these are: {numbers}")
+        return NotesView(memory, await self._read_generation(memory, generation), frozenset())
 
-    async def list_generations(self, key: Key) -> tuple[Memory, tuple[Generation, ...]]:
-        """Return the generations of the thread's log that are stored, the newest first."""
+    async def list_generations(self, key: Key) -> KeptGenerations:
+        """Return the generations of the thread's log that are stored."""
         memory = await self.memories.load_known(key)
-        current = Generation(memory.log.generation, memory.log.entries)
-        return memory, (current, *await self._read_older_generations(memory))
+        beginnings = await self.memories.store.beginnings(_find_log_key(memory))
+        return KeptGenerations(memory, await self._summarize_generations(memory), beginnings)
+
+    async def read_generation(
+        self, key: Key, number: int, against: int | None
+    ) -> ComparedGeneration:
+        """Return one generation, and how it differs from another."""
+        memory = await self.memories.load_known(key)
+        generation = await self._read_generation(memory, number)
+        other = None if against is None else await self._read_generation(memory, against)
+        beginnings = await self.memories.store.beginnings(_find_log_key(memory))
+        diff = await _compare(other, generation) if other else None
+        return ComparedGeneration(memory, generation, beginnings.get(number), other, diff)
 
     async def read_entry(
         self, key: Key, entry_id: int, *, is_chunk: bool, with_messages: bool
@@ -101,7 +137,10 @@ class ThreadReader:
             entries_by_id = index_entries((*older, *generations))
             entry = entries_by_id.get(entry_id)
         if entry is None:
-            raise NotFound("there is no such entry, or it is no longer stored")
+            raise NotFound(
+                "there is no such entry, or it is no longer stored; these are stored: "
+                + describe_numbers(entries_by_id)
+            )
         sources = list(_iterate_sources(entry, entries_by_id))
         ranges = tuple(_list_ranges(entry, None if is_chunk else memory.thread_label))
         messages: list[Message] = []
@@ -119,8 +158,28 @@ class ThreadReader:
         )
 
     async def _read_older_generations(self, memory: Memory) -> tuple[Generation, ...]:
-        log_key = resource_key(memory.key) if memory.shared_log_ref else memory.key
-        return await self.memories.store.generations(log_key, memory.log.generation)
+        return await self.memories.store.generations(_find_log_key(memory), memory.log.generation)
+
+    async def _summarize_generations(self, memory: Memory) -> tuple[GenerationSummary, ...]:
+        current = Generation(memory.log.generation, memory.log.entries)
+        older = await self.memories.store.generation_summaries(
+            _find_log_key(memory), current.number
+        )
+        return (summarize_generation(current), *older)
+
+    async def _read_generation(self, memory: Memory, number: int) -> Generation:
+        """Return one generation of the log. Raise NotFound, which says those that are stored."""
+        current = Generation(memory.log.generation, memory.log.entries)
+        if number == current.number:
+            return current
+        if number < current.number:
+            log_key = _find_log_key(memory)
+            found = await self.memories.store.generations(log_key, number + 1, limit=1)
+            if found and found[0].number == number:
+                return found[0]
+        kept = await self._summarize_generations(memory)
+        numbers = describe_numbers(summary.number for summary in kept)
+        raise NotFound(f"this generation is not stored; these are: {numbers}")
 
     def _find_activating(self, memory: Memory) -> frozenset[int]:
         """Return the ids of the chunks that a request now would make active."""
@@ -133,6 +192,24 @@ class ThreadReader:
         decision = decisions.decide_before_forwarding(memory, limits, state, waited=True)
         count = decision.count if isinstance(decision, Activate) else 0
         return frozenset(chunk.id for chunk in memory.chunks[:count])
+
+
+def write_log(generation: Generation) -> str:
+    """Return the notes of a generation as one text."""
+    return "\n\n".join(entry.text for entry in generation.entries if not entry.is_withdrawn)
+
+
+def _find_log_key(memory: Memory) -> Key:
+    return resource_key(memory.key) if memory.shared_log_ref else memory.key
+
+
+async def _compare(before: Generation, after: Generation) -> tuple[DiffLine, ...] | None:
+    """Return how the notes differ; None: they are too long to be compared."""
+    texts = write_log(before), write_log(after)
+    if not text_diff.can_be_compared(*texts):
+        return None
+    line_count = sum(text.count("\n") for text in texts)
+    return await run_off_loop(line_count, lambda: text_diff.compare_lines(*texts), MANY_LINES)
 
 
 def _iterate_sources(

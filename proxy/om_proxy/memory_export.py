@@ -1,0 +1,210 @@
+"""Export everything stored of a thread, a resource or a tenant, as records in one order
+(docs/spec/seeing.md#forgetting-and-export).
+
+Threads come in the order of their names, a resource's shared log before its threads. A thread is a
+`thread` record, then its messages, observations, generations, reflection and pins, each kind by
+number. It is read page by page. If a turn was stored meanwhile, the thread is exported once more:
+the last `thread` record of a name and what follows it are the ones that count. If it was forgotten
+meanwhile, a `forgotten` record says that none of them counts.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from om_proxy.errors import Conflict, NotFound
+from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
+from om_proxy.storage.base import GenerationEntries, Store, StoredMessage, StoredObservation
+
+EXPORT_FORMAT = 1
+MAX_EXPORT_ATTEMPTS = 5
+# of messages that may hold images: a page is in memory at once
+MESSAGES_PER_PAGE = 50
+ROWS_PER_PAGE = 200
+
+Record = dict[str, Any]
+
+# records of their own hold these, or the importing store sets them
+_OWN_RECORDS = ("key", "version", "row_id", "recent", "tail", "log", "chunks", "shared_log_ref")
+_LOG_RECORDS = ("entries", "reflection", "pins")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryExporter:
+    """Reads the store itself: a shared log is a record of its own, not attached to its threads."""
+
+    store: Store
+
+    async def export_thread(self, key: Key) -> AsyncIterator[Record]:
+        """Yield the records of one thread, without the log that it may share. Raise NotFound before
+        the first record."""
+        if not key.thread or not await self.store.version(key):
+            raise NotFound("there is no memory of this thread")
+        async for record in self._export_keys(_list_one(key)):
+            yield record
+
+    async def export_all(self, tenant: str, resource: str | None) -> AsyncIterator[Record]:
+        """Yield the records of a resource, or of all resources of the tenant. Raise NotFound before
+        the first record, for a resource of which nothing is stored."""
+        if resource is not None and await self.store.resource(tenant, resource) is None:
+            raise NotFound("there is no memory of this resource")
+        async for record in self._export_keys(self._list_keys(tenant, resource)):
+            yield record
+
+    async def _export_keys(self, keys: AsyncIterator[Key]) -> AsyncIterator[Record]:
+        yield _header()
+        thread_count = 0
+        async for key in keys:
+            last: Record | None = None
+            async for record in self._export_one(key):
+                yield record
+                last = record
+            if key.thread != RESOURCE_THREAD and last and last["om"] != "forgotten":
+                thread_count += 1
+        yield _end(thread_count)
+
+    async def _list_keys(self, tenant: str, resource: str | None) -> AsyncIterator[Key]:
+        async for name in self._list_resources(tenant, resource):
+            log_key = Key(tenant, name, RESOURCE_THREAD)
+            if await self.store.version(log_key):
+                yield log_key
+            cursor: Key | None = None
+            while page := await self.store.threads(tenant, name, cursor, ROWS_PER_PAGE):
+                for info in page:
+                    yield info.key
+                cursor = page[-1].key
+
+    async def _list_resources(self, tenant: str, resource: str | None) -> AsyncIterator[str]:
+        if resource is not None:
+            yield resource
+            return
+        after: str | None = None
+        while page := await self.store.resources(tenant, after, ROWS_PER_PAGE):
+            for info in page:
+                yield info.resource
+            after = page[-1].resource
+
+    async def _export_one(self, key: Key) -> AsyncIterator[Record]:
+        for attempt in range(MAX_EXPORT_ATTEMPTS):
+            memory = await self.store.load(key)
+            if not memory.version:  # forgotten since it was listed
+                if attempt:
+                    yield {"om": "forgotten", **encode_value(key._asdict())}
+                return
+            async for record in self._export_memory(memory):
+                yield record
+            if await self.store.version(key) == memory.version:
+                return
+        raise Conflict("the thread changed during every attempt to export it")
+
+    async def _export_memory(self, memory: Memory) -> AsyncIterator[Record]:
+        key, store = memory.key, self.store
+        yield _thread_record(memory, await store.delivered_reply(key))
+        seq = id_ = 0
+        while messages := await store.stored_messages(key, seq, limit=MESSAGES_PER_PAGE):
+            for message in messages:
+                yield _message_record(message)
+            seq = messages[-1].message.seq
+        while observations := await store.observations(key, id_, limit=ROWS_PER_PAGE):
+            for observation in observations:
+                yield _observation_record(observation)
+            id_ = observations[-1].entry.id
+        number, beginnings = -1, await store.beginnings(key)
+        while generations := await store.generation_entries(key, number, limit=ROWS_PER_PAGE):
+            for generation in generations:
+                yield _generation_record(generation, beginnings.get(generation.number))
+            number = generations[-1].number
+        if memory.log.reflection is not None:
+            yield _reflection_record(memory.log.reflection)
+        for pin in memory.log.pins:
+            yield {"om": "pin", **encode_value(pin)}
+
+
+async def _list_one(key: Key) -> AsyncIterator[Key]:
+    yield key
+
+
+def _header() -> Record:
+    return {"om": "export", "format": EXPORT_FORMAT, "secret": None}
+
+
+def _end(threads: int) -> Record:
+    """Return the record without which an export is not whole. Shared logs are no threads."""
+    return {"om": "end", "threads": threads}
+
+
+def _thread_record(memory: Memory, delivered_seq: int | None) -> Record:
+    return {
+        "om": "thread",
+        **encode_value(memory.key._asdict()),
+        **_select_fields(memory, _OWN_RECORDS),
+        "log": _select_fields(memory.log, _LOG_RECORDS),
+        "delivered_seq": delivered_seq,
+    }
+
+
+def _select_fields(value: Struct, left_out: Sequence[str]) -> Record:
+    names = [name for name in value.__struct_fields__ if name not in left_out]
+    return {name: encode_value(getattr(value, name)) for name in names}
+
+
+def _message_record(stored: StoredMessage) -> Record:
+    message = stored.message
+    return {
+        "om": "message",
+        "seq": message.seq,
+        "state": stored.state,
+        "parent": stored.parent,
+        **encode_value(message.item),
+        "chain": encode_value(message.chain),
+        "tokens": message.tokens,
+        "at": message.at,
+        "encoding": message.encoding,
+    }
+
+
+def _observation_record(stored: StoredObservation) -> Record:
+    entry: Observation = stored.entry
+    return {"om": "observation", "state": stored.state, **encode_value(entry)}
+
+
+def _generation_record(generation: GenerationEntries, began: Beginning | None) -> Record:
+    return {
+        "om": "generation",
+        "number": generation.number,
+        "entries": list(generation.entries),
+        "began": encode_value(began),
+    }
+
+
+def _reflection_record(reflection: Reflection) -> Record:
+    return {"om": "reflection", **encode_value(reflection)}
+
+
+def encode_value(value: Any) -> Any:
+    """Return a value as JSON can hold it. Text and bytes are a JSON string where they are UTF-8,
+    else `{"base64": …}` of their bytes; a lone surrogate is encoded as if it were a character."""
+    if isinstance(value, str | bytes):
+        return _encode_text(value)
+    if isinstance(value, Struct):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: encode_value(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode_value(item) for item in value]
+    return value
+
+
+def _encode_text(value: str | bytes) -> str | dict[str, str]:
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
