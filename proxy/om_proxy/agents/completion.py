@@ -9,8 +9,10 @@ import orjson
 
 from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer
+from om_proxy.apis.registry import read_usage
 from om_proxy.errors import BrokenAnswer, ModelBusy
 from om_proxy.memory.notes.cut_off import Finish, read_finish
+from om_proxy.memory.usage import Usage
 
 
 def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
@@ -42,19 +44,16 @@ def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
         raise ModelBusy("the memory model's server answered without a choice")
     choice = _read_mapping(choices[0])
     message = _read_mapping(choice.get("message"))
-    usage = _read_mapping(completion.get("usage"))
-    details = _read_mapping(usage.get("prompt_tokens_details"))
+    usage = read_usage(completion.get("usage")) or Usage()
     reported_model = completion.get("model")
     return Answer(
         text=_join_texts(message.get("content")) or _join_texts(message.get("refusal")),
         model=reported_model if reported_model and isinstance(reported_model, str) else model,
-        input_tokens=_read_token_count(usage.get("prompt_tokens")),
-        output_tokens=_read_token_count(usage.get("completion_tokens")),
-        # DeepSeek reports prompt_cache_hit_tokens
-        cached_tokens=_read_token_count(
-            details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
-        ),
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
         finish=_read_finish(choice),
+        cache_write_tokens=usage.cache_write_tokens,
     )
 
 
@@ -76,10 +75,6 @@ def _join_texts(content: Any) -> str:
         else [content]
     )
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _read_token_count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _read_mapping(value: Any) -> Mapping[str, Any]:

@@ -29,8 +29,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's answer. `cached_tokens` are a part of `input_tokens`. All three figures are 0 if the
-    server reports no usage. `finish`: how the model ended the answer, as far as the server says."""
+    """A model's answer. `cached_tokens` and `cache_write_tokens` are parts of `input_tokens`. All
+    figures are 0 if the server reports no usage. `finish`: how the model ended the answer, as far as
+    the server says."""
 
     text: str = field(repr=False)
     model: str
@@ -38,6 +39,7 @@ class Answer:
     output_tokens: int = 0
     cached_tokens: int = 0
     finish: Finish = "unknown"
+    cache_write_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from om_proxy.agents import wording
+from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.llm import Answer, Image, ModelSettings, Prompt, Target
 from om_proxy.agents.memory_agent import MemoryAgent
 from om_proxy.agents.model_limits import can_show_images, clamp_prompt
-from om_proxy.agents.retries import CallCost
 from om_proxy.agents.transcript_text import RenderedTranscript, render_transcript
 from om_proxy.errors import CutOff, Unusable
 from om_proxy.memory.escaping import escape
@@ -50,28 +50,27 @@ class ObserverTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Usable notes, and their cost, which includes unusable answers. If a hint or the title is None,
-    the answer left it out, or it was not wanted. An empty task means that nothing is open any
-    more."""
+    """Usable notes. If a hint or the title is None, the answer left it out, or it was not wanted. An
+    empty task means that nothing is open any more."""
 
     text: str = field(repr=False)
     task: str | None = field(default=None, repr=False)
     suggestion: str | None = field(default=None, repr=False)
     title: str | None = field(default=None, repr=False)
     model: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0  # of the input
-    calls: int = 0
 
 
 class Observer(MemoryAgent):
     """The agent that turns messages into notes."""
 
     async def observe(
-        self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings
+        self,
+        task: ObserverTask,
+        targets: Sequence[Target],
+        settings: ModelSettings,
+        bill: CallBill | None = None,
     ) -> Observed:
-        """Ask for notes, and return them.
+        """Ask for notes, and return them. `bill` gets the calls that are paid for.
 
         Raises Unusable after two answers that must not enter a memory, CutOff after one answer
         without its end (fewer messages help), PromptTooLong, or the last model's ModelError."""
@@ -85,19 +84,22 @@ class Observer(MemoryAgent):
         write_prompt = self._prepare_prompt(
             system, partial(_write_user_prompt, task, transcript), settings, with_images=task.images
         )
-        answer, cost = await self._caller.ask(targets, write_prompt)
+        answer = await self._caller.ask(targets, write_prompt, bill)
         try:
-            return _build_observed(await self._parse_answer(task, answer), answer, cost)
+            return _build_observed(await self._parse_answer(task, answer), answer)
         except CutOff:
             raise
         except Unusable:
             # the second answer comes from another model, if there is one
-            answer, second_cost = await self._caller.ask([*targets[1:], targets[0]], write_prompt)
-            parsed = await self._parse_answer(task, answer)
-            return _build_observed(parsed, answer, cost + second_cost)
+            answer = await self._caller.ask([*targets[1:], targets[0]], write_prompt, bill)
+            return _build_observed(await self._parse_answer(task, answer), answer)
 
     async def observe_together(
-        self, tasks: Mapping[str, ObserverTask], targets: Sequence[Target], settings: ModelSettings
+        self,
+        tasks: Mapping[str, ObserverTask],
+        targets: Sequence[Target],
+        settings: ModelSettings,
+        bill: CallBill | None = None,
     ) -> dict[str, Observed]:
         """Ask for notes of several threads in one call, and return the notes by the threads' labels
         (memory/notes/sections.py). The tasks differ in their thread alone. The result leaves out
@@ -120,11 +122,11 @@ class Observer(MemoryAgent):
             settings,
             with_images=first_task.images,
         )
-        answer, cost = await self._caller.ask(targets, write_prompt)
-        observed = await self._parse_threads(tasks, answer, cost)
+        answer = await self._caller.ask(targets, write_prompt, bill)
+        observed = await self._parse_threads(tasks, answer)
         if not observed:
-            answer, second_cost = await self._caller.ask([*targets[1:], targets[0]], write_prompt)
-            observed = await self._parse_threads(tasks, answer, cost + second_cost)
+            answer = await self._caller.ask([*targets[1:], targets[0]], write_prompt, bill)
+            observed = await self._parse_threads(tasks, answer)
         if not observed:
             raise Unusable("the answer is no observation: of none of the threads")
         return observed
@@ -148,7 +150,7 @@ class Observer(MemoryAgent):
         return write_prompt
 
     async def _parse_threads(
-        self, tasks: Mapping[str, ObserverTask], answer: Answer, cost: CallCost
+        self, tasks: Mapping[str, ObserverTask], answer: Answer
     ) -> dict[str, Observed]:
         """Parse the answer's section of each thread, and leave out threads without usable notes."""
         observed: dict[str, Observed] = {}
@@ -160,7 +162,7 @@ class Observer(MemoryAgent):
                 )
             except Unusable:
                 continue
-            observed[label] = _build_observed(parsed, answer, cost)
+            observed[label] = _build_observed(parsed, answer)
         return observed
 
     async def _render_transcript(self, task: ObserverTask) -> RenderedTranscript:
@@ -272,15 +274,11 @@ def _render_blocks(task: ObserverTask, tags: Sequence[str]) -> Iterator[str]:
             yield f"<{tag}>\n{escape(text)}\n</{tag}>"
 
 
-def _build_observed(parsed: ParsedNotes, answer: Answer, cost: CallCost) -> Observed:
+def _build_observed(parsed: ParsedNotes, answer: Answer) -> Observed:
     return Observed(
         text=parsed.text,
         task=parsed.task,
         suggestion=parsed.suggestion,
         title=parsed.title,
         model=answer.model,
-        input_tokens=cost.input_tokens,
-        output_tokens=cost.output_tokens,
-        cached_tokens=cost.cached_tokens,
-        calls=cost.calls,
     )

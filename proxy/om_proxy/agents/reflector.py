@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from om_proxy.agents import wording
+from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.llm import Answer, ModelSettings, Prompt, Target
 from om_proxy.agents.memory_agent import MemoryAgent
 from om_proxy.agents.model_limits import clamp_prompt
-from om_proxy.agents.retries import CallCost
 from om_proxy.errors import BrokenAnswer, CutOff, ModelError, Oversized, Unusable
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.notes import sections
@@ -41,18 +41,13 @@ ACCEPTED_SHARES: dict[wording.Level, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflected:
-    """A shorter log, and the cost of all calls for it. If a hint is None, the answer left the hint
-    out, and the old one stays."""
+    """A shorter log. If a hint is None, the answer left the hint out, and the old one stays."""
 
     text: str = field(repr=False)
     tokens: int = 0  # of the text
     task: str | None = field(default=None, repr=False)
     suggestion: str | None = field(default=None, repr=False)
     model: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0  # of the input
-    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +92,7 @@ class Reflector(MemoryAgent):
         targets: Sequence[Target],
         settings: ModelSettings,
         labels: Collection[str] = (),
+        bill: CallBill | None = None,
     ) -> Reflected:
         """Return the first result below `target_tokens`, else the smallest usable one that is smaller
         than `text`.
@@ -106,20 +102,21 @@ class Reflector(MemoryAgent):
         was no answer.
 
         `labels`: the labels of the threads that share the log. `text` and the result are then
-        escaped and in sections (memory/notes/sections.py).
+        escaped and in sections (memory/notes/sections.py). `bill` gets the calls that are paid for,
+        also if this raises.
         """
         source_tokens = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
         failure: ModelError = Oversized("no answer was shorter than the log")
-        total_cost = CallCost()
         attempt = Attempt()
         models = tuple(targets)
         for _ in range(MAX_ANSWERS):
             guidance = attempt.write_guidance(source_tokens, target_tokens)
             try:
-                answer, cost = await self._caller.ask(
+                answer = await self._caller.ask(
                     models,
                     self._prepare_prompt(text, guidance, instruction, settings, bool(labels)),
+                    bill,
                 )
             except BrokenAnswer as exc:
                 failure = exc
@@ -129,7 +126,6 @@ class Reflector(MemoryAgent):
             except ModelError as exc:
                 failure = exc
                 break
-            total_cost += cost
             try:
                 result = await asyncio.to_thread(self._parse_answer, answer, source_tokens, labels)
             except Oversized as exc:
@@ -148,7 +144,7 @@ class Reflector(MemoryAgent):
             attempt = attempt.climb()
         if best is None:
             raise failure
-        return _add_cost(best, total_cost)
+        return best
 
     def _prepare_prompt(
         self,
@@ -181,13 +177,3 @@ class Reflector(MemoryAgent):
             suggestion=parsed.suggestion,
             model=answer.model,
         )
-
-
-def _add_cost(result: Reflected, cost: CallCost) -> Reflected:
-    return replace(
-        result,
-        input_tokens=cost.input_tokens,
-        output_tokens=cost.output_tokens,
-        cached_tokens=cost.cached_tokens,
-        calls=cost.calls,
-    )

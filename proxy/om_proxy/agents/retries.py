@@ -3,10 +3,11 @@ list. A model is asked again after a random wait, or the wait that its server na
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 
+from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.llm import LLM, Answer, Prompt, Target
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
@@ -15,25 +16,6 @@ MAX_TRIES = 3  # docs/spec/behaviour.md#failures; in a longer list every model g
 FIRST_WAIT_S = 1.0
 # a server that wants a longer wait is not asked again now: the thread backs off instead
 MAX_WAIT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class CallCost:
-    """The cost of some calls. A call that failed counts in `calls`, but its tokens are not known.
-    `cached_tokens` are a part of `input_tokens`."""
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-
-    def __add__(self, other: CallCost) -> CallCost:
-        return CallCost(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
 
 
 class ModelCaller:
@@ -54,24 +36,32 @@ class ModelCaller:
         self._rng = rng
 
     async def ask(
-        self, targets: Sequence[Target], write_prompt: Callable[[Target], Prompt]
-    ) -> tuple[Answer, CallCost]:
-        """Return the first answer, and the cost of getting it.
+        self,
+        targets: Sequence[Target],
+        write_prompt: Callable[[Target], Prompt],
+        bill: CallBill | None = None,
+    ) -> Answer:
+        """Return the first answer. `bill` gets each call that is paid for, also if this raises.
 
         A busy model is asked again after a wait, as often as `schedule_tries` says. A model that
         fails otherwise is not asked again. Raises the last ModelError. Raises PromptTooLong or
         BrokenAnswer at once: the next model would get as long a prompt, and only a shorter one helps.
         """
+        bill = bill or CallBill()
         remaining_tries = schedule_tries(targets)
         last_error: ModelError = ModelError("no model to ask")
         calls = 0
         while remaining_tries:
             target, *remaining_tries = remaining_tries
             calls += 1
+            bill.tries += 1
             target_prompt = write_prompt(target)
             try:
                 answer = await self._llm.complete(target, target_prompt)
-            except (PromptTooLong, BrokenAnswer):
+            except (BrokenAnswer, asyncio.CancelledError):
+                bill.add_unanswered(target, target_prompt)
+                raise
+            except PromptTooLong:
                 raise
             except ModelError as exc:
                 last_error = exc
@@ -83,7 +73,8 @@ class ModelCaller:
                 if not should_retry:
                     remaining_tries = [other for other in remaining_tries if other != target]
             else:
-                return answer, self._sum_cost(target_prompt, answer, calls)
+                bill.add_answer(target, target_prompt, answer, self._tokens)
+                return answer
         raise last_error
 
     async def _wait_for_retry(self, busy: ModelBusy, calls: int) -> bool:
@@ -97,15 +88,6 @@ class ModelCaller:
         # the jitter keeps threads from asking in the same instant
         await self._sleep(busy.retry_after_s + self._rng.uniform(0, FIRST_WAIT_S))
         return True
-
-    def _sum_cost(self, prompt: Prompt, answer: Answer, calls: int) -> CallCost:
-        texts = (prompt.system, *(part for part in prompt.user if isinstance(part, str)))
-        return CallCost(
-            calls,
-            answer.input_tokens or sum(map(self._tokens, texts)),
-            answer.output_tokens or self._tokens(answer.text),
-            answer.cached_tokens,
-        )
 
 
 def schedule_tries(targets: Sequence[Target]) -> list[Target]:

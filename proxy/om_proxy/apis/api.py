@@ -6,8 +6,8 @@ these types, and reaches the API by `Request.api`, or by `registry.py` for store
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from om_proxy.memory.model import Item
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.transcript.digests import Digests
+from om_proxy.memory.usage import Usage
 
 # A longer reply is relayed, but not remembered.
 MAX_REMEMBERED_REPLY_BYTES = 64 << 20
@@ -62,7 +63,7 @@ class Reply(Struct, frozen=True):
     message: bytes | None = None  # the assistant's message in the first choice, as JSON
     complete: bool = False
     finish_reason: str | None = None
-    usage: Mapping[str, Any] | None = None
+    usage: Usage | None = None  # None: the server reports none
     error: bool = False  # the body or an event of the stream reports one
     others: tuple[bytes, ...] = ()  # the messages of the other choices, by index
 

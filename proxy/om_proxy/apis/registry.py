@@ -7,15 +7,20 @@ beside the raw bytes, and the lookup is done here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from om_proxy.apis.api import Api
 from om_proxy.apis.chat.chat_api import CHAT
+from om_proxy.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
+from om_proxy.memory.usage import Usage
 
-__all__ = ["CHAT", "read_item", "view_message"]
+__all__ = ["CHAT", "read_item", "read_usage", "view_message"]
 
 STORED_API: Api = CHAT  # the API of all stored messages
 
 view_message: Callable[[bytes], MessageView | None] = STORED_API.view_message
 read_item: Callable[[bytes, bytes], Item] = STORED_API.read_item
+# the API that memory models are asked by (agents/dialect.py)
+read_usage: Callable[[Any], Usage | None] = read_chat_usage

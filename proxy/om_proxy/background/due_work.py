@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from om_proxy.background.decision_report import Work, report_decision
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.lifecycle import batches, decisions
-from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory_cache import Memories
@@ -19,8 +18,6 @@ from om_proxy.policy import MemoryContext, PolicyInForce
 
 # Threads whose newest context is remembered, for models that are inherited from it.
 MAX_REMEMBERED_CONTEXTS = 10_000
-
-Work: TypeAlias = Decision | ObserveBatch | ActivateIdle
 
 
 class DueWork:
@@ -32,8 +29,12 @@ class DueWork:
         self._memories = memories
         self._policies = policies
         self._clock = clock
+        # by thread whose context is remembered and whose work needs that caller: when it is due.
+        # Nobody else looks for it.
+        self._due_with_caller: dict[Key, float] = {}
         self._contexts: BoundedCache[Key, MemoryContext] = BoundedCache(
-            max_items=MAX_REMEMBERED_CONTEXTS
+            max_items=MAX_REMEMBERED_CONTEXTS,
+            on_evict=lambda key, _: self._forget_due(key),
         )
         # due threads whose work has no context; the search for due threads skips them
         self.without_context: set[Key] = set()
@@ -42,7 +43,43 @@ class DueWork:
         """Keep the context for later work on this thread. A thread's own settings are left out,
         because they may be taken back: they are added at use."""
         self.without_context.discard(key)
+        self._due_with_caller[key] = 0.0  # until `find` has read when
         self._contexts.put(key, context.with_overrides(None))
+
+    @property
+    def claims_callers(self) -> bool:
+        """Whether this process may claim threads whose work needed a caller when it was stored: by
+        the settings in force, no work does."""
+        return not self._policies.current.may_need_caller
+
+    def list_due_with_caller(self) -> list[Key]:
+        """Return the threads whose work is due and needs the call that this process holds, the
+        longest due first."""
+        now = self._clock()
+        due = [(due_at, key) for key, due_at in self._due_with_caller.items() if due_at <= now]
+        return [key for _, key in sorted(due)]
+
+    def _note_due(self, memory: Memory, due_at: float | None) -> None:
+        """Keep when the work on this memory is due, if it needs the call that is remembered."""
+        if memory.needs_caller and due_at is not None and memory.key in self._contexts:
+            self._due_with_caller[memory.key] = due_at
+        else:
+            self._forget_due(memory.key)
+
+    def _forget_due(self, key: Key) -> None:
+        self._due_with_caller.pop(key, None)
+
+    def find_context(
+        self, memory: Memory, requested: MemoryContext | None = None
+    ) -> MemoryContext | None:
+        """Return the context for work on this memory: `requested`, that of its newest request, or
+        one that needs no request; None: an inherited model has no credential."""
+        context = (
+            requested
+            or self._contexts.get(memory.key)
+            or self._policies.current.context_without_request(memory)
+        )
+        return context and context.with_overrides(memory.overrides)
 
     async def find(
         self, key: Key, waited_for: Decision | None = None
@@ -57,16 +94,17 @@ class DueWork:
             # are stored.
             return None
         memory = await self._memories.load(key)
-        context = self._contexts.get(key) or self._policies.current.context_without_request(memory)
+        self._note_due(memory, memory.due_at)
+        context = self.find_context(memory)
         if context is None:
             if len(self.without_context) < MAX_REMEMBERED_CONTEXTS:
                 self.without_context.add(key)
             return None
-        context = context.with_overrides(memory.overrides)
         if waited_for:
             return waited_for, context
         find = self._find_of_resource if key.thread == RESOURCE_THREAD else self._find_of_thread
         work = await find(memory, context)
+        report_decision(self._memories.facts, key, "background", work)
         return (work, context) if work else None
 
     async def _find_of_thread(self, memory: Memory, context: MemoryContext) -> Work | None:
@@ -103,7 +141,7 @@ class DueWork:
             limits.for_memory(log_tokens=shared_log.log.tokens, pending_tokens=pending_tokens),
         ):
             return reflection
-        await self._memories.store.set_due(
-            shared_log.key, batches.next_look_at(backlog, limits, shared_log.log.tokens, now)
-        )
+        due_at = batches.next_look_at(backlog, limits, shared_log.log.tokens, now)
+        await self._memories.store.set_due(shared_log.key, due_at)
+        self._note_due(shared_log, due_at)
         return None

@@ -42,12 +42,18 @@ class Leases:
         """Allow threads that were claimed since the last look to be claimed again."""
         self._seen_due.clear()
 
-    async def claim_due(self, limit: int, skip: Set[Key]) -> tuple[Key, ...]:
-        """Lease due threads, none of `skip` and none twice in one look."""
+    async def claim_due(self, limit: int, skip: Set[Key], *, callers: bool) -> tuple[Key, ...]:
+        """Lease due threads, none of `skip` and none twice in one look. `callers`: as in
+        `Store.claim`."""
         self.wants_claims.clear()
         ends = loop_time() + LEASE_S
         keys = await self._store.claim(
-            self._clock(), limit, self._holder, LEASE_S, skip=skip | self._seen_due
+            self._clock(),
+            limit,
+            self._holder,
+            LEASE_S,
+            callers=callers,
+            skip=skip | self._seen_due,
         )
         self._has_more_due = len(keys) >= limit
         self._seen_due |= set(keys)

@@ -20,18 +20,27 @@ import structlog
 
 from om_proxy.background.due_work import DueWork
 from om_proxy.background.leases import LEASE_S, Leases
+from om_proxy.background.requested_work import (
+    STOPPING_MESSAGE,
+    RequestedWork,
+    RequestedWorkQueue,
+)
 from om_proxy.background.thread_queue import MAX_WAITING_THREADS, ThreadQueue
 from om_proxy.background.thread_run import ThreadRun, loop_time
+from om_proxy.background.wish_performer import WishPerformer
 from om_proxy.background.worker import MemoryWorker
-from om_proxy.errors import OmError
+from om_proxy.errors import OmError, Overloaded
+from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.lifecycle.batches import ObserveBatch
-from om_proxy.memory.lifecycle.decisions import Decision, Observe
-from om_proxy.memory.model import Key, resource_key
+from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
+from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
 logger = structlog.get_logger("background")
 
+# until work that a person has asked for is tried again, after it could not begin
+REQUEST_RETRY_S = 2.0
 CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
 
 
@@ -62,6 +71,8 @@ class Background:
         self._due = DueWork(memories, policies, clock)
         self._running: dict[Key, ThreadRun] = {}
         self._run_again: set[Key] = set()  # threads woken during their run
+        self._requested = RequestedWorkQueue()
+        self._wishes = WishPerformer(memories, worker, self._due)
         self._detached: set[asyncio.Task[Any]] = set()
         self._closing = False
 
@@ -73,6 +84,11 @@ class Background:
         self._detached.add(task)
         task.add_done_callback(self._detached.discard)
         return task
+
+    @property
+    def running_count(self) -> int:
+        """The threads whose work is under way."""
+        return len(self._running)
 
     def wake(self, key: Key, context: MemoryContext | None = None) -> None:
         """Look at this thread soon. `context` has what an inherited model needs."""
@@ -95,14 +111,23 @@ class Background:
             case _:
                 return 0
 
+    def find_operation(self, key: Key) -> OperationType | None:
+        """Return the work of a memory model that is under way on this thread in this process."""
+        match run.step if (run := self._find_run(key)) else None:
+            case Observe() | ObserveBatch():
+                return "observation"
+            case Reflect():
+                return "reflection"
+            case _:
+                return None
+
     def _find_run(self, key: Key) -> ThreadRun | None:
         """Return the run of this thread, or of its resource while one of its calls reads the
         thread. A batch that has not begun does not count: a request would wait for the calls before
         it."""
-        if own := self._running.get(key):
-            return own
-        run = self._running.get(resource_key(key))
-        return run if run is not None and key in run.being_read else None
+        if not self._running:
+            return None
+        return self._running.get(key) or self._find_batch(key)
 
     def remaining_wait(self, key: Key, seconds: float) -> float:
         """Return how long a request that waits at most `seconds` may still wait for the work under
@@ -140,6 +165,22 @@ class Background:
         self._due.remember_context(key, context)
         return await self._start(key, decision).wait_for_step(key, seconds, deadline)
 
+    def find_context(
+        self, memory: Memory, requested: MemoryContext | None = None
+    ) -> MemoryContext | None:
+        """Return the context in which requested work on this memory would be done; None: its model
+        is inherited, and no credential is at hand."""
+        return self._due.find_context(memory, requested)
+
+    def request_work(self, work: RequestedWork) -> RequestedWork:
+        """Have a person's work done once its thread and a slot are free. Return it, or equal work
+        that waits already. Raise Overloaded if too much waits or the process ends."""
+        if self._closing:
+            raise Overloaded(STOPPING_MESSAGE)
+        work = self._requested.add(work)
+        self.wake(work.key)
+        return work
+
     async def wait_idle(self) -> None:
         """Wait until no work is under way."""
         while tasks := {*self._run_tasks(), *self._detached}:
@@ -154,6 +195,7 @@ class Background:
         while True:
             if loop_time() >= next_look:
                 self._leases.begin_look()
+                self._wake_due_with_caller()
                 next_look = loop_time() + interval()
             # detached: a lease that was taken and forgotten would keep others from the thread
             await asyncio.shield(self.run_detached(self._claim_due()))
@@ -165,6 +207,7 @@ class Background:
         """Finish commits under way, and give up model calls: their work is due again at the next
         start."""
         self._closing = True
+        self._requested.give_up(Overloaded(STOPPING_MESSAGE))
         tasks = self._run_tasks()
         for task in tasks:
             task.cancel()
@@ -186,13 +229,21 @@ class Background:
         if self._is_busy() or self._closing:
             limit = 0
         try:
-            claimed = await self._leases.claim_due(limit, self._due.without_context)
+            claimed = await self._leases.claim_due(
+                limit, self._due.without_context, callers=self._due.claims_callers
+            )
         except OmError as exc:
             logger.warning("due.failed", error=type(exc).__name__)
             return
         for key in claimed:
             self.wake(key)
         self._fill_slots()  # also with threads that waited while chat was busy
+
+    def _wake_due_with_caller(self) -> None:
+        """Look at the due threads whose call only this process holds: no claim finds them."""
+        for key in self._due.list_due_with_caller()[: self._queue.free_places]:
+            if key not in self._running:
+                self.wake(key)
 
     def _join_queue(self, key: Key) -> None:
         dropped = self._queue.join(key)
@@ -234,6 +285,8 @@ class Background:
             return  # what is due is found again at the next start
         if runs_again:
             self.wake(key)
+        elif key in self._requested:  # another process has the lease, or the store has failed
+            self.run_detached(self._wake_later(key))
         self._fill_slots()
 
     async def _run(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
@@ -242,7 +295,8 @@ class Background:
         leased: bool | None = claim_ends is not None
         try:
             if claim_ends is None or claim_ends < loop_time() + LEASE_S / 2:
-                if waited_for is None and await self._due.find(key) is None:
+                is_asked = waited_for is not None or key in self._requested
+                if not is_asked and await self._due.find(key) is None:
                     return  # the usual case; a lease costs two commits, so only due work takes one
                 leased = None  # unknown: the lease may be taken while this is cancelled
                 leased = await self._leases.acquire(key)
@@ -260,7 +314,13 @@ class Background:
 
     async def _perform_due(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
         """Perform `waited_for`, or otherwise due work until nothing is due, a step fails, or
-        another tenant waits for the slot. After a failure, its back-off says when to come again."""
+        another tenant waits for the slot. After a failure, its back-off says when to come again.
+        What people have asked for comes before due work."""
+        while waited_for is None and (requested := self._requested.take(key)):
+            await self._perform_requested(requested, run)
+            if self._queue.has_other_tenant(key.tenant):
+                self._run_again.add(key)
+                return
         while work_and_context := await self._due.find(key, waited_for):
             run.step, context = work_and_context
             has_worked = await self._worker.perform(key, run.step, context, run)
@@ -270,3 +330,23 @@ class Background:
             if self._queue.has_other_tenant(key.tenant):
                 self._run_again.add(key)
                 return
+
+    async def _perform_requested(self, work: RequestedWork, run: ThreadRun) -> None:
+        """Perform a piece of what a person has asked for, once no other call reads the thread."""
+        await self._wait_until_unread(work.key, run)
+        if await self._wishes.perform(work, run):
+            self._requested.put_back(work)
+
+    async def _wait_until_unread(self, key: Key, run: ThreadRun) -> None:
+        """Wait while a call for the thread's resource reads the thread."""
+        while (other := self._find_batch(key)) and other is not run:
+            await asyncio.shield(other.step_done)
+
+    def _find_batch(self, key: Key) -> ThreadRun | None:
+        run = self._running.get(resource_key(key))
+        return run if run is not None and key in run.being_read else None
+
+    async def _wake_later(self, key: Key) -> None:
+        """Look again at a thread whose work could not begin."""
+        await asyncio.sleep(REQUEST_RETRY_S)
+        self.wake(key)

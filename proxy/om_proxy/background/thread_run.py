@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from om_proxy.background.due_work import Work
+from om_proxy.background.decision_report import Work
 from om_proxy.memory.model import Key
 
 

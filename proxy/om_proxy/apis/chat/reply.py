@@ -10,7 +10,6 @@ bytes all the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,9 +18,11 @@ from msgspec import Raw
 from om_proxy.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
 from om_proxy.apis.chat.stream_end import DONE
+from om_proxy.apis.chat.usage import read_usage
 from om_proxy.apis.json_text import COUNT_VALUES_ABOVE_BYTES, has_too_many_values
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import Event, EventDecoder
+from om_proxy.memory.usage import Usage
 
 # Of a stream, collected until they are read together: 300 events, a millisecond.
 MAX_UNREAD_BYTES = 1 << 16
@@ -144,7 +145,7 @@ class _WholeReply:
             message=_add_missing_role(_object_or_none(bytes(first.message))),
             complete=not error,
             finish_reason=_text_or_none(_read_remark(first.finish_reason)),
-            usage=_mapping_or_none(_read_remark(completion.usage)),
+            usage=read_usage(_read_remark(completion.usage)),
             error=error,
             others=tuple(raw for raw in others if _object_or_none(raw)),
         )
@@ -178,7 +179,7 @@ class _StreamedReply:
         self._budget = JsonValueBudget()
         self._choices: dict[int, MessageBuilder] = {}
         self._finish_reason: str | None = None
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: Usage | None = None
         self._is_done = False
         self._has_error = False
         self._is_given_up = False
@@ -233,7 +234,7 @@ class _StreamedReply:
         chunk = _read_chunk(event.data)
         self._has_error = self._has_error or event.type == b"error" or _is_error(chunk.error)
         if chunk.usage != _NULL:
-            self._usage = _mapping_or_none(_read_remark(chunk.usage)) or self._usage
+            self._usage = read_usage(_read_remark(chunk.usage)) or self._usage
         for position, choice in enumerate(chunk.choices):
             self._add_delta(_choose_index(choice.index, position), choice)
 
@@ -308,10 +309,6 @@ def _is_error(error: Raw) -> bool:
 
 def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:
-    return value if isinstance(value, dict) else None
 
 
 def _object_or_none(raw: bytes) -> bytes | None:

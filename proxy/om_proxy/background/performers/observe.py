@@ -10,11 +10,15 @@ from msgspec import structs
 
 from om_proxy import facts
 from om_proxy.agents.llm import Target
-from om_proxy.agents.observer import Observed, Observer
+from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.background.performers.answer_redaction import redact_answer
+from om_proxy.background.performers.call_report import report_call
+from om_proxy.background.performers.cycle_report import CycleReport
 from om_proxy.background.performers.memory_models import choose_memory_models
 from om_proxy.background.performers.observer_tasks import build_observer_task, take_older_half
+from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.errors import BrokenAnswer, CutOff, ModelTimeout, PromptTooLong
+from om_proxy.memory.ledger import History
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.hints import reaches_newest
@@ -40,16 +44,25 @@ class ObservePerformer:
     clock: Callable[[], float]
     environ: Mapping[str, str] = field(repr=False)
 
-    async def perform(self, memory: Memory, decision: Observe, context: MemoryContext) -> None:
+    async def perform(
+        self,
+        memory: Memory,
+        decision: Observe,
+        context: MemoryContext,
+        costs: WorkCosts,
+        cycle: CycleReport,
+    ) -> None:
+        """Observe the messages. `costs` gets what was paid and is not stored with the notes."""
         messages = messages_between(memory, decision.after, decision.last)
         if not messages or decision.after != memory.chunked_to:
             return  # the memory has changed since; what is due now is decided anew
         is_idle = decisions.is_idle(memory, context.effective.limits, self.clock())
         shrunk = _shrink_after_failures(messages, memory.failures)
+        await cycle.start(sum_framed_tokens(shrunk))
         messages, notes = await self._ask(
-            memory, shrunk, context, may_suggest=decision.wait or is_idle
+            memory, shrunk, context, costs, may_suggest=decision.wait or is_idle
         )
-        await self.store_notes(memory, decision.after, messages, notes, context)
+        await self.store_notes(memory, decision.after, messages, notes, context, costs, cycle)
 
     async def store_notes(
         self,
@@ -58,6 +71,8 @@ class ObservePerformer:
         messages: Sequence[Message],
         notes: Observed,
         context: MemoryContext,
+        costs: WorkCosts,
+        cycle: CycleReport,
     ) -> None:
         notes = await redact_answer(notes, context)
         chunk = Observation(
@@ -76,15 +91,21 @@ class ObservePerformer:
             model=notes.model,
         )
 
+        paid = costs.take()
+
         def add_chunk(now: Memory) -> Memory:
             # the tail may have been counted anew meanwhile
             counted = structs.replace(
                 chunk, source_tokens=sum_framed_tokens(messages_between(now, after, chunk.last))
             )
-            return transitions.add_chunk(now, counted)
+            # paid for, whether or not the notes still fit
+            return transitions.add_memory_costs(transitions.add_chunk(now, counted), paid)
 
-        now = await self.memories.update(memory.key, add_chunk, row_id=memory.row_id)
+        now = await self.memories.update(
+            memory.key, add_chunk, row_id=memory.row_id, cause=cycle.cause
+        )
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
+        await cycle.finish(is_stored=kept)
         self.memories.facts.emit(
             facts.Observed(memory.key, chunk.source_tokens, chunk.tokens, kept, notes.model)
         )
@@ -94,6 +115,7 @@ class ObservePerformer:
         memory: Memory,
         messages: tuple[Message, ...],
         context: MemoryContext,
+        costs: WorkCosts,
         *,
         may_suggest: bool,
     ) -> tuple[tuple[Message, ...], Observed]:
@@ -120,10 +142,13 @@ class ObservePerformer:
                 self.environ,
             )
             try:
-                return messages, await self.observer.observe(
+                return messages, await self._call_observer(
+                    memory,
                     task,
                     _rotate(models, answers_cut_off),
-                    context.effective.memory.observation.model_settings,
+                    context,
+                    costs,
+                    memory.history_at(messages[-1].seq),
                 )
             except (PromptTooLong, CutOff, BrokenAnswer) as exc:
                 half = take_older_half(messages)
@@ -143,6 +168,22 @@ class ObservePerformer:
                 ) // 2
                 if clip < MIN_CLIP_TOKENS:
                     raise
+
+    async def _call_observer(
+        self,
+        memory: Memory,
+        task: ObserverTask,
+        targets: Sequence[Target],
+        context: MemoryContext,
+        costs: WorkCosts,
+        history: History,
+    ) -> Observed:
+        settings = context.effective.memory.observation.model_settings
+        facts = self.memories.facts
+        async with report_call(facts, [memory], "observe", targets, costs, history) as report:
+            notes = await self.observer.observe(task, targets, settings, report.bill)
+            report.model = notes.model
+        return notes
 
 
 def _shrink_after_failures(

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from om_proxy.agents.observer import Observer
+from om_proxy.background.performers.call_report import report_call
+from om_proxy.background.performers.cycle_report import STOPPED_CODE, CycleReport
 from om_proxy.background.performers.memory_models import choose_memory_models
 from om_proxy.background.performers.observe import ObservePerformer
 from om_proxy.background.performers.observer_tasks import build_observer_task
+from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.background.performers.work_guard import TIMEOUT_MESSAGE, WorkGuard
 from om_proxy.errors import ModelBusy, ModelError, OmError, Unusable
+from om_proxy.memory.ledger import History
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.batches import ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import messages_between
 from om_proxy.memory.model import Key, Memory, sum_framed_tokens
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache import Memories, create_cycle_id
 from om_proxy.policy import MemoryContext, PolicyInForce
 
 logger = structlog.get_logger("memory")
@@ -94,32 +99,55 @@ class ObserveBatchPerformer:
             if (due := _decide_alone(memory, context))
         ]
         if len(found) < 2:
-            return bool(found) and await self._observe_alone(*found[0], context)
+            return bool(found) and await self._observe_alone(*found[0], context, WorkCosts())
+        costs, cycles = WorkCosts(), self._open_cycles(found)
         try:
             async with asyncio.timeout(self.policies.current.call_timeout_s):
-                await self._observe_together(found, context)
+                await self._observe_together(found, context, costs, cycles)
             return True
         except TimeoutError:
             # next time each is asked about alone (batches.split_batches)
-            for memory, due in found:
-                await self.guard.record_failure(memory, due, ModelBusy(TIMEOUT_MESSAGE))
+            for (memory, due), share in zip(found, share_costs(costs, found), strict=True):
+                busy = ModelBusy(TIMEOUT_MESSAGE)
+                await self.guard.record_failure(memory, due, busy, share, cycles[memory.key])
+            raise
+        except asyncio.CancelledError:
+            await _fail_all(cycles, STOPPED_CODE)
             raise
         except OmError as exc:
+            await _fail_all(cycles, exc.code)
             if not isinstance(exc, ModelError):
                 raise  # the store's failure
         except Exception as exc:
+            await _fail_all(cycles, ModelError.code)
             logger.warning("observe.apart", error=type(exc).__name__, threads=len(found))
         # only a call for each thread alone shows which of them fails: it must not touch the others
         # (docs/spec/behaviour.md#failures)
-        return any([await self._observe_alone(memory, due, context) for memory, due in found])
-
-    async def _observe_alone(self, memory: Memory, due: Observe, context: MemoryContext) -> bool:
-        return await self.guard.run(
-            memory, due, self.alone.perform(memory, due, context), raise_timeout=True
+        shares = share_costs(costs, found)
+        return any(
+            [
+                await self._observe_alone(memory, due, context, share)
+                for (memory, due), share in zip(found, shares, strict=True)
+            ]
         )
 
+    async def _observe_alone(
+        self, memory: Memory, due: Observe, context: MemoryContext, costs: WorkCosts
+    ) -> bool:
+        work = partial(self.alone.perform, memory, due, context, costs)
+        return await self.guard.run(memory, due, work, costs, raise_timeout=True)
+
+    def _open_cycles(self, found: Sequence[tuple[Memory, Observe]]) -> Mapping[Key, CycleReport]:
+        """Return the reports of one call, by thread."""
+        cycle_id = create_cycle_id()
+        return {memory.key: self.guard.open_cycle(memory, due, cycle_id) for memory, due in found}
+
     async def _observe_together(
-        self, found: Sequence[tuple[Memory, Observe]], context: MemoryContext
+        self,
+        found: Sequence[tuple[Memory, Observe]],
+        context: MemoryContext,
+        costs: WorkCosts,
+        cycles: Mapping[Key, CycleReport],
     ) -> None:
         """Observe the threads with one call. A thread that is missing from the answer stays
         unobserved, and is asked about again after a pause."""
@@ -127,6 +155,9 @@ class ObserveBatchPerformer:
             self.memories.label(m.key): (m, due, messages_between(m, due.after, due.last))
             for m, due in found
         }
+        names = [memory.key.thread for memory, _ in found]
+        for memory, _, messages in parts.values():
+            await cycles[memory.key].start(sum_framed_tokens(messages), names)
         tasks = {
             label: await asyncio.to_thread(
                 build_observer_task, memory, messages, context, self.count_tokens
@@ -135,16 +166,38 @@ class ObserveBatchPerformer:
         }
         size = sum(sum_framed_tokens(messages) for _, _, messages in parts.values())
         models = choose_memory_models(context.effective.observer_model, context, size, self.environ)
-        made = await self.observer.observe_together(
-            tasks, models, context.effective.memory.observation.model_settings
-        )
-        for label, (memory, due, messages) in parts.items():
+        memories = [memory for memory, _ in found]
+        settings = context.effective.memory.observation.model_settings
+        facts = self.memories.facts
+        # one call is one line of the ledger; what it costs is not kept from the saving of a client
+        # that sends its whole history
+        histories = {memory.history_at(due.last) for memory, due in found}
+        history: History = "full" if "full" in histories else "partial"
+        async with report_call(facts, memories, "observe", models, costs, history) as report:
+            made = await self.observer.observe_together(tasks, models, settings, report.bill)
+            report.model = next(iter(made.values())).model
+        shares = share_costs(costs, found)
+        for (label, (memory, due, messages)), share in zip(parts.items(), shares, strict=True):
+            cycle = cycles[memory.key]
             if label in made:
-                await self.alone.store_notes(memory, due.after, messages, made[label], context)
-            else:
-                await self.guard.record_failure(
-                    memory, due, Unusable("the answer left this thread out")
+                notes = made[label]
+                await self.alone.store_notes(
+                    memory, due.after, messages, notes, context, share, cycle
                 )
+            else:
+                left_out = Unusable("the answer left this thread out")
+                await self.guard.record_failure(memory, due, left_out, share, cycle)
+
+
+def share_costs(costs: WorkCosts, found: Sequence[tuple[Memory, Observe]]) -> list[WorkCosts]:
+    """Share what a call for several threads has cost, by the tokens that each has to observe."""
+    shares = costs.take().split([due.tokens for _, due in found])
+    return [WorkCosts(share) for share in shares]
+
+
+async def _fail_all(cycles: Mapping[Key, CycleReport], code: str) -> None:
+    for cycle in cycles.values():
+        await cycle.fail(code)
 
 
 def _decide_alone(memory: Memory, context: MemoryContext) -> Observe | None:

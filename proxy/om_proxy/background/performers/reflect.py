@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from om_proxy import facts
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.background.performers.answer_redaction import redact_answer
+from om_proxy.background.performers.call_report import report_call
+from om_proxy.background.performers.cycle_report import CycleReport
 from om_proxy.background.performers.memory_models import choose_memory_models
 from om_proxy.background.performers.shown_log import find_thread_labels, render_sources
+from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.errors import Oversized, PromptTooLong
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Reflect
@@ -30,11 +33,20 @@ class ReflectPerformer:
     clock: Callable[[], float]
     environ: Mapping[str, str] = field(repr=False)
 
-    async def perform(self, memory: Memory, decision: Reflect, context: MemoryContext) -> None:
+    async def perform(
+        self,
+        memory: Memory,
+        decision: Reflect,
+        context: MemoryContext,
+        costs: WorkCosts,
+        cycle: CycleReport,
+    ) -> None:
+        """Condense the notes. `costs` gets what was paid and is not stored with the reflection."""
         sources = find_sources(memory, decision)
         if len(sources) < decision.entries or not sources:
             return
-        sources, answer = await self._condense(sources, decision.accept_below, context)
+        await cycle.start(sum(o.tokens for o in sources))
+        sources, answer = await self._condense(memory, sources, decision, context, costs)
         answer = await redact_answer(answer, context)
         size = sum(o.tokens for o in sources)
         tokens = await asyncio.to_thread(self.count_tokens, answer.text)
@@ -53,13 +65,25 @@ class ReflectPerformer:
             suggestion=answer.suggestion,
             model=answer.model,
         )
-        await self.memories.update(
-            memory.key, lambda m: transitions.keep_reflection(m, reflection), row_id=memory.row_id
+        paid = costs.take()
+
+        def keep_reflection(now: Memory) -> Memory:
+            kept = transitions.keep_reflection(now, reflection)
+            return transitions.add_memory_costs(kept, paid)
+
+        now = await self.memories.update(
+            memory.key, keep_reflection, row_id=memory.row_id, cause=cycle.cause
         )
+        await cycle.finish(is_stored=now.log.reflection == reflection)
         self.memories.facts.emit(facts.Reflected(memory.key, size, reflection.tokens, answer.model))
 
     async def _condense(
-        self, sources: tuple[Observation, ...], accept_below: int, context: MemoryContext
+        self,
+        memory: Memory,
+        sources: tuple[Observation, ...],
+        decision: Reflect,
+        context: MemoryContext,
+        costs: WorkCosts,
     ) -> tuple[tuple[Observation, ...], Reflected]:
         """Return the reflector's answer and the entries it replaces: only the older ones, if all
         were too long for it.
@@ -71,17 +95,25 @@ class ReflectPerformer:
         config, whole = context.effective.memory.reflection, sum(o.tokens for o in sources)
         while True:
             size = sum(o.tokens for o in sources)
+            targets = choose_memory_models(
+                context.effective.reflector_model, context, size, self.environ
+            )
             try:
-                return sources, await self.reflector.reflect(
-                    render_sources(sources),
-                    target_tokens=accept_below * size // max(whole, 1),
-                    instruction=config.instruction,
-                    targets=choose_memory_models(
-                        context.effective.reflector_model, context, size, self.environ
-                    ),
-                    settings=config.model_settings,
-                    labels=find_thread_labels(sources),
-                )
+                history = memory.history_at(sources[-1].last)
+                async with report_call(
+                    self.memories.facts, [memory], "reflect", targets, costs, history
+                ) as report:
+                    answer = await self.reflector.reflect(
+                        render_sources(sources),
+                        target_tokens=decision.accept_below * size // max(whole, 1),
+                        instruction=_join_instructions(config.instruction, decision.instruction),
+                        targets=targets,
+                        settings=config.model_settings,
+                        labels=find_thread_labels(sources),
+                        bill=report.bill,
+                    )
+                    report.model = answer.model
+                return sources, answer
             except PromptTooLong:
                 if len(sources) == 1:
                     raise
@@ -92,3 +124,7 @@ class ReflectPerformer:
 
 def find_sources(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
     return memory.log.entries[decision.start : decision.start + decision.entries]
+
+
+def _join_instructions(*instructions: str | None) -> str | None:
+    return "\n\n".join(text for text in instructions if text) or None

@@ -34,7 +34,7 @@ def render_sources(sources: Sequence[Observation]) -> str:
         return sections.render_sections(
             section for o in sources for section in sections.split_entry(o)
         )
-    return "\n\n".join(o.text for o in sources)
+    return "\n\n".join(o.text for o in sources if not o.is_withdrawn)
 
 
 def find_thread_labels(entries: Sequence[Observation]) -> set[str]:

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Literal
 
 from om_proxy import facts
+from om_proxy.background.performers.cycle_report import STOPPED_CODE, CycleReport
 from om_proxy.background.performers.reflect import find_sources
+from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.errors import ModelError, ModelTimeout, OmError
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Decision, Reflect
@@ -43,33 +45,50 @@ class WorkGuard:
         self,
         memory: Memory,
         decision: Decision,
-        work: Awaitable[None],
+        work: Callable[[CycleReport], Awaitable[None]],
+        costs: WorkCosts,
         *,
         raise_timeout: bool = False,
+        raise_failure: bool = False,
+        cycle_id: str = "",
     ) -> bool:
         """Return whether the work ended in time and without a failure of its model. Record a
-        failure with the thread.
+        failure with the thread, and what it has cost.
 
         `raise_timeout`: raise TimeoutError after recording that the deadline was missed.
+        `raise_failure`: raise every ModelError after recording it. `cycle_id`: names the call in
+        the events; empty: a new id does.
         """
+        cycle = self.open_cycle(memory, decision, cycle_id)
         try:
             async with asyncio.timeout(self._timeout_s(memory, decision)):
-                await work
+                await work(cycle)
             return True
         except TimeoutError:
-            await self.record_failure(memory, decision, ModelTimeout(TIMEOUT_MESSAGE))
+            failure: ModelError = ModelTimeout(TIMEOUT_MESSAGE)
             if raise_timeout:
+                await self.record_failure(memory, decision, failure, costs, cycle)
                 raise
-            return False
         except ModelError as exc:
-            failure: ModelError = exc
-        except OmError:
+            failure = exc
+        except OmError as exc:
+            await cycle.fail(exc.code)
             raise  # a failure of the store says nothing against the model
+        except asyncio.CancelledError:
+            await cycle.fail(STOPPED_CODE)
+            raise
         # any exception of a memory model's library counts as its failure: the thread backs off
         except Exception as exc:
             failure = ModelError(type(exc).__name__)
-        await self.record_failure(memory, decision, failure)
+        await self.record_failure(memory, decision, failure, costs, cycle)
+        if raise_failure:
+            raise failure
         return False
+
+    def open_cycle(self, memory: Memory, decision: Decision, cycle_id: str = "") -> CycleReport:
+        """Return the report of a call that has not begun. `cycle_id`: of a call that reads several
+        threads, or that a person has asked for."""
+        return CycleReport(self._memories, memory, decision, self._clock, cycle_id)
 
     def _timeout_s(self, memory: Memory, decision: Decision) -> float:
         size = (
@@ -79,7 +98,15 @@ class WorkGuard:
         )
         return self._policies.current.call_timeout_s * max(size / REFLECTED_TOKENS_PER_TIMEOUT, 1.0)
 
-    async def record_failure(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
+    async def record_failure(
+        self,
+        memory: Memory,
+        decision: Decision,
+        exc: ModelError,
+        costs: WorkCosts,
+        cycle: CycleReport,
+    ) -> None:
+        await cycle.fail(exc.code)
         what: Literal["observe", "reflect"] = (
             "reflect" if isinstance(decision, Reflect) else "observe"
         )
@@ -95,4 +122,9 @@ class WorkGuard:
             record = partial(
                 transitions.record_failure, now=self._clock(), jitter=self._jitter(), cause=cause
             )
-        await self._memories.update(memory.key, record, row_id=memory.row_id)
+        paid = costs.take()
+
+        def record_with_costs(now: Memory) -> Memory:
+            return transitions.add_memory_costs(record(now), paid)
+
+        await self._memories.update(memory.key, record_with_costs, row_id=memory.row_id)

@@ -1,0 +1,1 @@
+"""What people change about notes, and the memory work that they ask for."""
