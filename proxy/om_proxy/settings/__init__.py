@@ -5,6 +5,10 @@ from om_proxy.settings.effective import Effective, compute_limits, merge_thread_
 from om_proxy.settings.loading import find_config_file, load, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
 from om_proxy.settings.report import (
+    THREAD_ORIGIN,
+    SettingLine,
+    list_effective_settings,
+    list_settings,
     list_warnings,
     render_memory_summary,
     render_settings,
@@ -12,20 +16,25 @@ from om_proxy.settings.report import (
     render_upstreams,
     render_value,
 )
-from om_proxy.settings.service import StorageSettings, UpstreamSettings
+from om_proxy.settings.service import StorageSettings, UpstreamSettings, WebhookSettings
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.watching import WatchedSettings
 
 __all__ = [
+    "THREAD_ORIGIN",
     "ContextSettings",
     "Effective",
     "MemorySettings",
+    "SettingLine",
     "Settings",
     "StorageSettings",
     "UpstreamSettings",
     "WatchedSettings",
+    "WebhookSettings",
     "compute_limits",
     "find_config_file",
+    "list_effective_settings",
+    "list_settings",
     "list_warnings",
     "load",
     "merge_thread_overrides",

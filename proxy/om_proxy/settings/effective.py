@@ -37,12 +37,15 @@ MAX_THREAD_BLOCK_TIMEOUT_S = 120.0
 # (docs/spec/behaviour.md#render-date)
 CERTAINLY_COLD_S = 3_600.0
 
+# of the layer that holds a thread's own thresholds
+THREAD_LAYER_KIND = "threads"
+
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
 class Layer:
     """One override: its place in the file, such as `models["gpt-4o*"]`, and its values."""
 
-    kind: str  # models | resources
+    kind: str  # models | resources | threads
     glob: str
     values: Mapping[str, Any]
 
@@ -60,6 +63,14 @@ class Layer:
                 del level[section]
                 level.update(section_values)
         return dict(expand_short_forms(level))
+
+    @property
+    def inherits_model(self) -> bool:
+        """Whether the override makes the request's own model a memory model."""
+        level = self.level
+        agents = (level.get("observation"), level.get("reflection"))
+        sections = (level, *(agent for agent in agents if isinstance(agent, Mapping)))
+        return any(section.get("model") == INHERIT_MODEL for section in sections)
 
     def get_path_in_file(self, key: Key) -> Key:
         """Return the path of a key in the file: `(layout,)` may be written inside `context`."""
@@ -185,7 +196,7 @@ def _check_threshold_names(changes: Mapping[str, Any]) -> None:
 
 def _apply_thresholds(base: Effective, thresholds: Mapping[str, Any]) -> Effective:
     """Return `base` with a thread's own thresholds. Raises pydantic's ValidationError."""
-    layer = Layer("threads", "*", thresholds)
+    layer = Layer(THREAD_LAYER_KIND, "*", thresholds)
     return apply_layers(base.memory, base.context, (layer,), cache_lifetime_s=base.cache_lifetime_s)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, SecretStr
 
 from om_proxy.memory.lifecycle.thresholds import MIN_RAW_TOKENS, Limits
-from om_proxy.settings.effective import Effective, Layer, list_levels
+from om_proxy.settings.effective import THREAD_LAYER_KIND, Effective, Layer, list_levels
 from om_proxy.settings.model_choice import Agent, choose_model
 from om_proxy.settings.quantities import render_duration, render_size
-from om_proxy.settings.service import UpstreamSettings
+from om_proxy.settings.service import UpstreamSettings, hide_password
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.source import Key, render_path
 from om_proxy.settings.upstream_warnings import list_upstream_warnings
@@ -29,10 +29,10 @@ DURATION_SETTINGS = {
     "block_timeout",
     "observer_interval",
     "call_timeout",
+    "timeout",
 }
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT = (
-    "storage.prefix",
     "storage.encryption_key",
     "memory.retrieval.enabled",
     "memory.retrieval.vector",
@@ -42,12 +42,8 @@ NOT_IN_EFFECT = (
     "retention.ttl_days",
     "retention.max_observations",
     "retention.max_reflections",
-    "telemetry.metrics",
-    "telemetry.otel",
-    "telemetry.resource_labels",
-    "telemetry.thread_labels",
-    "telemetry.debug_events",
 )
+THREAD_ORIGIN = "the thread's own"  # of a threshold that was set for one thread
 NO_UPSTREAM = "none: the request is refused"
 MAX_SHOWN_CHARS = 80  # of a text, such as an instruction
 SIZE_SETTINGS = {"body", "headers", "memory"}
@@ -83,7 +79,7 @@ def render_memory_summary(
     return [
         f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope},"
         f" observer {observer}, reflector {reflector}",
-        f"store: {render_value(('url',), settings.storage.url)}",
+        f"store: {render_value(('url',), settings.storage.shown_url)}",
         *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
     ]
 
@@ -103,15 +99,38 @@ def _render_upstream(upstream: UpstreamSettings) -> str:
     return f"{redact_credentials(upstream.name)} at {address}, for {models}"
 
 
+class SettingLine(NamedTuple):
+    """A setting in force."""
+
+    name: str  # as `memory.observation.message_tokens`
+    value: str  # as the file writes it; a secret is `(set)`
+    origin: str  # where it was set: a file and line, an environment variable, or `default`
+
+
+def list_settings(
+    settings: Settings, model: str | None = None, resource: str | None = None
+) -> list[SettingLine]:
+    """List each setting in force for this model and resource."""
+    return list_effective_settings(settings, settings.effective(model, resource))
+
+
+def list_effective_settings(settings: Settings, effective: Effective) -> list[SettingLine]:
+    """List each setting, with those of `effective` under `memory` and `context`."""
+    return [
+        SettingLine(
+            render_path(key), render_value(key, value), _find_origin(settings, effective, key)
+        )
+        for key, value in _list_settings_in_force(settings, effective)
+    ]
+
+
 def render_settings(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """Render a line for each setting in force for this model and resource: `key = value
-    (origin)`."""
-    effective = settings.effective(model, resource)
+    """Render a line for each setting in force: `key = value  (origin)`."""
     return [
-        f"{render_path(key)} = {render_value(key, value)}  ({_find_origin(settings, effective, key)})"
-        for key, value in _list_settings_in_force(settings, effective)
+        f"{line.name} = {line.value}  ({line.origin})"
+        for line in list_settings(settings, model, resource)
     ]
 
 
@@ -226,6 +245,8 @@ def render_value(key: Key, value: Any) -> str:
         return render_duration(value)
     if name in SIZE_SETTINGS:
         return render_size(value)
+    if name == "url" and isinstance(value, str):
+        return _render_plain_value(hide_password(value))
     return _render_plain_value(value)
 
 
@@ -324,6 +345,8 @@ def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -
 
 
 def _render_layer_origin(settings: Settings, layer: Layer, key: Key) -> str:
+    if layer.kind == THREAD_LAYER_KIND:
+        return THREAD_ORIGIN
     origin = settings.origin(layer.get_path_in_file(key))
     origin = origin or settings.origin((layer.kind, layer.glob))
     place = f'{layer.kind}["{redact_credentials(layer.glob)}"]'

@@ -62,4 +62,18 @@ def normalize_base_url(value: str) -> str:
     return base
 
 
+def check_webhook_url(value: str) -> str:
+    """Return an HTTP URL as it is. It may have a query, but no user: a key in the query stays out
+    of logs, which name the host only."""
+    try:
+        parts = urlsplit(value)
+        is_http_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_http_url = False
+    if not is_http_url or parts.username or parts.fragment:
+        raise ValueError("must be http:// or https:// with a host, and without a user or fragment")
+    return value
+
+
+WebhookUrl = Annotated[str, AfterValidator(check_webhook_url)]
 Url = Annotated[str, AfterValidator(normalize_base_url)]

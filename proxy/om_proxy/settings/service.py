@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -20,13 +21,34 @@ from pydantic import (
 
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS
 from om_proxy.identity.user_token import MIN_SECRET_BYTES, is_usable_secret
+from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.settings.quantities import Duration, Size, normalize_off, render_size
-from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, raise_faults
+from om_proxy.settings.section import (
+    Count,
+    Layout,
+    Secret,
+    Section,
+    Text,
+    Url,
+    WebhookUrl,
+    raise_faults,
+)
 
 # limits.memory must be at least this many times limits.body (proxy/om_proxy/server/budget.py)
 MIN_MEMORY_PER_BODY = 4
 
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+
 LogFormat = Literal["auto", "json", "console", "off"]
+# who may use the admin API: callers for their own tenant, the admin token alone, or nobody
+AdminApiAccess = Literal["own", "admin", "off"]
+# what becomes of a request that needs a memory which cannot be read
+OnDown = Literal["bypass", "503"]
+
+
+def _write_status(value: Any) -> Any:
+    """Return a number as text: YAML reads 503 as one."""
+    return str(value) if type(value) is int else value
 
 
 class ServerSettings(Section):
@@ -36,6 +58,8 @@ class ServerSettings(Section):
     port: int = Field(default=8400, ge=0, le=65_535)
     workers: Count = 1
     admin_token: Secret = None
+    api: Annotated[AdminApiAccess, BeforeValidator(normalize_off)] = "own"
+    admin_reads: bool = True
 
     @property
     def is_loopback(self) -> bool:
@@ -220,19 +244,53 @@ class SideRequestSettings(Section):
         return value
 
 
+def _is_postgres_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # reading the port finds a password with an unescaped slash
+        return parts.scheme in POSTGRES_SCHEMES and parts.port != 0 and not parts.fragment
+    except ValueError:
+        return False
+
+
+def hide_password(url: str) -> str:
+    """Return the address of a server without its password and its options, which may hold one."""
+    if not _is_postgres_url(url):
+        return url
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
+
+
 class StorageSettings(Section):
     """The section `storage`."""
 
     url: str = "sqlite:///om-proxy.db"
     required: bool = False
     prefix: str = Field(default="om", pattern=r"^[a-z_][a-z0-9_]{0,39}$")
+    connections: Annotated[Count, Field(le=1_000)] = 10
+    prepared: bool = True
+    timeout: Annotated[Duration, Field(gt=0)] = 1.0
+    on_down: Annotated[OnDown, BeforeValidator(_write_status)] = "bypass"
+    durable: bool = True
     encryption_key: Secret = None
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        if not re.match(r"sqlite:///.", value):
-            raise ValueError("must be sqlite:///<file>: this version has no other backend")
+        if re.match(r"sqlite:///.", value) or _is_postgres_url(value):
+            return value
+        raise ValueError(
+            "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database>, "
+            "with the characters :/?#@% of a password written as %3A, %2F and so on"
+        )
+
+    @field_validator("prefix")
+    @classmethod
+    def _check_prefix(cls, value: str) -> str:
+        if value.startswith("pg_"):
+            raise ValueError("must not begin with pg_: PostgreSQL keeps such names for itself")
         return value
 
     @field_validator("encryption_key")
@@ -246,10 +304,19 @@ class StorageSettings(Section):
         return value
 
     @property
+    def is_postgres(self) -> bool:
+        return _is_postgres_url(self.url)
+
+    @property
     def file(self) -> str | None:
-        """The path of the database's file; None for a database in memory."""
+        """The path of the database's file; None for a database in memory, or on a server."""
         path = self.url.removeprefix("sqlite:///")
-        return None if path == ":memory:" else path
+        return None if path == ":memory:" or self.is_postgres else path
+
+    @property
+    def shown_url(self) -> str:
+        """The address as it may be shown: without a password."""
+        return hide_password(self.url)
 
 
 class BackgroundSettings(Section):
@@ -277,12 +344,38 @@ class RetentionSettings(Section):
     generations: Count = 20
 
 
+class WebhookSettings(Section):
+    """An item of `telemetry.webhooks`: one receiver of events."""
+
+    url: WebhookUrl
+    # without a default: a receiver must be able to tell our events from anybody's
+    secret: SecretStr = Field(min_length=16)
+    events: tuple[Text, ...] = ()
+    text: bool = False
+
+    @field_validator("events")
+    @classmethod
+    def _check_events(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not {*EVENT_TYPES}.issuperset(value):  # a typo would send nothing
+            raise ValueError(f"an event has one of the types {', '.join(EVENT_TYPES)}")
+        return value
+
+
 class TelemetrySettings(Section):
     """The section `telemetry`."""
 
     log: Annotated[LogFormat, BeforeValidator(normalize_off)] = "auto"
     metrics: bool = True
+    metrics_token: Secret = None
     otel: bool = False
     resource_labels: bool = False
     thread_labels: bool = False
     debug_events: bool = False
+    webhooks: tuple[WebhookSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_webhooks(self) -> Self:
+        """Refuse a URL twice: both would share one place and one lease, and each lose events."""
+        if len({hook.url for hook in self.webhooks}) < len(self.webhooks):
+            raise_faults([("webhooks", "each url must stand once: list all its events in one")])
+        return self

@@ -23,6 +23,7 @@ from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
 from om_proxy.settings.effective import Effective, Layer, apply_layers
 from om_proxy.settings.memory import ContextSettings, MemorySettings, expand_short_forms
+from om_proxy.settings.model_choice import INHERIT_MODEL
 from om_proxy.settings.override_checks import list_override_faults
 from om_proxy.settings.section import Section, raise_faults
 from om_proxy.settings.service import (
@@ -86,9 +87,9 @@ class Settings(Section):
             for index, name in enumerate(names)
             if name in names[:index]
         ]
-        if self.server.workers > 1 and self.storage.file is None:
+        if self.server.workers > 1 and not (self.storage.file or self.storage.is_postgres):
             rule = (
-                "above 1 needs a file in storage.url,"
+                "above 1 needs a file or a server in storage.url,"
                 " because processes cannot share a store in memory"
             )
             faults.append(("server.workers", rule))
@@ -103,6 +104,14 @@ class Settings(Section):
         ]
         # the sort is stable: of equally specific layers, the later one in the file wins
         self._layers = tuple(sorted(layers, key=lambda layer: layer.specificity))
+
+    @property
+    def may_inherit_model(self) -> bool:
+        """Whether a memory model is the request's own, for some model or resource."""
+        base = self.effective(None)
+        return INHERIT_MODEL in (base.observer_model, base.reflector_model) or any(
+            layer.inherits_model for layer in self._layers
+        )
 
     def upstream_for(self, model: str | None) -> UpstreamSettings | None:
         """Return the first upstream whose `match` matches the model, or None. A request without a

@@ -11,9 +11,17 @@ from pydantic import BaseModel, ValidationError
 from om_proxy.settings.memory import ContextSettings, MemorySettings
 from om_proxy.settings.source import Document, Key, render_path
 
-SECRET_SETTINGS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
+SECRET_SETTINGS = {
+    "admin_token",
+    "api_key",
+    "key",
+    "encryption_key",
+    "token_secret",
+    "metrics_token",
+    "secret",
+}
 
-LISTS_OF_SECTIONS = {"upstream", "keys"}  # all other lists hold texts
+LISTS_OF_SECTIONS = {"upstream", "keys", "webhooks"}  # all other lists hold texts
 UNKNOWN_SETTING_RULE = "is not a setting"
 HIDDEN_VALUE = "(hidden)"
 MAX_SHOWN_CHARS = 60  # of a value

@@ -27,9 +27,15 @@ RESTART_PREFIXES = (
     "storage.",
     "background.concurrency",
     "retention.generations",
-    "telemetry.log",
+    "telemetry.",
 )
-LIVE_SETTINGS = ("server.admin_token",)  # exceptions, which each request reads
+LIVE_SETTINGS = (
+    "server.api",
+    "server.admin_reads",
+    "server.admin_token",
+    "telemetry.metrics_token",
+    "telemetry.webhooks",
+)  # exceptions, which each request reads
 
 
 class WatchedSettings:
@@ -82,10 +88,7 @@ class WatchedSettings:
         changed = list_changed_keys(self.current, settings)
         self.current = settings
         logger.info("settings.reloaded", file=str(file), changed=changed)
-        restart_keys = [
-            key for key in changed if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS
-        ]
-        if restart_keys:
+        if restart_keys := [key for key in changed if needs_a_restart(key)]:
             logger.warning("settings.restart_needed", changed=restart_keys)
         return True
 
@@ -120,6 +123,13 @@ async def _wait_for_changes(folder: Path, interval_s: float) -> AsyncIterator[No
     finally:
         stop.set()  # which ends the thread within 50 ms
         thread.shutdown(wait=False)
+
+
+def needs_a_restart(key: str) -> bool:
+    """Return whether a change of this setting waits for a restart. A part of a live setting, as
+    `telemetry.webhooks.0.url`, is live too."""
+    is_live = any(f"{key}.".startswith(f"{live}.") for live in LIVE_SETTINGS)
+    return key.startswith(RESTART_PREFIXES) and not is_live
 
 
 def list_changed_keys(before: Settings, after: Settings) -> list[str]:

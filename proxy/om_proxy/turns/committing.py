@@ -3,18 +3,20 @@ its reply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
+from om_proxy.memory.ledger import TurnEntry, add_turn, join_ledgers
 from om_proxy.memory.model import Item, Memory, Message
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory_cache import Memories, retry_on_conflict
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import (
     NOTHING_COMMITTED,
@@ -24,6 +26,7 @@ from om_proxy.turns.turn import (
     find_recorded_reply,
     number_interrupted_reply,
 )
+from om_proxy.turns.unstored_entries import UnstoredEntries
 
 # The time of a retry this soon after the turn is not stored: the provider's prompt cache lives for
 # minutes, so it is warm anyway.
@@ -38,22 +41,27 @@ class Committer:
     reconciler: Reconciler
     token_counter: TokenCounter
     clock: Callable[[], float]
+    unstored: UnstoredEntries = field(default_factory=UnstoredEntries)
 
     async def commit(
         self,
         turn: OpenedTurn,
         reply: Item | None = None,
         interrupted: Item | None = None,
+        accounted: AccountedTurn = NOTHING_ACCOUNTED,
         *,
         is_end_unseen: bool = False,
     ) -> CommittedTurn:
         """Commit the turn. If another commit came first, compute the turn again.
 
         `reply`: the complete reply. `interrupted`: what came of a reply that broke off.
+        `accounted`: what the turn adds to the thread's ledger, once, whichever attempt succeeds.
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
         since.
         """
-        attempt = partial(self._try_commit, turn, reply, interrupted, is_end_unseen=is_end_unseen)
+        attempt = partial(
+            self._try_commit, turn, reply, interrupted, accounted, is_end_unseen=is_end_unseen
+        )
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
 
@@ -85,7 +93,13 @@ class Committer:
         return reconciled.memory.end if is_stored else 0
 
     async def _try_commit(
-        self, turn: OpenedTurn, reply: Item | None, interrupted: Item | None, *, is_end_unseen: bool
+        self,
+        turn: OpenedTurn,
+        reply: Item | None,
+        interrupted: Item | None,
+        accounted: AccountedTurn,
+        *,
+        is_end_unseen: bool,
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         if self.reconciler.is_forgotten(turn, reconciled.memory):
@@ -96,21 +110,27 @@ class Committer:
         # messages.
         keeps_other_reply = reply is None or (is_end_unseen and is_overtaken)
         if reconciled.verdict.forks and keeps_other_reply:
+            self.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         recorded = find_recorded_reply(reconciled)
         if reply is not None and recorded is not None and recorded.fp == reply.fp:
-            await self._store_retry_time(turn, reconciled.memory)
+            await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
-        after, interrupted_messages = await self._apply_turn(turn, reconciled, reply, interrupted)
+        after, interrupted_messages = await self._apply_turn(
+            turn, reconciled, reply, interrupted, accounted.reply_tokens
+        )
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
-        if is_stored and not interrupted_messages:
-            return NOTHING_COMMITTED  # a retry
+        if is_stored and not interrupted_messages:  # a retry
+            self.add_unstored(turn, accounted.entry)
+            return NOTHING_COMMITTED
         after = replace(
             copy_rendered_values(turn, after),
             model=turn.request.model,
             offers_tools=turn.request.offers_tools,
         )
-        committed = await self.memories.commit(reconciled.memory, after, interrupted_messages)
+        committed = await self._write(
+            reconciled.memory, after, accounted.entry, interrupted_messages
+        )
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
         )
@@ -122,13 +142,17 @@ class Committer:
         reconciled: ReconciledTurn,
         reply: Item | None,
         interrupted: Item | None,
+        reply_tokens: int | None,
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
-        seq."""
+        seq. `reply_tokens`: of either reply; None: it is counted here."""
         now = self.clock()
         model = turn.request.model or ""
         item = reply or interrupted
-        reply_tokens = await self._count_tokens(item, model) if item else 0
+        if item is None:
+            reply_tokens = 0
+        elif reply_tokens is None:
+            reply_tokens = await self._count_tokens(item, model)
         # no message was counted: its encoding stays unknown
         encoding = self.token_counter.encoding(model) if item or reconciled.tokens else ""
         verdict = reconciled.verdict
@@ -162,12 +186,41 @@ class Committer:
         is_recent = memory.turn_at is not None and self.clock() - memory.turn_at <= WARM_CACHE_S
         return is_recent and copy_rendered_values(turn, memory).render_date == memory.render_date
 
-    async def _store_retry_time(self, turn: OpenedTurn, memory: Memory) -> None:
+    async def _store_retry_time(
+        self, turn: OpenedTurn, memory: Memory, entry: TurnEntry | None
+    ) -> None:
         """Store the time of a retry and the values that its prompt was built with, unless that would
         change nothing."""
-        if not self._is_retry_recorded(turn, memory):
+        if self._is_retry_recorded(turn, memory):
+            self.add_unstored(turn, entry)
+        else:
             after = replace(copy_rendered_values(turn, memory), turn_at=self.clock())
-            await self.memories.commit(memory, after)
+            await self._write(memory, after, entry)
+
+    def add_unstored(self, turn: OpenedTurn, entry: TurnEntry | None) -> None:
+        """Keep what a turn that stores nothing adds to the ledger. The thread's next commit writes
+        it."""
+        if entry is not None:
+            self.unstored.add(turn.key, entry)
+
+    async def _write(
+        self,
+        before: Memory,
+        after: Memory,
+        entry: TurnEntry | None,
+        interrupted: Sequence[Message] = (),
+    ) -> Memory:
+        """Try once to commit the memory, with its ledger. Raise Conflict."""
+        unstored = self.unstored.take(before.key)
+        ledger = join_ledgers(before.ledger, unstored) if unstored else before.ledger
+        if entry is not None:
+            ledger = add_turn(ledger, entry)
+        try:
+            return await self.memories.commit(before, replace(after, ledger=ledger), interrupted)
+        except BaseException:
+            if unstored:
+                self.unstored.put_back(before.key, unstored)
+            raise
 
 
 def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
@@ -178,14 +231,18 @@ def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
     # Compare `shared_log` too: one of the other threads may have been forgotten since, and their
     # text with it.
     is_log_unchanged = (
-        memory.log.entries == built.log.entries and memory.shared_log_ref == built.shared_log_ref
+        memory.log.entries == built.log.entries
+        and memory.log.pins == built.log.pins
+        and memory.shared_log_ref == built.shared_log_ref
     )
-    if not is_log_unchanged or not (built.log.entries or built.shared_log_ref):
+    has_notes = built.log.entries or built.log.pins or built.shared_log_ref
+    if not is_log_unchanged or not has_notes:
         return replace(memory, timezone=turn.timezone or memory.timezone)
     if memory.shared_log_ref:
         memory = replace(
             memory,
             other_threads_text=built.other_threads_text,
             shown_log_state=built.shown_log_state,
+            shown_pins_version=built.shown_pins_version,
         )
     return replace(memory, render_date=built.render_date, timezone=built.timezone)

@@ -57,6 +57,10 @@ class DeferredTurns:
         self._wanted = asyncio.Event()
         self._is_ending = False
 
+    @property
+    def turn_count(self) -> int:
+        return sum(map(len, self._threads.values()))
+
     def is_waiting(self, key: Key) -> bool:
         """Return whether turns of this thread wait."""
         return key in self._threads

@@ -3,13 +3,16 @@ observation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
+from om_proxy.background.decision_report import report_decision
 from om_proxy.background.performers.activation import activate_ready_notes
+from om_proxy.memory.events.changes import Cause, Trigger, describe_trigger
+from om_proxy.memory.events.parts import TriggeredBy
 from om_proxy.memory.lifecycle import batches, decisions, transitions
 from om_proxy.memory.lifecycle.decisions import (
     Activate,
@@ -35,6 +38,13 @@ from om_proxy.turns.turn import OpenedTurn, is_before_fork
 # Threads whose notes one request may activate, with one commit each. The background activates the
 # others.
 MAX_ACTIVATED_BY_REQUEST = 32
+# how events name the reasons of `Activate`
+TRIGGERS: Mapping[str, TriggeredBy] = {
+    "threshold": "threshold",
+    "idle": "ttl",
+    "provider": "provider_change",
+}
+SWAP_CAUSE = Cause(trigger=Trigger("threshold"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +61,10 @@ class DueNotes:
     async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
         """Perform the work that is due. Return the turn with the reason why expected notes are
         missing. `deadline` is extended while the request waits for an observation."""
-        if turn.can_rewrite and turn.reconciled.projected.shared_log_ref:
+        if turn.reconciled.projected.shared_log_ref:
             turn = await self._activate_cold_notes(turn)
         if self._is_nothing_due(turn):
+            report_decision(self.memories.facts, turn.key, "request", None)
             return await self._explain_missing_notes(turn)
         return await self._perform_due(turn, deadline)
 
@@ -72,7 +83,7 @@ class DueNotes:
         ready = batches.cold_threads_with_notes(backlog, limits, now)
         # a fork may take back the messages that its own notes are about
         keys = [key for key in ready if key != turn.key or not turn.reconciled.verdict.forks]
-        if await activate_ready_notes(self.memories, keys[:MAX_ACTIVATED_BY_REQUEST], now):
+        if await activate_ready_notes(self.memories, keys[:MAX_ACTIVATED_BY_REQUEST], now, "ttl"):
             return await self.reconciler.refresh_until_stable(turn)
         return turn
 
@@ -80,13 +91,15 @@ class DueNotes:
         """Perform decisions until nothing is due: in most cases without a model call, and with at
         most one wait."""
         limits = turn.context.effective.limits
-        waited = False
+        # a request whose prompt stays as it is gains nothing by waiting
+        waited = not turn.can_rewrite
         while decision := await self._decide(turn, limits, waited=waited):
             self.on_decision(decision)
+            report_decision(self.memories.facts, turn.key, "request", decision)
             before = turn.reconciled
             match decision:
-                case Activate(count=count):
-                    await self._activate_chunks(turn, count)
+                case Activate():
+                    await self._activate_chunks(turn, decision)
                 case Swap():
                     await self._swap_reflection(turn)
                 case Observe() | Reflect():
@@ -99,20 +112,28 @@ class DueNotes:
                 break  # nothing changed: the same decision would follow for ever
         return await self._explain_missing_notes(turn, waited=waited)
 
-    async def _activate_chunks(self, turn: OpenedTurn, count: int) -> None:
-        ids = tuple(chunk.id for chunk in turn.reconciled.projected.chunks[:count])
-        activate = partial(transitions.activate_chunks, ids=ids, now=self.clock())
-        await self.memories.update(turn.key, activate, turn.scope, row_id=turn.row_id)
+    async def _activate_chunks(self, turn: OpenedTurn, decision: Activate) -> None:
+        now = self.clock()
+        ids = tuple(chunk.id for chunk in turn.reconciled.projected.chunks[: decision.count])
+        activate = partial(transitions.activate_chunks, ids=ids, now=now)
+        trigger = describe_trigger(
+            turn.reconciled.memory, TRIGGERS[decision.why], now, turn.request.model
+        )
+        await self.memories.update(
+            turn.key, activate, turn.scope, row_id=turn.row_id, cause=Cause(trigger=trigger)
+        )
 
     async def _swap_reflection(self, turn: OpenedTurn) -> None:
         swap = partial(transitions.swap_reflection, now=self.clock())
         shared_log = turn.reconciled.projected.shared_log_ref
         if shared_log is None:
-            await self.memories.update(turn.key, swap, row_id=turn.row_id)
+            await self.memories.update(turn.key, swap, row_id=turn.row_id, cause=SWAP_CAUSE)
         else:
             # in the shared log itself: a new thread gets no row before the upstream accepts its
             # credential
-            await self.memories.update(resource_key(turn.key), swap, row_id=shared_log.row_id)
+            await self.memories.update(
+                resource_key(turn.key), swap, row_id=shared_log.row_id, cause=SWAP_CAUSE
+            )
 
     async def _decide(
         self, turn: OpenedTurn, limits: Limits, *, waited: bool

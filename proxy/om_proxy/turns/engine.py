@@ -27,6 +27,7 @@ from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.deadline import Deadline
+from om_proxy.turns.accounting import NOTHING_ACCOUNTED, Accountant, AccountedTurn
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.committing import Committer
 from om_proxy.turns.deferred import DeferredTurn, DeferredTurns
@@ -36,6 +37,7 @@ from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.overflow import OverflowRecovery
 from om_proxy.turns.prompt_builder import PromptBuilder
 from om_proxy.turns.reconciling import Reconciler
+from om_proxy.turns.shadow import ShadowPrompt, ShadowPrompts
 from om_proxy.turns.turn import (
     NOTHING_COMMITTED,
     CommittedTurn,
@@ -69,13 +71,19 @@ class Engine:
         self._background = background
         self._clock = clock
         self.deliveries = deliveries or Deliveries(memories.store, clock, memories.is_degraded)
-        memories.on_forget += [self.deliveries.drop, self._deferred.forget]
+        self.accountant = Accountant(token_counter, memories.facts)
         self._reconciler = reconciler = Reconciler(
             memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
         )
         self._committer = committer = Committer(memories, reconciler, token_counter, clock)
+        memories.on_forget += [
+            self.deliveries.drop,
+            self._deferred.forget,
+            committer.unstored.drop,
+        ]
         self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
         self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
+        self._shadow_prompts = ShadowPrompts(builder)
         self.overflow_recovery = OverflowRecovery(
             memories, background, reconciler, committer, builder, clock
         )
@@ -111,19 +119,30 @@ class Engine:
             return replace(prepared, status=Status.DEGRADED, reason=Reason.STORAGE)
         return prepared
 
+    async def build_live(self, turn: PreparedTurn) -> PreparedTurn:
+        """Return the turn as if its prompt could be rewritten."""
+        return await self._prompt_builder.build(turn.opened)
+
+    async def build_shadow(self, turn: PreparedTurn) -> ShadowPrompt | None:
+        """Return the prompt that memory would have sent; None if it cannot be built. Never
+        raises."""
+        return await self._shadow_prompts.build(turn.opened)
+
     # ── closing ───────────────────────────────────────────────────────────────────────────────────
 
     async def close_turn(
         self,
         turn: PreparedTurn,
         reply: Reply | None,
+        accounted: AccountedTurn = NOTHING_ACCOUNTED,
         *,
         accepted: bool,
         is_end_unseen: bool = False,
     ) -> CommittedTurn:
         """Commit the turn.
 
-        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx.
+        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx. `accounted`: by
+        `accountant`.
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
         since.
 
@@ -133,21 +152,28 @@ class Engine:
         """
         if not accepted:
             return NOTHING_COMMITTED
-        return await self._close(turn.opened, reply, is_end_unseen=is_end_unseen)
+        return await self._close(turn.opened, reply, accounted, is_end_unseen=is_end_unseen)
 
     async def _close(
-        self, turn: OpenedTurn, reply: Reply | None, *, is_end_unseen: bool = False
+        self,
+        turn: OpenedTurn,
+        reply: Reply | None,
+        accounted: AccountedTurn = NOTHING_ACCOUNTED,
+        *,
+        is_end_unseen: bool = False,
     ) -> CommittedTurn:
         if not turn.should_store:
             return NOTHING_COMMITTED
         item = await self._reconciler.read_reply_item(turn, reply)
         complete = item is not None and reply is not None and reply.complete
         if not complete and turn.reconciled.verdict.forks:
+            self._committer.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         committed = await self._committer.commit(
             turn,
             item if complete else None,
             None if complete else item,
+            accounted,
             is_end_unseen=is_end_unseen,
         )
         if committed.memory is not None:
@@ -226,10 +252,20 @@ class Engine:
         """Retry the commit until it succeeds."""
         return self._deferred.defer(key, commit, held_bytes)
 
-    def find_stored_reply_seq(self, turn: PreparedTurn, reply: Reply) -> int:
-        """Return the seq of this reply if it is stored already, else 0. A retry that got the stored
-        reply needs no close_turn."""
-        return self._committer.find_stored_reply_seq(turn.opened, reply)
+    def add_late_shadow(
+        self, turn: PreparedTurn, reply: Reply, accounted: AccountedTurn, shadow: ShadowPrompt
+    ) -> None:
+        """Add the figure of a prompt that was built after its turn was closed."""
+        entry = self.accountant.account_shadow(turn, reply, accounted, shadow)
+        self._committer.add_unstored(turn.opened, entry)
+
+    def close_repeated(self, turn: PreparedTurn, reply: Reply) -> int:
+        """Close the turn if this very reply is stored already: a retry that got the stored reply
+        needs no commit. Return the seq of the reply, or 0 if the turn is not closed."""
+        reply_seq = self._committer.find_stored_reply_seq(turn.opened, reply)
+        if reply_seq:
+            self._committer.add_unstored(turn.opened, self.accountant.account_repeated(turn, reply))
+        return reply_seq
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
         """Remember that the reply went out to its last byte. This matters only after a lone

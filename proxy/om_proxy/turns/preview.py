@@ -9,15 +9,16 @@ prompt that goes upstream if the wait ends without notes.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from sys import getsizeof
+from typing import Any
 
 from msgspec import Struct
 
 from om_proxy.apis.api import Request
 from om_proxy.background.scheduler import Background
+from om_proxy.bounded_cache import BoundedCache
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
@@ -26,21 +27,13 @@ from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.storage.preview_store import PreviewStore
-from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.block_renderer import BlockRenderer, RenderedBlocks, create_rendered_blocks
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
+from om_proxy.turns.prompt_parts import PartKind, list_sections
 from om_proxy.turns.turn import PreparedTurn
 
-PartKind = Literal["instructions", "notes", "observations", "others", "hints", "hint", "tail"]
-_SECTION_START = re.compile(
-    r"\n\n(?=<(observations|other-conversation|current-task|suggested-response)\b)"
-)
-_KIND_BY_TAG: dict[str, PartKind] = {
-    "observations": "observations",
-    "other-conversation": "others",
-    "current-task": "hints",
-    "suggested-response": "hints",
-}
+MAX_KEPT_BYTES = 4 * 2**20  # of blocks, and of counted texts
 
 
 class PromptPart(Struct, frozen=True):
@@ -59,12 +52,20 @@ class Preview(Struct, frozen=True):
     turn: PreparedTurn
     decisions: tuple[Decision, ...]  # in order; an Observe or Reflect would be waited for
     parts: tuple[PromptPart, ...]
+    # where memory leaves prompts as they are: the one that it would send otherwise, and its parts
+    shadow: PreparedTurn | None = None
+    shadow_parts: tuple[PromptPart, ...] = ()
 
     @property
     def request(self) -> Request:
         """The request as it would go upstream."""
-        received = self.turn.opened.request
-        return received if self.turn.body is None else received.api.parse_request(self.turn.body)
+        return read_prepared(self.turn)
+
+
+def read_prepared(turn: PreparedTurn) -> Request:
+    """Return the request of a prepared turn."""
+    received = turn.opened.request
+    return received if turn.body is None else received.api.parse_request(turn.body)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +79,14 @@ class ContextPreviewer:
     secret: bytes = field(repr=False)
     clock: Callable[[], float]
     deliveries: Deliveries
+    # Previews of one thread follow each other, as people look at it: to render its notes takes
+    # 20 ms, and to count them 20 ms more.
+    rendered: RenderedBlocks = field(
+        default_factory=lambda: create_rendered_blocks(MAX_KEPT_BYTES), repr=False
+    )
+    token_counts: BoundedCache[str, int] = field(
+        default_factory=lambda: BoundedCache(max_items=256, max_bytes=MAX_KEPT_BYTES), repr=False
+    )
 
     async def preview(
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
@@ -85,12 +94,12 @@ class ContextPreviewer:
         """Return the turn of this request. `caller.key` is set. Raises OmError, and
         TakenForSideRequest, where a real request would go upstream as it came."""
         memories = Memories(
-            PreviewStore(self.memories.store),
+            PreviewStore(self.memories.store, self.memories.find_cached),
             self.policies,
             clock=self.clock,
             label=self.memories.label,
         )
-        renderer = RecordingRenderer()
+        renderer = RecordingRenderer(self.rendered)
         decisions: list[Decision] = []
         engine = Engine(
             memories,
@@ -104,7 +113,11 @@ class ContextPreviewer:
         )
         turn = await engine.open_turn(caller, request, context, hints)
         parts = await self._list_parts(turn, renderer)
-        return Preview(turn, tuple(decisions), parts)
+        if turn.opened.can_rewrite:
+            return Preview(turn, tuple(decisions), parts)
+        shadow = await engine.build_live(turn)
+        shadow_parts = await self._list_parts(shadow, renderer)
+        return Preview(turn, tuple(decisions), parts, shadow, shadow_parts)
 
     async def _list_parts(
         self, turn: PreparedTurn, renderer: RecordingRenderer
@@ -118,10 +131,7 @@ class ContextPreviewer:
         if is_rewritten:
             sections = list_sections(renderer.block)
             sections += [("hint", renderer.hint)] if renderer.hint else []
-            # a full log takes 20 ms to count
-            tokens = await asyncio.to_thread(
-                lambda: [self.token_counter.tokens(text) for _, text in sections]
-            )
+            tokens = [await self._count_tokens(text) for _, text in sections]
             parts += [
                 PromptPart(kind, count, kind not in _MOVING_KINDS, text)
                 for (kind, text), count in zip(sections, tokens, strict=True)
@@ -131,30 +141,22 @@ class ContextPreviewer:
         parts.append(PromptPart("tail", rest, is_stable=False))
         return tuple(parts)
 
+    async def _count_tokens(self, text: str) -> int:
+        count = self.token_counts.get(text)
+        if count is None:
+            count = await asyncio.to_thread(self.token_counter.tokens, text)
+            self.token_counts.put(text, count, getsizeof(text))
+        return count
+
 
 _MOVING_KINDS: frozenset[PartKind] = frozenset(("hints", "hint"))
-
-
-def list_sections(block: str) -> list[tuple[PartKind, str]]:
-    """Split an observation block into its sections. Nothing that was said can look like the start
-    of one: their tags are escaped in it (memory/escaping.py)."""
-    if not block:
-        return []
-    sections: list[tuple[PartKind, str]] = []
-    start = 0
-    kind: PartKind = "notes"
-    for found in _SECTION_START.finditer(block):
-        sections.append((kind, block[start : found.start()]))
-        start, kind = found.end(), _KIND_BY_TAG[found[1]]
-    sections.append((kind, block[start:]))
-    return sections
 
 
 class RecordingRenderer(BlockRenderer):
     """A renderer that keeps the texts of its newest prompt."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rendered: RenderedBlocks) -> None:
+        super().__init__(rendered)
         self.block = ""
         self.hint = ""
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from om_proxy.apis.message_summary import summarize_message
+from om_proxy.memory.ledger import PromptMark
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
 from om_proxy.memory.prompt.tail import Piece, build_tail
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.prompt_plan import PromptPlan
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, replace_projected
 
 
@@ -33,41 +35,51 @@ class PromptBuilder:
     async def build(self, turn: OpenedTurn) -> PreparedTurn:
         """Prepare the turn. Rewrite its prompt if the memory has notes or the tail does not fit;
         otherwise keep the client's own."""
+        plan = await self.plan(turn)
+        receipt, mark = await self.measure(plan)
+        if plan.pieces is None:
+            return PreparedTurn(plan.turn, receipt, reason=plan.turn.reason, mark=mark)
+        request, layout = plan.turn.request, plan.turn.context.layout
+        body = request.api.rewrite_body(request, plan.block, plan.hint, plan.pieces, layout)
+        return PreparedTurn(
+            plan.turn,
+            receipt,
+            status=Status.DEGRADED if plan.is_cut else Status.APPLIED,
+            reason=Reason.TAIL_LIMIT if plan.is_cut else plan.turn.reason,
+            body=body,
+            mark=mark,
+        )
+
+    async def plan(self, turn: OpenedTurn) -> PromptPlan:
+        """Choose what goes upstream, without writing it."""
         if turn.reconciled.projected.shared_log_ref:
             turn = await self._add_other_threads(turn)
         projected = turn.reconciled.projected
         sent = turn.reconciled.sent
         shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log_ref else projected
-        has_notes = bool(shown.log.entries or projected.other_threads_text)
+        has_notes = bool(shown.log.entries or projected.other_threads_text or shown.log.pins)
         max_tokens = turn.context.effective.limits.tail_limit_tokens
         if not has_notes and max_tokens is None and is_everything_sent(projected, sent):
-            return await self.keep_original(turn, turn.reason)
+            return PromptPlan(turn)
         pieces = build_tail(projected, turn.reconciled.verdict, sent)
         kept, left_out = prompt_cost.limit_tail(pieces, max_tokens)
         may_be_original = not has_notes and not left_out
         # compared last: it cuts every known message out of the body
         if may_be_original and [p.raw for p in pieces] == list(turn.request.messages):
-            return await self.keep_original(turn, turn.reason)
+            return PromptPlan(turn)
         projected = self._set_render_date(turn)
         turn = replace_projected(turn, projected)
-        prompt = self.renderer.render(
-            turn.request,
-            log_sharing.limit_log_to_shown(projected),
-            kept,
-            turn.context,
-            left_out=left_out,
+        texts = self.renderer.render(
+            log_sharing.limit_log_to_shown(projected), turn.context, left_out=left_out
         )
-        return PreparedTurn(
-            turn,
-            await self._count_tokens(turn, kept, prompt.tokens),
-            status=Status.DEGRADED if left_out else Status.APPLIED,
-            reason=Reason.TAIL_LIMIT if left_out else turn.reason,
-            body=prompt.body,
-        )
+        has_prefix = has_notes or left_out
+        prefix = _identify_prefix(shown.log, kept, projected.render_date) if has_prefix else ()
+        return PromptPlan(turn, kept, left_out, *texts, prefix)
 
     async def keep_original(self, turn: OpenedTurn, reason: Reason | None) -> PreparedTurn:
         """Prepare the turn with the client's own prompt."""
-        return PreparedTurn(turn, await self._count_tokens(turn), reason=reason)
+        receipt, mark = await self.measure(PromptPlan(turn))
+        return PreparedTurn(turn, receipt, reason=reason, mark=mark)
 
     async def _add_other_threads(self, turn: OpenedTurn) -> OpenedTurn:
         """Add the messages of the resource's other threads that their notes do not cover. They are
@@ -106,6 +118,7 @@ class PromptBuilder:
             projected,
             other_threads_text=other_threads.render_other_threads(unobserved, notes),
             shown_log_state=projected.log.state,
+            shown_pins_version=projected.log.pins_version,
             render_date=self.clock(),
         )
         return replace_projected(turn, projected)
@@ -148,12 +161,9 @@ class PromptBuilder:
             return False
         return memory.shared_log_ref is None or log_sharing.can_keep_shown_log(memory)
 
-    async def _count_tokens(
-        self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block_tokens: int = 0
-    ) -> Mapping[str, int]:
-        """Return the figures of the receipt. `pieces`: the part of the conversation that goes
-        upstream, together with `block_tokens` of notes; None: the client's own prompt goes
-        upstream."""
+    async def measure(self, plan: PromptPlan) -> tuple[dict[str, int], PromptMark]:
+        """Return the figures of the receipt, and the ledger's mark of the prompt."""
+        turn = plan.turn
         projected = turn.reconciled.projected
         request = turn.request
         instructions = await self.token_counter.count_instructions(
@@ -161,13 +171,29 @@ class PromptBuilder:
         )
         received = instructions + prompt_cost.received_tokens(projected, turn.reconciled.sent)
         sent = received
-        if pieces is not None:
-            sent = instructions + block_tokens + prompt_cost.forwarded_tokens(pieces)
-        return {
-            "tokens-received": received,
-            "tokens-sent": sent,
-            "pending-tokens": projected.pending_tokens,
-            "observation-tokens": projected.log.tokens,
-            "chunks": len(projected.chunks),
-            "generation": projected.log.generation,
-        }
+        if plan.pieces is not None:
+            sent = instructions + plan.memory_tokens + plan.tail_tokens
+        whole = received
+        if projected.history == "partial":
+            whole = instructions + projected.covered_tokens + projected.pending_tokens
+        mark = PromptMark(self.clock(), whole, sent, plan.prefix)
+        return _list_figures(projected, received, sent), mark
+
+
+def _list_figures(projected: Memory, received: int, sent: int) -> dict[str, int]:
+    return {
+        "tokens-received": received,
+        "tokens-sent": sent,
+        "pending-tokens": projected.pending_tokens,
+        "observation-tokens": projected.log.tokens,
+        "chunks": len(projected.chunks),
+        "generation": projected.log.generation,
+    }
+
+
+def _identify_prefix(
+    log: ObservationLog, kept: Sequence[Piece], render_date: float | None
+) -> tuple[float, ...]:
+    """Return numbers that differ where memory's part before the conversation does. The text about
+    other threads changes together with the render date."""
+    return (*log.state, log.pins_version, kept[0].seq if kept else 0, render_date or 0.0)

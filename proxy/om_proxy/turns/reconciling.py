@@ -162,6 +162,8 @@ class Reconciler:
         if verdict.revive:
             messages = await self.memories.store.messages_by_seq(memory.key, verdict.revive)
             revived = {message.seq: message for message in messages}
+            if not revived.keys() >= set(verdict.revive):
+                raise Conflict("messages of the thread are gone: it was forgotten meanwhile")
         changed_count = len(verdict.new) + len(verdict.swaps)
         uncounted: dict[int, bytes] = {}
         if changed_count > MANY_MESSAGES:
@@ -244,12 +246,12 @@ class Reconciler:
         assert verdict.cut_seq is not None  # a fork has a cut
         older = await self._load_generations(memory)
         live = (await self.memories.store.outline(memory.key)).live
-        entries, forgotten = branch.find_rollback_target(
+        entries, note_seq = branch.find_rollback_target(
             memory, verdict.cut_seq, older, {m.seq: m.chain for m in live}
         )
-        if forgotten:
+        if note_seq is not None:
             when = datetime.fromtimestamp(self.clock(), find_zone(memory.timezone, timezone))
-            at = next((m for m in reversed(live) if m.seq <= verdict.cut_seq), EMPTY_MARK)
+            at = next((m for m in reversed(live) if m.seq <= note_seq), EMPTY_MARK)
             entries = branch.add_rollback_note(memory, entries, at, when, self.token_counter.tokens)
         return await self._roll_back(memory, verdict.cut_seq, entries, live)
 
@@ -274,18 +276,19 @@ class Reconciler:
         """Let the thread share its resource's log instead of its own, or the other way round."""
         if scope == "resource":
             shared_log = await self.memories.load(resource_key(memory.key))
-            after = log_sharing.join_shared_log(memory, shared_log, self.memories.label(memory.key))
+            label = self.memories.label(memory.key)
+            after = log_sharing.join_shared_log(memory, shared_log, label, self.clock())
             if not should_store:
                 return after
             bare, log = log_sharing.detach_log(after)
             return await self.memories.commit_shared(Change(memory, bare), Change(shared_log, log))
         own, shared_log_after = log_sharing.leave_shared_log(
-            memory, await self._load_generations(memory)
+            memory, await self._load_generations(memory), self.clock()
         )
         thread, shared_log_before = log_sharing.detach_log(memory)
         live = (await self.memories.store.outline(memory.key)).live
         after = await self._roll_back(
-            log_sharing.finish_leaving(thread, own), memory.end, own, live
+            log_sharing.finish_leaving(thread, own, self.clock()), memory.end, own, live
         )
         if not should_store:
             return after

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Request
+from om_proxy.memory.ledger import PromptMark
 from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chain
 from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
 from om_proxy.policy import Instructions, MemoryContext
@@ -73,6 +74,7 @@ class PreparedTurn(Struct, frozen=True):
     status: Status = Status.RAW
     reason: Reason | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    mark: PromptMark | None = None  # of the prompt, for the ledger
 
 
 class CommittedTurn(Struct, frozen=True):
