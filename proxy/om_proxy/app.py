@@ -1,60 +1,72 @@
-"""The composition root: make the store, models, upstream and engine from the settings, as one ASGI
-app with a lifespan."""
+"""The composition root of a server: make the store, models, upstream and engine from the settings, as
+one ASGI app with a lifespan."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
-from om_proxy.agents.observer import Observer
-from om_proxy.agents.reflector import Reflector
 from om_proxy.apis.registry import CHAT
-from om_proxy.background.performers.work_guard import WorkGuard
+from om_proxy.audit_log import AuditLog
 from om_proxy.background.scheduler import Background
-from om_proxy.background.worker import MemoryWorker
+from om_proxy.composition import create_admin_services, create_background
 from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.own_pages import ABOUT_PAGE
+from om_proxy.edge.metrics_page import MetricsPage
+from om_proxy.edge.own_pages import ABOUT_PAGE, describe_store, is_verbose
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import ConfigError, OmError, StorageError
-from om_proxy.facts import Facts
+from om_proxy.event_feed.inline import InlineEvents
+from om_proxy.event_feed.webhooks import HttpPost, Webhooks
+from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
+from om_proxy.figures.figures import Figures
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory_cache import Memories
-from om_proxy.models import TokenCounter, find_abilities
+from om_proxy.models import TokenCounter
 from om_proxy.permanent_tasks import keep_running
-from om_proxy.policy import PolicyInForce
+from om_proxy.policy import PolicyInForce, find_token_prices
 from om_proxy.server import responses
 from om_proxy.server.admission import Admission
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.settings import Settings, StorageSettings, WatchedSettings
 from om_proxy.storage.base import Store
+from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.store_clock import StoreClock
 from om_proxy.storage.write_probe import WriteProbe
-from om_proxy.telemetry.fact_lines import FactLines
+from om_proxy.telemetry.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.telemetry.logs import get_thread_label, report_start_failure
-from om_proxy.thread_admin import ThreadAdmin
-from om_proxy.thread_reader import ThreadReader
+from om_proxy.tracing.opening import open_tracing
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
-from om_proxy.turns.preview import ContextPreviewer
 from om_proxy.upstream import AiohttpTransport, Upstream
 
+if TYPE_CHECKING:
+    from om_proxy.tracing.spans import Tracing
+
+logger = structlog.get_logger()
+
+PRUNE_INTERVAL_S = 3_600.0
+LOOK_JITTER = 0.2  # of `background.observer_interval`
 MAX_CHAT_CONNECTIONS = 1_000  # to model servers
 
 
@@ -67,23 +79,35 @@ class App:
         *,
         clock: Callable[[], float] = time.time,
         model_timeout_s: float | None = None,
+        figures_folder: Path | None = None,
     ) -> None:
         self._watched = watched
-        self._clock = clock
+        self._machine_clock = clock
+        self._clock = clock  # the store's, once it is open
         self._policies = PolicyInForce(watched, model_timeout_s=model_timeout_s)
         self._config = EdgeConfig.from_settings(watched.current, self._policies.current)
+        is_counting = watched.current.telemetry.metrics
+        self._figures = Figures(watched, figures_folder) if is_counting else None
+        self._tracing: Tracing | None = None
         self.admission = Admission(lambda: watched.current.limits)
         self.store: SpoolingStore
         self._reopening: ReopeningStore
+        self._store_clock: StoreClock
         self._write_probe: WriteProbe
         self._token_counter: TokenCounter
         self._deferred: DeferredTurns
         self.upstream: Upstream
         self._memory_transport: AiohttpTransport
+        self._post: HttpPost
+        self._webhooks: Webhooks
         self._litellm: LiteLLM
         self.background: Background
+        self.facts: Facts
+        self.ledger_writer: LedgerWriter
         self.chat: ChatRoute
         self.admin: AdminApi
+        self._memories: Memories | None = None
+        self._audit_log: AuditLog
         self.unreached: UnreachedRequests
         self._router: Router
         self._deliveries: Deliveries
@@ -97,14 +121,24 @@ class App:
     async def start(self) -> None:
         """Open the store, create all parts, and start the background tasks."""
         settings = self._watched.current
+        self._tracing = open_tracing(settings.telemetry.otel)
         budget = SpoolBudget()
-        self._reopening = create_reopening_store(settings.storage, settings.retention.generations)
+        self._reopening = create_reopening_store(
+            settings.storage,
+            settings.retention.generations,
+            self._machine_clock,
+            self._empty_memory_cache,
+        )
         try:
             await self._reopening.open()
         except StorageError:
             if settings.storage.required:
                 raise
-        self.store = SpoolingStore(self._reopening, budget)
+        self._store_clock = StoreClock(self._reopening, self._machine_clock)
+        await self._store_clock.try_measure()
+        self._clock = self._store_clock.now
+        measured = self._figures.measure(self._reopening) if self._figures else self._reopening
+        self.store = SpoolingStore(measured, budget)
         self._write_probe = WriteProbe(self.store)
         try:
             self._compose(settings, self._reopening.known_secret, budget)
@@ -117,10 +151,17 @@ class App:
         self._token_counter = TokenCounter()
         # its own transport: observing never takes connections from chat
         self._memory_transport = AiohttpTransport()
+        self._post = HttpPost(AiohttpTransport())
+        self._webhooks = Webhooks(
+            self.store,
+            lambda: self._watched.current.telemetry.webhooks,
+            self._post,
+            clock=self._clock,
+        )
         self._litellm = LiteLLM()
         self._compose_memory(settings, secret, budget)
         self._warm_up = (
-            asyncio.create_task(self._token_counter.warm_up())
+            asyncio.create_task(_warm_up(self._token_counter))
             if can_have_memory(settings)
             else None
         )
@@ -128,8 +169,18 @@ class App:
             *([self._warm_up] if self._warm_up else []),
             _start_permanent("settings", self._watched.watch),
             _start_permanent("reopen", self._reopening.reopen_forever),
+            _start_permanent("clock", self._store_clock.measure_forever),
+            _start_permanent("webhooks", self._webhooks.run_forever),
+            _start_permanent("prune", self._prune_forever),
             _start_permanent("flush", self.store.flusher.flush_forever),
         ]
+        if self._figures:
+            self._figures.watch_gauges(self._read_gauges)
+            totals = self._figures.create_totals_watch(lambda: self.store, self._clock)
+            self._tasks += [
+                _start_permanent("figures", self._figures.update_gauges_forever),
+                _start_permanent("totals", totals.update_forever),
+            ]
         self._reopening.on_open = partial(self._take_store, budget)
 
     async def _take_store(self, budget: SpoolBudget, secret: bytes, is_known: bool) -> None:
@@ -139,19 +190,30 @@ class App:
             self.store.spool.mark_other_database()
             return
         old_background, tasks = self.background, self._memory_tasks
+        old_ledger_writer, old_audit_log = self.ledger_writer, self._audit_log
         self._deferred.drop_all("OtherDatabase")
         self.store.spool.drop_all("OtherDatabase")
         self._compose_memory(self._watched.current, secret, budget)
         await _cancel_tasks(tasks)
         await old_background.close()
+        old_ledger_writer.drop_all("OtherDatabase")
+        old_audit_log.drop_all("OtherDatabase")
 
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         token_counter = self._token_counter
         name_for_log = partial(get_thread_label, secret)
         self.store.spool.name_for_log = name_for_log
-        facts = Facts(FactLines(name_for_log))
+        self.ledger_writer = LedgerWriter(self.store, self._clock)
+        self.facts = facts = Facts(tells_decisions=settings.telemetry.debug_events)
+        facts.subscribe(FactLines(name_for_log), *LOGGED_FACTS)
+        self.ledger_writer.subscribe_to(facts)
+        if self._figures:
+            self._figures.count_facts(facts, partial(label_thread, secret))
+        if self._tracing:
+            memory_spans = self._tracing.create_subscriber(partial(label_thread, secret))
+            facts.subscribe(memory_spans, MemoryCallEnded, Forgotten)
         self._deferred = DeferredTurns(budget, facts, lambda: not self._reopening.has_opened)
-        memories = Memories(
+        self._memories = memories = Memories(
             self.store,
             self._policies,
             clock=self._clock,
@@ -159,7 +221,15 @@ class App:
             facts=facts,
             spool=self.store,
         )
-        self.background = self._create_background(memories, settings.background.concurrency)
+        self.background = create_background(
+            memories,
+            self._policies,
+            Routed(Direct(self._memory_transport), self._litellm),
+            token_counter,
+            concurrency=settings.background.concurrency,
+            clock=self._clock,
+            is_busy=self.admission.is_busy,
+        )
         engine = Engine(
             memories,
             self.background,
@@ -172,13 +242,35 @@ class App:
         self._deliveries = engine.deliveries
         self.store.flusher.renumbered = engine.deliveries.renumber
         self.chat = ChatRoute(
-            CHAT, engine, self.background, self.upstream, secret, self.admission.budget, facts
+            CHAT,
+            engine,
+            self.background,
+            self.upstream,
+            secret,
+            self.admission.budget,
+            facts,
+            InlineEvents(memories, self.background.find_operation),
+            self._tracing.create_chat_tracer(partial(label_thread, secret))
+            if self._tracing
+            else None,
         )
         self.unreached = UnreachedRequests(secret, facts)
-        self.admin = self._create_admin_api(memories, engine, secret)
+        services = create_admin_services(
+            memories,
+            self._policies,
+            self.background,
+            token_counter,
+            secret,
+            engine.deliveries,
+            self._clock,
+            self.ledger_writer,
+        )
+        self._audit_log = services.audit_log
+        self.admin = AdminApi(services)
         self._router = Router(
             self.chat,
             self.admin,
+            MetricsPage(self._figures.render if self._figures else None),
             self.unreached,
             self.upstream,
             self.admission,
@@ -186,6 +278,7 @@ class App:
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
         )
         self._memory_tasks = [
+            _start_permanent("ledger", self.ledger_writer.write_forever),
             _start_permanent("deliveries", engine.deliveries.write_forever),
             _start_permanent("deferred", self._deferred.retry_forever),
             _start_permanent(
@@ -193,48 +286,30 @@ class App:
             ),
         ]
 
-    def _create_background(self, memories: Memories, concurrency: int) -> Background:
-        count_tokens = self._token_counter.tokens
-        llm = Routed(Direct(self._memory_transport), self._litellm)
-        worker = MemoryWorker(
-            memories,
-            Observer(llm, tokens=count_tokens, abilities=find_abilities),
-            Reflector(llm, tokens=count_tokens, abilities=find_abilities),
-            count_tokens,
-            self._policies,
-            WorkGuard(memories, self._policies, clock=self._clock),
-            clock=self._clock,
-            environ=os.environ,
-        )
-        return Background(
-            memories,
-            worker,
-            self._policies,
-            concurrency=concurrency,
-            clock=self._clock,
-            is_busy=self.admission.is_busy,
-        )
+    def _empty_memory_cache(self) -> None:
+        if self._memories is not None:
+            self._memories.drop_all()
 
-    def _create_admin_api(self, memories: Memories, engine: Engine, secret: bytes) -> AdminApi:
-        previewer = ContextPreviewer(
-            memories,
-            self._policies,
-            self.background,
-            self._token_counter,
-            secret,
-            self._clock,
-            engine.deliveries,
-        )
-        return AdminApi(
-            ThreadAdmin(memories, self._policies, clock=self._clock),
-            ThreadReader(memories, self._policies, self._clock),
-            previewer,
-            secret,
-            self._clock,
-        )
+    def _read_gauges(self) -> tuple[int, int]:
+        """Return the turns that wait to be stored, and the threads whose notes are being made."""
+        turns_waiting = self.store.spool.turn_count + self._deferred.turn_count
+        return turns_waiting, self.background.running_count
 
     def _observer_interval_s(self) -> float:
-        return self._watched.current.background.observer_interval
+        # so that processes that were started at once do not all ask the store at once
+        share = random.uniform(1 - LOOK_JITTER, 1 + LOOK_JITTER)  # noqa: S311 - no secret
+        return self._watched.current.background.observer_interval * share
+
+    async def _prune_forever(self) -> None:
+        """Remove old events, records of the audit, receipts and lines of the ledger, also while no
+        new ones come. The store says what time it is: this machine's clock may be far ahead."""
+        while True:
+            with suppress(OmError):  # the store is away: the next hour will do
+                now = await self.store.clock()
+                await self.store.prune_events(now)
+                await self.store.prune_records(now)
+                await self.store.prune_ledger(now)
+            await asyncio.sleep(PRUNE_INTERVAL_S)
 
     async def stop(self) -> None:
         """End the tasks, store what waits, and close all parts."""
@@ -246,10 +321,17 @@ class App:
         await self._deferred.close()
         self.admission.budget.close()
         await self._deliveries.write()
+        await self.ledger_writer.close()
+        await self._audit_log.close()
         await self.upstream.aclose()
         await self._memory_transport.aclose()
+        await self._post.aclose()
         self._litellm.close()
         await self.store.close()
+        if self._figures:
+            self._figures.close()
+        if self._tracing:
+            await asyncio.to_thread(self._tracing.close)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
@@ -282,25 +364,36 @@ class App:
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def send_alive(self, send: Send) -> None:
+    async def send_alive(self, _scope: Scope, send: Send) -> None:
         await responses.send_json(send, 200, {"status": "ok"})
 
-    async def send_ready(self, send: Send) -> None:
+    async def send_ready(self, scope: Scope, send: Send) -> None:
         """Answer 200 while chat can be served, with `degraded` while memory fails. Answer 503 while
         the first request with memory would wait for loading; a request that comes anyway is
-        served."""
+        served. `?verbose` adds what the store promises, if it can be asked."""
         if self._warm_up is not None and not self._warm_up.done():
             await responses.send_json(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
             return
+        answer: dict[str, object] = {"status": "ok"}
         try:
             await self._write_probe.check(self._reopening.is_away or self.store.is_failing)
         except OmError as exc:
-            await responses.send_json(send, 200, {"status": "degraded", "reason": exc.code})
-            return
-        await responses.send_json(send, 200, {"status": "ok"})
+            answer = {"status": "degraded", "reason": exc.code}
+        if is_verbose(scope):
+            answer["store"] = await describe_store(self.store)
+        await responses.send_json(send, 200, answer)
 
-    async def send_about(self, send: Send) -> None:
+    async def send_about(self, _scope: Scope, send: Send) -> None:
         await responses.send_json(send, 200, ABOUT_PAGE)
+
+
+async def _warm_up(token_counter: TokenCounter) -> None:
+    """Load what the first request with memory would wait for: token ranks, then list prices."""
+    await token_counter.warm_up()
+    try:
+        await asyncio.to_thread(find_token_prices, "")
+    except Exception as exc:  # each turn tries again, and reports the failure
+        logger.warning("prices.unloaded", error=type(exc).__name__)
 
 
 def can_have_memory(settings: Settings) -> bool:
@@ -318,26 +411,74 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def create_reopening_store(settings: StorageSettings, generations: int | None) -> ReopeningStore:
+def create_reopening_store(
+    settings: StorageSettings,
+    generations: int | None,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+) -> ReopeningStore:
     file = Path(settings.file) if settings.file else None
-    return ReopeningStore(lambda: open_store(settings.url, generations), file)
+    return ReopeningStore(
+        lambda: open_store(
+            settings, generations, clock=clock, on_connection_lost=on_connection_lost
+        ),
+        file,
+    )
 
 
-async def open_store(url: str, generations: int | None = None) -> Store:
-    """Open the store at this address. Raise ConfigError for a kind without a backend.
-    `generations`: see SqliteStore.open."""
-    scheme, _, path = url.partition("://")
-    if scheme != "sqlite":
-        raise ConfigError(
-            f"storage.url: no backend for {scheme}:// in this version; "
-            "use sqlite:///path/to/file.db"
-        )
+async def open_store(
+    settings: StorageSettings,
+    generations: int | None = None,
+    *,
+    create: bool = True,
+    clock: Callable[[], float] = time.time,
+    on_connection_lost: Callable[[], None] = lambda: None,
+) -> Store:
+    """Open the store of these settings. Raise ConfigError if its driver is not installed.
+    `generations`, `create`, `clock`: see SqliteStore.open; `on_connection_lost`: PostgresStore."""
     try:
-        return await SqliteStore.open(path.removeprefix("/") or ":memory:", generations=generations)
+        if settings.is_postgres:
+            return await _open_postgres(settings, generations, create, on_connection_lost)
+        path = settings.url.removeprefix("sqlite:///")
+        return await SqliteStore.open(path, generations=generations, create=create, clock=clock)
     except StorageError as exc:
-        raise StorageError(
-            f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
+        if settings.is_postgres:
+            message = f"storage.url: {settings.shown_url}: {exc}"
+        else:
+            message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
+        raise StorageError(message) from exc
+
+
+async def _open_postgres(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+) -> Store:
+    try:
+        # imported only where it is used: the driver is an extra
+        from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name != "asyncpg":
+            raise
+        raise ConfigError(
+            "storage.url: PostgreSQL needs its driver: "
+            "pip install 'observational-memory-proxy[postgres]'"
         ) from exc
+    options = PostgresOptions(
+        settings.prefix,
+        settings.connections,
+        settings.prepared,
+        settings.timeout,
+        settings.durable,
+    )
+    return await PostgresStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+    )
 
 
 def create_app(
@@ -345,8 +486,10 @@ def create_app(
     *,
     clock: Callable[[], float] = time.time,
     model_timeout_s: float | None = None,
+    figures_folder: Path | None = None,
 ) -> App:
     """Create the app for these settings. `clock` returns unix seconds; it dates messages and
-    prompts. `model_timeout_s`: how long a memory model may take."""
+    prompts. `model_timeout_s`: how long a memory model may take. `figures_folder`: where the
+    workers of one server share their figures."""
     watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
-    return App(watched, clock=clock, model_timeout_s=model_timeout_s)
+    return App(watched, clock=clock, model_timeout_s=model_timeout_s, figures_folder=figures_folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope
@@ -19,6 +19,14 @@ def get_disconnect_future(scope: Scope) -> asyncio.Future[None] | None:
     extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
     disconnect: asyncio.Future[None] | None = extension.get("future")
     return disconnect
+
+
+def get_shutdown_future(scope: Scope) -> asyncio.Future[None] | None:
+    """Return a future that is done once the server is told to end. Return None under any server
+    but the proxy's own."""
+    extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
+    create: Callable[[], asyncio.Future[None]] | None = extension.get("create_shutdown_future")
+    return create() if create else None
 
 
 class DisconnectWatch:

@@ -30,7 +30,8 @@ from om_proxy.server.timeouts import ConnectionSample, ConnectionStage, TimeoutD
 from om_proxy.server.upgrade import NoUpgradeProtocol
 from om_proxy.server.watchdog import Watchdog
 
-# in a scope's `extensions`: its `future` is done once the connection is gone
+# in a scope's `extensions`: its `future` is done once the connection is gone, and the one that
+# `create_shutdown_future` returns once the server is told to end
 DISCONNECT_EXTENSION = "om.gone"
 MAX_HEADERS = 100  # of a request; SDKs send about twenty
 # the socket option that limits unsent bytes; Linux and macOS have it
@@ -63,6 +64,9 @@ class BoundedProtocol(NoUpgradeProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._disconnect: asyncio.Future[None] = self.loop.create_future()
+        # made for an answer that ends with the server; most connections have none
+        self._shutdown: asyncio.Future[None] | None = None
+        self._is_shutting_down = False
         self._watchdog = Watchdog.get_or_create(self.app_state)
         # the request that is served, or was served last; `cycle` is the newest request, which may
         # wait for this one
@@ -104,7 +108,12 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().on_message_begin()
         self._reading = ReadState.HEAD
         self._is_pipelined = not self._head_bytes
-        self.scope["extensions"] = {DISCONNECT_EXTENSION: {"future": self._disconnect}}
+        self.scope["extensions"] = {
+            DISCONNECT_EXTENSION: {
+                "future": self._disconnect,
+                "create_shutdown_future": self._create_shutdown_future,
+            }
+        }
         keep_alive: Any = self._watchdog.limits.keep_alive  # uvicorn declares whole seconds
         self.timeout_keep_alive = keep_alive
 
@@ -161,6 +170,20 @@ class BoundedProtocol(NoUpgradeProtocol):
             self._served.disconnected = True
             self._served.message_event.set()
         self._report_disconnect()
+
+    def shutdown(self) -> None:
+        """Tell an endless answer to end: uvicorn waits for every other one."""
+        self._is_shutting_down = True
+        if self._shutdown is not None and not self._shutdown.done():
+            self._shutdown.set_result(None)
+        super().shutdown()
+
+    def _create_shutdown_future(self) -> asyncio.Future[None]:
+        if self._shutdown is None:
+            self._shutdown = self.loop.create_future()
+            if self._is_shutting_down:
+                self._shutdown.set_result(None)
+        return self._shutdown
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served = cycle

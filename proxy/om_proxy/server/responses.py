@@ -8,8 +8,10 @@ from http import HTTPStatus
 import orjson
 from starlette.types import Send
 
-from om_proxy.errors import HttpInstead, OmError, Overloaded
+from om_proxy.errors import HttpInstead, MemoryAway, Moved, OmError, Overloaded
 from om_proxy.server.headers import Header
+
+JSON_TYPE = b"application/json"
 
 
 async def send_error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -> None:
@@ -32,23 +34,28 @@ async def send_json(send: Send, status: int, body: object, headers: Sequence[Hea
 
 
 async def send_content(
-    send: Send, status: int, content: bytes, headers: Sequence[Header] = ()
+    send: Send,
+    status: int,
+    content: bytes,
+    headers: Sequence[Header] = (),
+    content_type: bytes = JSON_TYPE,
 ) -> None:
-    """Send a whole response whose body is JSON already."""
-    all_headers = [*_content_headers(content), *headers]
+    """Send a whole response whose body is encoded already."""
+    all_headers = [*_content_headers(content, content_type), *headers]
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": content})
 
 
 def _error_body(exc: OmError) -> dict[str, object]:
     param = getattr(exc, "param", None)
-    return {"error": {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}}
+    body = {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}
+    return {"error": {**body, "entry": exc.entry} if isinstance(exc, Moved) else body}
 
 
 def _error_headers(exc: OmError) -> list[Header]:
     retry = (b"x-should-retry", b"true" if exc.retryable else b"false")
     match exc:
-        case Overloaded():
+        case Overloaded() | MemoryAway():
             return [retry, (b"retry-after", b"1")]
         case HttpInstead():  # RFC 9110 15.5.22: the response must name the protocol to use
             return [retry, (b"upgrade", b"HTTP/1.1"), (b"connection", b"Upgrade")]
@@ -56,5 +63,5 @@ def _error_headers(exc: OmError) -> list[Header]:
             return [retry]
 
 
-def _content_headers(content: bytes) -> list[Header]:
-    return [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+def _content_headers(content: bytes, content_type: bytes = JSON_TYPE) -> list[Header]:
+    return [(b"content-type", content_type), (b"content-length", str(len(content)).encode())]

@@ -8,14 +8,20 @@ from typing import assert_never
 import structlog
 
 from om_proxy.facts import (
+    FACT_KINDS,
     Bypassed,
+    Decided,
     Fact,
     Forgotten,
     ForgottenMeanwhile,
+    MemoryCallEnded,
     MemoryWorkFailed,
+    NotesChanged,
     Observed,
     Reflected,
+    RequestRefused,
     TurnEnded,
+    TurnPriced,
     Uncommitted,
     UnreachedTurnEnded,
 )
@@ -24,6 +30,9 @@ from om_proxy.reasons import Reason, Status
 from om_proxy.telemetry.logs import get_shown_thread_name, redact_model_name
 
 logger = structlog.get_logger("memory")
+
+COUNTED_ONLY: tuple[type[Fact], ...] = (TurnPriced, RequestRefused, MemoryCallEnded)
+LOGGED_FACTS = tuple(kind for kind in FACT_KINDS if kind not in COUNTED_ONLY)
 
 
 class FactLines:
@@ -39,6 +48,8 @@ class FactLines:
         match fact:  # the most frequent one first
             case TurnEnded():
                 self._write_turn(fact)
+            case TurnPriced() | RequestRefused() | MemoryCallEnded():
+                pass  # COUNTED_ONLY
             case UnreachedTurnEnded():
                 self._write_unreached_turn(fact)
             case Bypassed(reason=reason):
@@ -48,20 +59,8 @@ class FactLines:
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
             case Uncommitted():
                 self._write_uncommitted(fact)
-            case Observed(key=key, tokens=tokens, kept=kept):
-                source = fact.source_tokens
-                logger.info(
-                    "observed",
-                    thread=self._name_for_log(key),
-                    source=source,
-                    tokens=tokens,
-                    kept=kept,
-                )
-            case Reflected(key=key, tokens=tokens):
-                source = fact.source_tokens
-                logger.info(
-                    "reflected", thread=self._name_for_log(key), source=source, tokens=tokens
-                )
+            case Observed() | Reflected():
+                self._write_notes(fact)
             case MemoryWorkFailed(work=work, error=error, failures=failures):
                 advice = {"advice": fact.advice} if fact.advice else {}
                 thread = self._name_for_log(fact.key)
@@ -71,10 +70,25 @@ class FactLines:
             case Forgotten(key=key, messages=messages):
                 thread = self._name_for_log(key)
                 logger.info("memory.forgotten", thread=thread, messages=messages, bytes=fact.bytes)
+            case NotesChanged(key=key, change=change):
+                logger.info("memory.changed", thread=self._name_for_log(key), change=change)
             case ForgottenMeanwhile(key=key):
                 logger.info("memory.forgotten_meanwhile", thread=self._name_for_log(key))
+            case Decided(key=key, place=place, decision=decision):
+                thread = self._name_for_log(key)
+                logger.info(
+                    "decision", thread=thread, place=place, decision=decision, **fact.numbers
+                )
             case _:
                 assert_never(fact)
+
+    def _write_notes(self, fact: Observed | Reflected) -> None:
+        fields = {"source": fact.source_tokens, "tokens": fact.tokens}
+        thread = self._name_for_log(fact.key)
+        if isinstance(fact, Observed):
+            logger.info("observed", thread=thread, **fields, kept=fact.kept)
+        else:
+            logger.info("reflected", thread=thread, **fields)
 
     def _write_turn(self, turn: TurnEnded) -> None:
         """Write one line for each request. A failure of the proxy is a warning; an error from the

@@ -41,7 +41,7 @@ IGNORED_LIBRARY_MESSAGES = (
     "Application startup failed",  # `report_start_failure` gives the cause
 )
 # no others: HTTP clients log URLs and bodies
-LOGGED_LIBRARIES = ("uvicorn.error", "asyncio")
+LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 
 
 def configure_log(

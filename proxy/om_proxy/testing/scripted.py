@@ -40,6 +40,13 @@ STREAMED_DELTA_CHARS = 24
 Message = Mapping[str, Any]
 
 
+def find_scripted_model(name: str) -> str:
+    """Return the model that a name means: `openai/scripted-observer/gpt-4o` is the observer, by a
+    name whose end has a list price."""
+    steps = name.split("/")
+    return next((step for step in steps if step in (ACTOR, OBSERVER, REFLECTOR)), steps[-1])
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
     """One chat request as it arrived, and its answer."""
@@ -107,7 +114,7 @@ class ScriptedServer:
         try:
             request = orjson.loads(body)
             messages = tuple(request["messages"])
-            model = str(request.get("model", ACTOR)).rpartition("/")[2]
+            model = find_scripted_model(str(request.get("model", ACTOR)))
             fault = self.faults.take_next(model)
             answer = self.choose_answer(model, messages, fault)
             usage = self._count_usage(

@@ -1,0 +1,1 @@
+"""Spans for OpenTelemetry, if `telemetry.otel` is on. Nothing here is imported while it is off."""
