@@ -16,12 +16,14 @@ import time
 from msgspec.structs import replace
 
 from om_proxy.apis import refusals
+from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.engine import Engine
+from om_proxy.turns.shadow import needs_shadow
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import Upstream, UpstreamResponse, join_url
 
@@ -34,8 +36,11 @@ MAX_SHORTEN_STORE_S = 1.0
 class Attempts:
     """The sender of an exchange's prompts. It records in the exchange which one was answered."""
 
-    def __init__(self, engine: Engine, upstream: Upstream, facts: Facts) -> None:
+    def __init__(
+        self, engine: Engine, background: Background, upstream: Upstream, facts: Facts
+    ) -> None:
         self._engine = engine
+        self._background = background
         self._upstream = upstream
         self._facts = facts
 
@@ -120,7 +125,13 @@ class Attempts:
         upstream = exchange.upstream
         scope = exchange.scope
         exchange.has_contacted_upstream = True
-        return await self._upstream.send(
+        turn = exchange.turn
+        if turn is not None and exchange.shadow is None and needs_shadow(turn):
+            # it runs once this request waits for its answer
+            exchange.shadow = self._background.run_detached(self._engine.build_shadow(turn))
+        exchange.first_byte_s = None
+        started = time.perf_counter()
+        answer = await self._upstream.send(
             scope["method"],
             join_url(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
             exchange.headers,
@@ -129,9 +140,12 @@ class Attempts:
             read_timeout_s=upstream.read_timeout,
             path_in_settings=upstream.path_in_settings,
         )
+        exchange.first_byte_s = time.perf_counter() - started
+        return answer
 
 
 def count_original_as_sent(turn: PreparedTurn) -> PreparedTurn:
     """Return the turn with the receipt of a request whose original bytes went upstream."""
-    receipt = {**turn.receipt, "tokens-sent": turn.receipt["tokens-received"]}
-    return replace(turn, receipt=receipt)
+    received = turn.receipt["tokens-received"]
+    mark = turn.mark and replace(turn.mark, sent=received, prefix=())
+    return replace(turn, receipt={**turn.receipt, "tokens-sent": received}, mark=mark)

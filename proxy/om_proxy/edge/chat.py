@@ -2,7 +2,7 @@
 
 If memory fails, the client's original bytes go upstream and the receipt says so. If the upstream
 fails, the client gets its answer unchanged. Only an ambiguous request (two credentials, a bad
-header) is refused.
+header) is refused, and with `storage.on_down: 503` one that needs a memory which cannot be read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from om_proxy.apis.api import Api, Request, Unreadable
 from om_proxy.apis.split import Splits
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.attempts import Attempts
+from om_proxy.edge.chat_tracer import ChatTracer
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
     MIN_REPORTED_BODY_BYTES,
@@ -28,12 +29,15 @@ from om_proxy.edge.exchange import (
     require_resource,
 )
 from om_proxy.edge.headers import ask_uncompressed
+from om_proxy.edge.inline_comments import InlineComments
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
-from om_proxy.errors import BadRequest, Conflict, OmError, StorageError, raise_site
-from om_proxy.facts import Facts, TurnEnded
+from om_proxy.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError, raise_site
+from om_proxy.event_feed.inline import InlineEvents, parse_inline_choice
+from om_proxy.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.identity.callers import Caller, identify
+from om_proxy.identity.identity_rules import EVENTS_HEADER
 from om_proxy.identity.keyed_hashes import hash_seed
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
@@ -42,6 +46,7 @@ from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.deadline import Deadline
 from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
 from om_proxy.server.fair_queue import wait_slot
+from om_proxy.server.headers import find_header
 from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.telemetry.logs import get_thread_label
 from om_proxy.turns.engine import Engine
@@ -50,6 +55,7 @@ from om_proxy.upstream import Upstream
 
 logger = structlog.get_logger("turn")
 
+_EVENTS_HEADER = EVENTS_HEADER.encode()
 # How long memory may take before the original goes upstream. Waiting for an observation is not
 # counted.
 MAX_OPEN_S = 5.0
@@ -70,13 +76,17 @@ class ChatRoute:
         secret: bytes,
         budget: MemoryBudget,
         facts: Facts,
+        inline: InlineEvents,
+        tracer: ChatTracer | None = None,
     ) -> None:
+        self._inline = inline
         self._api = api
         self._engine = engine
-        self._attempts = Attempts(engine, upstream, facts)
+        self._attempts = Attempts(engine, background, upstream, facts)
         self._closing = TurnClosing(engine, background, budget, facts)
         self._secret = secret
         self._facts = facts
+        self._tracer = tracer
         self._splits = Splits()
         self._seed = hash_seed(secret)
 
@@ -93,16 +103,52 @@ class ChatRoute:
         try:
             exchange = await self._accept(scope, receive, config)
             exchange.report_copies = report_copies
-            await self._open_memory(exchange, config)
+            exchange.comments = self._prepare_comments(exchange)
+            try:
+                await self._open_memory(exchange, config)
+            except BaseException:
+                if exchange.comments:
+                    exchange.comments.close()
+                raise
         except OmError as exc:
             await responses.send_error(send, exc, NO_MEMORY_RECEIPT)
+            self._facts.emit(RequestRefused(exc.status, exc.code))
             return
         except ClientDisconnected:
             return
         exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
         if len(exchange.body) > MIN_REPORTED_BODY_BYTES:
             exchange.report_copies_before_sending()
-        await self._send_upstream(exchange, receive, send)
+        try:
+            if self._tracer is None:
+                await self._send_upstream(exchange, receive, send)
+            else:
+                await self._send_traced(exchange, receive, send, self._tracer)
+        finally:
+            if exchange.comments:
+                exchange.comments.close()
+
+    async def _send_traced(
+        self, exchange: Exchange, receive: Receive, send: Send, tracer: ChatTracer
+    ) -> None:
+        """Send the request upstream within a span. The span's own parent is the client's."""
+        caller, request, upstream = exchange.caller, exchange.request, exchange.upstream
+        model = request.model if request else None
+        span = tracer.begin_chat(exchange.headers, model, caller.key, upstream.name)
+        exchange.span = span
+        exchange.headers = span.replace_context(exchange.headers)
+        try:
+            await self._send_upstream(exchange, receive, send)
+        finally:
+            span.abandon()
+
+    def _prepare_comments(self, exchange: Exchange) -> InlineComments | None:
+        """Return the comments that the client asked for; None: it did not, or gets no stream."""
+        key = exchange.caller.key
+        if key is None or exchange.request is None or not exchange.request.stream:
+            return None
+        with_text = parse_inline_choice(find_header(exchange.scope["headers"], _EVENTS_HEADER))
+        return None if with_text is None else InlineComments(self._inline, key, with_text=with_text)
 
     async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
         """Read the request, and choose its upstream. Raise OmError to refuse it."""
@@ -132,8 +178,9 @@ class ChatRoute:
     # ── memory, failing open ──────────────────────────────────────────────────────────────────────
 
     async def _open_memory(self, exchange: Exchange, config: EdgeConfig) -> None:
-        """Open the turn, and set the exchange's status and reason. Raise only BadRequest: on any
-        other error the request goes upstream without memory."""
+        """Open the turn, and set the exchange's status and reason. Raise only BadRequest, and
+        MemoryAway where settings ask for it: on any other error the request goes upstream without
+        memory."""
         try:
             exchange.reason = find_off_reason(exchange, config)
             if exchange.reason or exchange.request is None:
@@ -152,11 +199,17 @@ class ChatRoute:
             return
         # docs/spec/behaviour.md#fail-open: on any fault of the proxy the original goes upstream
         except Exception as exc:
+            if config.settings.storage.on_down == "503" and self._needs_memory(exchange, exc):
+                raise MemoryAway(
+                    "the memory of this conversation cannot be read at the moment; try again"
+                ) from exc
             exchange.status, exchange.reason = Status.DEGRADED, choose_bypass_reason(exc)
             self._facts.emit(describe_bypass(exchange, exc))
             self._mark_missed(exchange, exc)
             return
         self._keep_split(exchange.turn.opened)
+        if exchange.comments:
+            exchange.comments.begin(exchange.turn.opened)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
@@ -167,17 +220,20 @@ class ChatRoute:
         message again. A client that sends its history will, and its later request shows better
         which messages it leaves out.
         """
-        request = exchange.request
-        if request is None or exchange.context is None:
-            return
-        is_stored = exchange.caller.mode != "read"
-        is_unread = isinstance(exc, StorageError | TimeoutError)
-        if not is_stored or not is_unread:
-            return
-        if self._api.has_replies(request):  # the client sends its history
+        if exchange.caller.mode == "read" or not self._needs_memory(exchange, exc):
             return
         exchange.missed_at = self._engine.now()
         exchange.headers = ask_uncompressed(exchange.headers)
+
+    def _needs_memory(self, exchange: Exchange, exc: Exception) -> bool:
+        """Return whether the memory could not be read, and the client sends only its newest
+        message: its request holds no reply. The first request of a conversation holds none either;
+        without the store they look the same."""
+        request = exchange.request
+        if request is None or exchange.context is None:
+            return False
+        is_unread = isinstance(exc, StorageError | TimeoutError)
+        return is_unread and not self._api.has_replies(request)
 
     def _keep_split(self, turn: OpenedTurn) -> None:
         """Keep the split for the thread's next request. If the client sends a window, keep none:
@@ -233,21 +289,25 @@ class ChatRoute:
     def _report_end(self, exchange: Exchange, status: int, end: str) -> None:
         turn = exchange.turn
         receipt = turn.receipt if turn else {}
-        self._facts.emit(
-            TurnEnded(
-                key=exchange.caller.key,
-                status=status,
-                memory=exchange.status,
-                reason=exchange.reason,
-                model=exchange.request.model if exchange.request else None,
-                tokens_received=receipt.get("tokens-received"),
-                tokens_sent=receipt.get("tokens-sent"),
-                case=turn.opened.case if turn else None,
-                end=end,
-                overhead_ms=exchange.overhead_ms,
-                total_ms=(time.perf_counter() - exchange.started) * 1_000,
-            )
+        ended = TurnEnded(
+            key=exchange.caller.key,
+            status=status,
+            memory=exchange.status,
+            reason=exchange.reason,
+            model=exchange.request.model if exchange.request else None,
+            tokens_received=receipt.get("tokens-received"),
+            tokens_sent=receipt.get("tokens-sent"),
+            case=turn.opened.case if turn else None,
+            end=end,
+            overhead_ms=exchange.overhead_ms,
+            total_ms=(time.perf_counter() - exchange.started) * 1_000,
+            upstream=exchange.upstream.name,
+            first_byte_s=exchange.first_byte_s,
+            usage=exchange.usage,
         )
+        self._facts.emit(ended)
+        if exchange.span is not None:
+            exchange.span.end(ended)
 
 
 def choose_bypass_reason(exc: Exception) -> Reason:

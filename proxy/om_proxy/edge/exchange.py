@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 from starlette.types import Scope
 
 from om_proxy.apis.api import Request
+from om_proxy.edge.chat_tracer import ChatSpan
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.inline_comments import InlineComments
 from om_proxy.errors import BadRequest, raise_site
 from om_proxy.facts import Bypassed
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory.usage import Usage
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
-from om_proxy.server.headers import find_header
+from om_proxy.server.headers import Header, find_header
 from om_proxy.settings import UpstreamSettings
+from om_proxy.turns.accounting import AccountedTurn
+from om_proxy.turns.shadow import ShadowPrompt
 from om_proxy.turns.turn import PreparedTurn
 
 CALLER_CREDENTIAL_HEADERS = (
@@ -37,6 +43,7 @@ class Delivery:
 
     reply_seq: int = 0  # of the stored reply; 0: none is stored, or not yet
     is_end_sent: bool | None = None  # None: not known yet
+    accounted: AccountedTurn | None = None  # None: its turn is not accounted for yet
 
 
 @dataclass(slots=True)
@@ -53,12 +60,19 @@ class Exchange:
     status: Status = Status.OFF
     reason: Reason | None = None
     overhead_ms: float = 0.0
+    first_byte_s: float | None = None  # from the newest prompt sent; None: no answer came
+    usage: Usage | None = None  # as the reply reports it
+    span: ChatSpan | None = None  # None: tracing is off
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     context: MemoryContext | None = None
     # unix seconds; None: its memory was read. Otherwise the turn is reconciled later.
     missed_at: float | None = None
     delivery: Delivery = field(default_factory=Delivery)
     has_contacted_upstream: bool = False
+    # the prompt that memory would have sent; None: none is built
+    shadow: asyncio.Task[ShadowPrompt | None] | None = None
+    # for a stream whose client asked for them
+    comments: InlineComments | None = None
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 
@@ -112,9 +126,13 @@ def require_resource(caller: Caller, context: MemoryContext) -> None:
 
 
 def read_hints(exchange: Exchange) -> Hints:
-    retry_count = find_header(exchange.scope["headers"], b"x-stainless-retry-count")
-    is_sdk_retry = retry_count not in (None, b"0", b"")
-    return Hints(history=exchange.caller.history, sdk_retry=is_sdk_retry)
+    headers = exchange.scope["headers"]
+    return Hints(history=exchange.caller.history, sdk_retry=is_sdk_retry(headers))
+
+
+def is_sdk_retry(headers: Sequence[Header]) -> bool:
+    """Return whether an SDK of OpenAI says that it sends the request again."""
+    return find_header(headers, b"x-stainless-retry-count") not in (None, b"0", b"")
 
 
 def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContext:

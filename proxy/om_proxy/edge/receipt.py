@@ -7,6 +7,7 @@ from om_proxy.identity.callers import Caller
 from om_proxy.identity.naming import encode_name
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.headers import Header
+from om_proxy.turns.shadow import find_ready
 
 # for a request that was refused before anything was done for it
 NO_MEMORY_RECEIPT = ((b"x-om-status", Status.OFF.encode()),)
@@ -30,5 +31,7 @@ def build_receipt(exchange: Exchange) -> list[Header]:
             (b"x-om-" + name.encode(), b"%d" % value)
             for name, value in exchange.turn.receipt.items()
         ]
+    if shadow := find_ready(exchange.shadow):
+        headers.append((b"x-om-tokens-shadow", b"%d" % shadow.tokens))
     headers.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
     return headers

@@ -36,6 +36,7 @@ from om_proxy.server.headers import Header, find_header, parse_content_length
 from om_proxy.upstream import UpstreamResponse
 
 # RFC 9110 6.4.1: no body follows, whatever their Content-Length says
+STATUS_OK = 200
 BODILESS_STATUSES = frozenset((204, 304))
 
 Outcome = Literal["complete", "truncated", "disconnected"]
@@ -69,6 +70,7 @@ async def relay(
     before_end: BeforeEnd | None = None,
     end_finder: EndFinder | None = None,
     disconnected: asyncio.Future[None] | None = None,
+    comments: bytes = b"",
 ) -> RelayResult:
     """Send status, headers with the receipt, and body. Always close the answer.
 
@@ -76,10 +78,11 @@ async def relay(
     must end in bounded time and not raise. It is cancelled when the client leaves, so another task
     must own the work it waits for. `disconnected` is done when the client has left
     (server/disconnect.py); with None, the reply is relayed to its end even then. After `truncated`
-    the ASGI call must return without sending more: uvicorn then cuts the connection.
+    the ASGI call must return without sending more: uvicorn then cuts the connection. `comments` go
+    out with the first bytes of a stream that can hold them.
     """
     try:
-        reply_relay = _ReplyRelay(answer, answer.chunks(), send, reader, end_finder)
+        reply_relay = _ReplyRelay(answer, answer.chunks(), send, reader, end_finder, comments)
         # None: the client left
         is_complete = await run_unless_disconnected(
             disconnected, reply_relay.send_all(receipt, before_end)
@@ -107,6 +110,7 @@ class _ReplyRelay:
         send: Send,
         reader: Reader | None,
         end_finder: EndFinder | None,
+        comments: bytes,
     ) -> None:
         self._status = answer.status
         self._headers = select_response_headers(answer.headers)
@@ -118,8 +122,19 @@ class _ReplyRelay:
         self._end_finder = end_finder if self._is_stream else None
         self._remaining_bytes = parse_content_length(self._headers)
         self._held_bytes = b""
+        self._comments = comments if comments and self._can_hold_comments() else b""
         self.sent_bytes = 0
         self.is_end_sent = False
+
+    def _can_hold_comments(self) -> bool:
+        """Return whether bytes may be added to the body: to a plain stream of unknown length."""
+        is_plain = self._decode is not None and not find_header(self._headers, b"content-encoding")
+        return (
+            self._is_stream
+            and self._status == STATUS_OK
+            and self._remaining_bytes is None
+            and is_plain
+        )
 
     async def send_all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
         """Send head and body. Return False if the answer broke off before its end."""
@@ -193,6 +208,8 @@ class _ReplyRelay:
     async def _send_chunk(self, chunk: bytes) -> None:
         if len(chunk) > LARGE_PIECE_BYTES:
             await wait_slot()
+        if chunk and self._comments:
+            chunk, self._comments = self._comments + chunk, b""
         if chunk:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             self.sent_bytes += len(chunk)

@@ -9,8 +9,10 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.dashboard.pages import is_dashboard_path, send_dashboard
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.own_pages import ADMIN_PATH, find_own_page
+from om_proxy.edge.metrics_page import MetricsPage
+from om_proxy.edge.own_pages import ADMIN_PATH, METRICS_PATH, find_own_page
 from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
@@ -26,20 +28,23 @@ CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 
 
 class Router:
-    """The routes of the app. `pages` are the proxy's own pages by path, without the admin API."""
+    """The routes of the app. `pages` are the proxy's own pages by path, without the admin API and
+    the metrics."""
 
     def __init__(
         self,
         chat: ChatRoute,
         admin: AdminApi,
+        metrics: MetricsPage,
         unreached: UnreachedRequests,
         upstream: Upstream,
         admission: Admission,
         current_config: Callable[[], EdgeConfig],
-        pages: Mapping[str, Callable[[Send], Awaitable[None]]],
+        pages: Mapping[str, Callable[[Scope, Send], Awaitable[None]]],
     ) -> None:
         self._chat = chat
         self._admin = admin
+        self._metrics = metrics
         self._unreached = unreached
         self._upstream = upstream
         self._admission = admission
@@ -57,6 +62,9 @@ class Router:
             is_chat_path = scope["raw_path"] in CHAT_PATHS
             is_chat = is_chat_path and scope["method"] == "POST" and not refusal
             page = None if is_chat or refusal else find_own_page(scope)
+            if page == ADMIN_PATH and is_dashboard_path(scope["raw_path"]):
+                await send_dashboard(scope, send, self._current_config())
+                return
         except OmError as exc:
             await responses.send_error(send, exc)
             return
@@ -67,8 +75,10 @@ class Router:
         elif page == ADMIN_PATH:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
                 await self._admin(scope, permit.receive, send, config)
+        elif page == METRICS_PATH:
+            await self._metrics(scope, send, config)
         elif page is not None:
-            await self._pages[page](send)
+            await self._pages[page](scope, send)
         else:
             await self._forward(scope, receive, send, config, refusal)
 

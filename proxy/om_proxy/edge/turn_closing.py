@@ -23,7 +23,9 @@ from om_proxy.facts import Facts, Uncommitted
 from om_proxy.reasons import Reason
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
+from om_proxy.turns.accounting import AccountedTurn
 from om_proxy.turns.engine import Engine
+from om_proxy.turns.shadow import ShadowPrompt, find_ready
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import UpstreamResponse
 
@@ -35,6 +37,8 @@ MAX_LARGE_REPLIES_AT_ONCE = 1
 MAX_COMMIT_WAIT_S = 5.0
 # After one of these answers, nothing of the request is stored.
 UNVERIFIED_STATUSES = (400, 401, 403, 404, 413, 422)
+# Nothing is read or written for such a request, so nothing of it is counted.
+SWITCHED_OFF_REASONS = (Reason.MODE_OFF, Reason.DISABLED)
 # The client left before the upstream answered.
 NO_ANSWER_STATUS = CLIENT_LEFT.status
 
@@ -65,10 +69,10 @@ class TurnClosing:
         delivery = exchange.delivery
         should_store = turn is not None or exchange.missed_at is not None
         reader = end_finder = None
-        if should_store and exchange.request:
+        if exchange.request and (should_store or is_counted_only(exchange, answer.status)):
             api = exchange.request.api
             reader = ReplyCopy(api.create_reply_reader(exchange.request.stream), self._budget)
-            end_finder = api.create_end_finder()
+            end_finder = api.create_end_finder() if should_store else None
         is_settled = False
         closing: asyncio.Task[None] | None = None
 
@@ -77,10 +81,11 @@ class TurnClosing:
             assert reader is not None  # passed to `relay` only with a reader
             # the client may leave meanwhile: then the turn is settled below
             reply = await read_reply(reader)
+            exchange.usage = reply.usage
             is_settled = True
             try:
                 if turn is not None:
-                    delivery.reply_seq = self._engine.find_stored_reply_seq(turn, reply)
+                    delivery.reply_seq = self._engine.close_repeated(turn, reply)
                 if delivery.reply_seq:
                     reader.release()
                     return
@@ -92,19 +97,24 @@ class TurnClosing:
             closing.add_done_callback(reader.release)
             await asyncio.wait([closing], timeout=MAX_COMMIT_WAIT_S)
 
+        comments = exchange.comments.read() if exchange.comments else b""
         try:
             relayed = await relay(
                 answer,
                 send,
                 receipt=build_receipt(exchange),
                 reader=reader,
-                before_end=before_end if reader else None,
+                before_end=before_end if reader and should_store else None,
                 end_finder=end_finder,
                 disconnected=disconnected,
+                comments=comments,
             )
             delivery.is_end_sent = relayed.is_end_sent
-            if reader is not None and not is_settled:
+            if reader is not None and not should_store:
+                self._count_passed(exchange, await read_reply(reader))
+            elif reader is not None and not is_settled:
                 reply = await read_reply(reader)
+                exchange.usage = reply.usage
                 # The client saw the reply break off. Store it as interrupted, even if it looks
                 # complete.
                 if relayed.outcome == "truncated":
@@ -115,7 +125,7 @@ class TurnClosing:
         finally:
             if reader is not None and closing is None:
                 reader.release()
-        if reader is not None and reader.is_given_up:
+        if should_store and reader is not None and reader.is_given_up:
             # only for the log: the receipt was sent before the reply
             exchange.reason = Reason.REPLY_TOO_LARGE
         if turn is not None:
@@ -164,10 +174,16 @@ class TurnClosing:
         if turn is None:
             if exchange.missed_at is None or not is_success:
                 return None
+            self._count_passed(exchange, reply)
             return partial(self._close_missed, exchange, reply)
         if is_success:
             return partial(
-                self._commit_turn, turn, reply, exchange.delivery, is_end_unseen=is_end_unseen
+                self._commit_turn,
+                turn,
+                reply,
+                exchange.delivery,
+                exchange.shadow,
+                is_end_unseen=is_end_unseen,
             )
         if status in UNVERIFIED_STATUSES:
             return None
@@ -192,21 +208,63 @@ class TurnClosing:
         )
 
     async def _commit_turn(
-        self, turn: PreparedTurn, reply: Reply | None, delivery: Delivery, *, is_end_unseen: bool
+        self,
+        turn: PreparedTurn,
+        reply: Reply | None,
+        delivery: Delivery,
+        shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
+        *,
+        is_end_unseen: bool,
     ) -> None:
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
+            shadow = find_ready(shadow_task)
+            if delivery.accounted is None:  # a deferred commit is tried again
+                accountant = self._engine.accountant
+                delivery.accounted = accounted = await accountant.account(turn, reply, shadow)
+                if shadow is None and shadow_task is not None and reply is not None:
+                    add_late = partial(self._add_late_shadow, turn, reply, accounted)
+                    shadow_task.add_done_callback(add_late)
+            if shadow is not None:
+                # stored with the render date, as the turn of a live prompt is
+                turn = replace(turn, opened=shadow.opened)
             committed = await self._engine.close_turn(
-                turn, reply, accepted=True, is_end_unseen=is_end_unseen
+                turn, reply, delivery.accounted, accepted=True, is_end_unseen=is_end_unseen
             )
         delivery.reply_seq = committed.reply_seq
         self._record_delivery(turn, delivery)
+
+    def _add_late_shadow(
+        self,
+        turn: PreparedTurn,
+        reply: Reply,
+        accounted: AccountedTurn,
+        shadow_task: asyncio.Task[ShadowPrompt | None],
+    ) -> None:
+        if shadow := find_ready(shadow_task):
+            self._engine.add_late_shadow(turn, reply, accounted, shadow)
+
+    def _count_passed(self, exchange: Exchange, reply: Reply | None) -> None:
+        """Account for a request whose memory had no part in its prompt."""
+        key, request = exchange.caller.key, exchange.request
+        if key is not None and request is not None and reply is not None:
+            self._engine.accountant.account_passed(key, request.model, len(exchange.body), reply)
 
     def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
         """Record a reply that is both stored and sent to its end. This is called when either is
         done."""
         if delivery.reply_seq and delivery.is_end_sent:
             self._engine.record_delivery(turn, delivery.reply_seq)
+
+
+def is_counted_only(exchange: Exchange, status: int) -> bool:
+    """Return whether the reply is read for the ledger alone: the request names a thread and memory
+    has no part in it, though nobody has switched memory off for it."""
+    return (
+        exchange.caller.key is not None
+        and 200 <= status < 300
+        and exchange.reason not in SWITCHED_OFF_REASONS
+    )
 
 
 async def read_reply(reader: ReplyCopy) -> Reply:

@@ -73,6 +73,11 @@ REQUEST_HEADER_ROWS = (
         "holds",
     ),
     _create_row(
+        "X-OM-Events",
+        "`inline`: a stream begins with comments about the thread's memory. `inline,text`: with "
+        "the texts of notes. Any other value is ignored",
+    ),
+    _create_row(
         "X-OM-Task",
         "Anything but an unfilled `{{template}}` marks a side request (titles, tags), which "
         "has no memory",
@@ -96,6 +101,10 @@ RESPONSE_HEADER_ROWS = (
     _create_row(
         "x-om-tokens-received x-om-tokens-sent",
         "The prompt as you sent it, and as it went upstream",
+    ),
+    _create_row(
+        "x-om-tokens-shadow",
+        "In shadow mode, the prompt that memory would have sent, if it is known in time",
     ),
     _create_row(
         "x-om-pending-tokens x-om-observation-tokens x-om-chunks x-om-generation",
@@ -256,6 +265,12 @@ ERROR_CODE_ROWS = (
         "401",
     ),
     _create_row(
+        "om_forbidden",
+        "Below `/om` only. The route shows nothing but text, and `server.admin_reads: false` hides "
+        "text from the admin token. Ask with the tenant's own credential",
+        "403",
+    ),
+    _create_row(
         "om_too_slow",
         "Headers or body came too slowly (`limits.header_timeout`, `limits.body_timeout`). Try "
         "again",
@@ -285,7 +300,8 @@ ERROR_CODE_ROWS = (
         "502, 504",
     ),
     _create_row(
-        "om_not_found om_bad_request om_bad_title om_bad_setting om_nothing_to_undo",
+        "om_not_found om_bad_request om_bad_title om_bad_text om_bad_setting om_nothing_to_undo "
+        "om_too_many_pins om_nothing_to_observe om_no_model",
         "Below `/om`, `/metrics` and `/docs` only, which are never forwarded. Nothing there is "
         "yours, or the request cannot be done",
         "404, else 400",
@@ -295,13 +311,30 @@ ERROR_CODE_ROWS = (
     ),
     _create_row(
         "om_storage",
-        "Below `/om` only; chat goes on. The store fails. Try again",
+        "The store fails. Try again. Chat goes on; only with `storage.on_down: 503` it gets this too, "
+        "if the client sends just its newest message",
         "503",
     ),
     _create_row(
         "om_conflict",
         "Below `/om` only. The thread has changed since the version of `If-Match`, or others keep "
         "changing it. Read it again, then repeat the change",
+        "409",
+    ),
+    _create_row(
+        "om_unproductive",
+        "Below `/om` only. The notes did not become shorter, and stay",
+        "422",
+    ),
+    _create_row(
+        "om_model_failed",
+        "Below `/om` only. The memory model failed at what was asked for; the message names the cause",
+        "502",
+    ),
+    _create_row(
+        "om_moved",
+        "Below `/om` only. The entry or chunk was changed, condensed or made active: `entry` in the "
+        "error is the id that holds its notes now",
         "409",
     ),
     _create_row(

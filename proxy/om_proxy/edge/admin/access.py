@@ -8,20 +8,50 @@ change threads.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import BadRequest, Unauthorized
+from om_proxy.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from om_proxy.identity.identity_rules import CREDENTIAL_HEADERS, GATEWAY_KEY_HEADERS
+from om_proxy.identity.keyed_hashes import digest_caller
 from om_proxy.identity.local_requests import is_loopback_host
 from om_proxy.identity.tenants import find_tenant
-from om_proxy.server.headers import find_header
+from om_proxy.server.headers import Header, find_header
+
+LOCAL_CALLER = "local"  # in the audit: without a credential, on a loopback bind
+_BEARER_PREFIX = b"bearer "
+
+
+class Visitor(NamedTuple):
+    """Who asks, and what they may see."""
+
+    tenant: str | None  # whose threads; None: those of all tenants
+    is_admin: bool = False
+    may_read_text: bool = True  # of conversations and notes
+    who: str = "admin"  # in the audit; another caller is a keyed digest of its credential
+
+    def require_text(self) -> None:
+        """Raise Forbidden if the visitor may see no text."""
+        if not self.may_read_text:
+            raise Forbidden(
+                "server.admin_reads is off, so the admin token sees no text: "
+                "ask with the tenant's own credential"
+            )
+
+
+def require_open_api(config: EdgeConfig) -> None:
+    """Raise NotFound if the admin API is switched off."""
+    if config.settings.server.api == "off":
+        raise NotFound("the admin API is switched off (server.api)")
 
 
 def require_same_site(scope: Scope, config: EdgeConfig) -> None:
     """Raise Unauthorized for a request from another site's page. On a loopback bind, also raise it
-    for a `Host` that only resolves to loopback (DNS rebinding)."""
+    for a `Host` that only resolves to loopback (DNS rebinding), unless the admin token was sent."""
     host = (find_header(scope["headers"], b"host") or b"").decode("latin-1")
     origin = find_header(scope["headers"], b"origin")
     try:
@@ -30,25 +60,46 @@ def require_same_site(scope: Scope, config: EdgeConfig) -> None:
         raise Unauthorized("Origin cannot be read") from exc
     if is_other_site:
         raise Unauthorized("the admin API answers no pages of other sites")
-    if config.identity.loopback_only and not is_loopback_host(host):
+    # a page that only resolves to loopback has no admin token; a proxy in front passes its own Host
+    has_token = _has_admin_bearer(scope, config) or _has_admin_header(scope, config)
+    if config.identity.loopback_only and not is_loopback_host(host) and not has_token:
         raise Unauthorized("ask for the admin API by a loopback address or as localhost")
 
 
-def find_visible_tenant(
+def identify_visitor(
     scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes
-) -> str | None:
-    """Return the tenant whose threads the caller may see; None means all tenants. `query_tenant`:
-    the one that the query names, which counts with the admin token only."""
+) -> Visitor:
+    """Identify who asks. `query_tenant`: the tenant that the query names. Raise Unauthorized for a
+    caller who may not ask, and NotFound for one who names another tenant without the admin token:
+    else a script that lost the token would change its own memory in that one's place."""
+    server = config.settings.server
     sent_token = _find_admin_token(scope)
-    if sent_token is not None:
-        if not _is_admin_token(sent_token, config):
-            raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)")
-        return query_tenant
+    if sent_token is not None and not _is_admin_token(sent_token, config):
+        raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)")
+    if sent_token is not None or _has_admin_bearer(scope, config):
+        return Visitor(query_tenant, is_admin=True, may_read_text=server.admin_reads)
+    if server.api == "admin":
+        raise Unauthorized("send the admin token as X-OM-Admin: server.api opens /om to it alone")
     own_tenant = find_tenant(scope["headers"], config.identity, secret)
     # if user tokens are required, the users of one application share its credential
     if own_tenant is None or config.identity.token_required:
         raise Unauthorized("send the admin token as X-OM-Admin")
-    return own_tenant
+    if query_tenant not in (None, own_tenant):
+        # known or not: the words are the same
+        raise NotFound(
+            "there is no memory of it: another tenant's is shown to the admin token alone, "
+            "so send it as X-OM-Admin, or leave out tenant"
+        )
+    return Visitor(own_tenant, who=_name_caller(scope, secret))
+
+
+def _name_caller(scope: Scope, secret: bytes) -> str:
+    credentials = [
+        value.split(b" ")[-1]  # without its scheme
+        for name, value in scope["headers"]
+        if name.decode("latin-1") in (*CREDENTIAL_HEADERS, *GATEWAY_KEY_HEADERS)
+    ]
+    return digest_caller(secret, credentials) if credentials else LOCAL_CALLER
 
 
 def _find_admin_token(scope: Scope) -> bytes | None:
@@ -62,6 +113,32 @@ def _find_admin_token(scope: Scope) -> bytes | None:
             "x-om-admin",
         )
     return tokens[0] if tokens else None
+
+
+def _has_admin_header(scope: Scope, config: EdgeConfig) -> bool:
+    tokens = [value for name, value in scope["headers"] if name == b"x-om-admin"]
+    return len(tokens) == 1 and _is_admin_token(tokens[0], config)
+
+
+def _has_admin_bearer(scope: Scope, config: EdgeConfig) -> bool:
+    """Return whether the only `Authorization` header carries the admin token. Another credential is
+    the caller's own."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) != 1 or not values[0].lower().startswith(_BEARER_PREFIX):
+        return False
+    return _is_admin_token(values[0][len(_BEARER_PREFIX) :].strip(b" \t"), config)
+
+
+def drop_admin_token(headers: Sequence[Header], config: EdgeConfig) -> list[Header]:
+    """Return the headers without an `Authorization` that carries the admin token: no other server
+    may see it."""
+    return [
+        (name, value)
+        for name, value in headers
+        if name != b"authorization"
+        or not value.lower().startswith(_BEARER_PREFIX)
+        or not _is_admin_token(value[len(_BEARER_PREFIX) :].strip(b" \t"), config)
+    ]
 
 
 def _is_admin_token(token: bytes, config: EdgeConfig) -> bool:

@@ -9,7 +9,6 @@ preflight before it asks from another site.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,33 +20,36 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.edge.admin.access import find_visible_tenant, require_same_site
-from om_proxy.edge.admin.handlers import AdminHandlers, normalize_stored_name
+from om_proxy.edge.admin.access import identify_visitor, require_open_api, require_same_site
+from om_proxy.edge.admin.audited import answer_route
+from om_proxy.edge.admin.entity_tags import (
+    is_known_to_client,
+    parse_expected_version,
+    write_entity_tag,
+)
+from om_proxy.edge.admin.hidden_text import hide_text
 from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.admin.requests import (
     MAX_ADMIN_BODY_BYTES,
+    NAME_IN_QUERY,
     AdminCall,
     ChatRequest,
+    normalize_stored_name,
     parse_body,
-    parse_etag,
     parse_query,
     read_tenant,
+    require_tenant,
 )
-from om_proxy.edge.admin.route_table import (
-    ADMIN_ROOT,
-    ADMIN_ROUTES,
-    OPENAPI_PATH,
-    AdminRoute,
-)
+from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
+from om_proxy.edge.admin.route_table import ADMIN_ROUTES
+from om_proxy.edge.admin.services import AdminServices
+from om_proxy.edge.admin.streamed_answer import StreamedAnswer, send_streamed
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import BadMethod, BadRequest, NotFound, OmError
-from om_proxy.memory.model import Key
+from om_proxy.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
+from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.server import responses
 from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
-from om_proxy.thread_admin import ThreadAdmin
-from om_proxy.thread_reader import ThreadReader
-from om_proxy.turns.preview import ContextPreviewer
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
 
@@ -55,16 +57,8 @@ _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the r
 class AdminApi:
     """The routes of `ADMIN_ROUTES`, served after the checks of access."""
 
-    def __init__(
-        self,
-        thread_admin: ThreadAdmin,
-        thread_reader: ThreadReader,
-        previewer: ContextPreviewer,
-        secret: bytes,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._handlers = AdminHandlers(thread_admin, thread_reader, previewer, secret, clock)
-        self._secret = secret
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
         routes: defaultdict[str, dict[str, AdminRoute]] = defaultdict(dict)
         for route in ADMIN_ROUTES:
             routes[route.path][route.method] = route
@@ -84,6 +78,7 @@ class AdminApi:
         path = scope["raw_path"].decode("latin-1")
         routed = {**scope, "path": path, "root_path": "", "app": self, _CONFIG_KEY: config}
         try:
+            require_open_api(config)
             require_same_site(scope, config)
             await self._router(routed, receive, send)
         except HTTPException as exc:  # the router's 405
@@ -101,28 +96,41 @@ class AdminApi:
         headers = scope["headers"]
         # access first: who may not ask is told nothing about the query
         named = read_tenant(scope["query_string"])
-        tenant = find_visible_tenant(scope, config, named, self._secret)
+        visitor = identify_visitor(scope, config, named, self._services.secret)
+        if route.is_text:
+            visitor.require_text()
         query = parse_query(route.query, scope["query_string"])
         call = AdminCall(
-            tenant=tenant,
+            visitor=visitor,
             query=query,
-            key=_find_key(route, scope, tenant, query),
+            key=_find_key(route, scope, visitor.tenant, query),
+            path_names={name: unquote(word) for name, word in scope["path_params"].items()},
             entry_id=_find_entry_id(scope),
             body=await _read_body(route, scope, receive),
-            expected_version=parse_etag(headers, b"if-match"),
+            expected_version=parse_expected_version(headers),
             headers=headers,
+            wants_body=scope["method"] != "HEAD",
             config=config,
         )
-        answer = await route.handler(self._handlers, call)
+        if call.expected_version is not None and route.changes_memory and not route.names_thread:
+            raise BadRequest("only a thread has a version", param="if-match")
+        answer = await answer_route(route, self._services, call)
+        if isinstance(answer, StreamedAnswer):
+            await send_streamed(answer, scope, receive, send)
+            return
+        status = 202 if route.may_go_on and not getattr(answer, "is_done", True) else 200
+        if not visitor.may_read_text:
+            answer = hide_text(answer)
+        content = msgspec.json.encode(answer)
         version: int | None = getattr(answer, "version", None)
         if version is None:
-            await _send_answer(send, answer, [])
+            await responses.send_content(send, status, content)
             return
-        etag = (b"etag", b'"%d"' % version)
-        if route.method == "GET" and parse_etag(headers, b"if-none-match") == version:
-            await _send_not_modified(send, etag)
+        tag = write_entity_tag(version, content)
+        if route.method == "GET" and is_known_to_client(headers, tag):
+            await _send_not_modified(send, (b"etag", tag))
         else:
-            await _send_answer(send, answer, [etag])
+            await responses.send_content(send, status, content, [(b"etag", tag)])
 
 
 class _Endpoint:
@@ -149,17 +157,35 @@ async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _find_key(route: AdminRoute, scope: Scope, tenant: str | None, query: Struct) -> Key | None:
-    """Return the thread that the path names; None on a route about no single thread."""
+    """Return what the path names, as in `AdminCall.key`."""
+    names: Mapping[str, str] = scope["path_params"]
+    if "tenant" in names:
+        named = unquote(names["tenant"])
+        if tenant not in (None, named):
+            raise NotFound("there is no memory of it")
+        return Key(named, "", RESOURCE_THREAD)
+    if "resource" in names:
+        resource_name = normalize_stored_name(_read_name(names["resource"], query))
+        return Key(require_tenant(tenant), resource_name, RESOURCE_THREAD)
     if not route.names_thread:
         return None
-    if tenant is None:
-        raise BadRequest(
-            "with the admin token, say whose thread: add ?tenant=… as the list of threads shows it",
-            param="tenant",
-        )
-    thread = normalize_stored_name(unquote(scope["path_params"]["thread"]))
+    tenant = require_tenant(tenant)
+    thread = normalize_stored_name(_read_name(names["thread"], query))
     resource: str | None = getattr(query, "resource", None)
     return Key(tenant, normalize_stored_name(resource or "") or thread, thread)
+
+
+def _read_name(segment: str, query: Struct) -> str:
+    """Return the name that the path has or, where its segment stands for it, the query. Raise
+    BadRequest for a name in both."""
+    named: str | None = getattr(query, "name", None)
+    if named is None:
+        return unquote(segment)
+    if segment != NAME_IN_QUERY:
+        raise BadRequest(
+            f"with name in the query, the path has {NAME_IN_QUERY} in its place", param="name"
+        )
+    return named
 
 
 def _find_entry_id(scope: Scope) -> int | None:
@@ -179,12 +205,13 @@ async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:
     config: EdgeConfig = scope[_CONFIG_KEY]
     is_chat = route.body is ChatRequest
     max_bytes = config.settings.limits.body if is_chat else MAX_ADMIN_BODY_BYTES
-    body = await read_body(receive, max_bytes)
+    try:
+        body = await read_body(receive, max_bytes)
+    except TooLarge as exc:
+        if is_chat:
+            raise
+        raise TooLarge(f"a body has at most {MAX_ADMIN_BODY_BYTES} bytes here; send less") from exc
     return parse_body(route.body, body, scope["headers"])
-
-
-async def _send_answer(send: Send, answer: Struct, headers: list[Header]) -> None:
-    await responses.send_content(send, 200, msgspec.json.encode(answer), headers)
 
 
 async def _send_not_modified(send: Send, etag: Header) -> None:

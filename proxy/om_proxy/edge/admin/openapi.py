@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from om_proxy import __version__
-from om_proxy.edge.admin.requests import Query
-from om_proxy.edge.admin.route_table import ADMIN_ROOT, ADMIN_ROUTES, OPENAPI_PATH, AdminRoute
+from om_proxy.edge.admin.requests import MAX_ADMIN_BODY_BYTES, ChatRequest, Query
+from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
+from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
 COMMON_STATUSES = {
@@ -18,10 +19,25 @@ COMMON_STATUSES = {
     "401": "The caller may not ask this.",
     "404": "Unknown, or another tenant's: both look the same.",
     "405": "The path has other methods; `Allow` names them.",
-    "503": "The store cannot be reached.",
+    "503": (
+        "The store cannot be reached (`om_storage`), or too much is asked at once (`om_overloaded`): "
+        "`Retry-After` says when to try again."
+    ),
 }
-BODY_STATUSES = {"413": "The body is longer than 64 KiB."}
-CHANGE_STATUSES = {"409": "`If-Match` names an older version: the thread has changed since."}
+TEXT_STATUSES = {"403": "It is text, which `server.admin_reads: false` hides from the admin token."}
+WORK_STATUSES = {"502": "The memory model failed."}
+BODY_STATUSES = {
+    "408": "The body came too slowly (`limits.body_timeout`).",
+    "413": f"The body is longer than {MAX_ADMIN_BODY_BYTES // 2**10} KiB.",
+}
+CHAT_STATUSES = {"413": "The body is longer than `limits.body`."}
+CONFLICT_STATUSES = {"409": "Other changes always came first; ask again."}
+VERSION_STATUSES = {
+    "409": "`If-Match` names an older version: the thread has changed since. Or other changes always "
+    "came first."
+}
+# of the routes' own codes; the others are 400
+STATUS_BY_CODE = {"om_moved": "409", "om_unproductive": "422"}
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -46,6 +62,7 @@ def build_openapi() -> dict[str, Any]:
     types += [route.body for route in ADMIN_ROUTES if route.body is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
     schema_by_type = dict(zip(map(repr, types), schemas, strict=True))
+    error = {"application/json": {"schema": schema_by_type[repr(ErrorBody)]}}
     paths: dict[str, dict[str, Any]] = {}
     for route in ADMIN_ROUTES:
         operations = paths.setdefault(ADMIN_ROOT + route.path, {})
@@ -54,7 +71,11 @@ def build_openapi() -> dict[str, Any]:
         "get": {
             "summary": "This document.",
             "operationId": "show_openapi",
-            "responses": {"200": {"description": "The document."}},
+            "responses": {
+                "200": {"description": "The document."},
+                "401": {"description": "Another site's page asks.", "content": error},
+                "404": {"description": "`server.api` is `off`.", "content": error},
+            },
             "security": [{}],
         }
     }
@@ -89,6 +110,27 @@ def list_query_parameters(query: type[Query]) -> list[dict[str, Any]]:
     ]
 
 
+def list_error_statuses(route: AdminRoute) -> dict[str, str]:
+    """Return the description of each status that an error of the route may have."""
+    statuses = dict(COMMON_STATUSES)
+    if route.changes_memory and route.names_thread:
+        statuses |= VERSION_STATUSES
+    elif route.changes_memory and has_version(route):
+        statuses |= CONFLICT_STATUSES
+    statuses |= TEXT_STATUSES if route.is_text else {}
+    statuses |= WORK_STATUSES if route.may_go_on else {}
+    statuses |= BODY_STATUSES if route.body is not None else {}
+    statuses |= CHAT_STATUSES if route.body is ChatRequest else {}
+    for code in route.codes:
+        status = STATUS_BY_CODE.get(code, "400")
+        statuses[status] = f"{statuses.get(status, '')} Also `{code}`.".strip()
+    return statuses
+
+
+def has_version(route: AdminRoute) -> bool:
+    return "version" in getattr(route.answer, "__struct_fields__", ())
+
+
 def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -102,29 +144,30 @@ def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[s
                 "name": "If-Match",
                 "in": "header",
                 "required": False,
-                "description": "The ETag of an earlier answer: nothing is changed if it is old.",
+                "description": "The ETag of an earlier answer: nothing is changed if its version is old.",
                 "schema": {"type": "string"},
             }
         )
-    statuses = dict(COMMON_STATUSES)
-    statuses |= CHANGE_STATUSES if is_change else {}
-    statuses |= BODY_STATUSES if route.body is not None else {}
+    statuses = list_error_statuses(route)
     error = {"application/json": {"schema": schema_by_type[repr(ErrorBody)]}}
     answer = {"application/json": {"schema": schema_by_type[repr(route.answer)]}}
+    if route.streams:
+        answer[route.streams] = {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": route.handler.__name__,
+        "operationId": route.name,
         "parameters": parameters,
         "responses": {
             "200": {"description": "Done.", "content": answer},
+            **({"202": {"description": "Begun.", "content": answer}} if route.may_go_on else {}),
             **{
                 status: {"description": text, "content": error}
                 for status, text in sorted(statuses.items())
             },
         },
     }
-    if route.method == "GET" and route.names_thread:
-        operation["responses"]["304"] = {"description": "`If-None-Match` names this version."}
+    if route.method == "GET" and has_version(route):
+        operation["responses"]["304"] = {"description": "`If-None-Match` names this answer."}
     if route.body is not None:
         operation["requestBody"] = {
             "required": True,

@@ -3,34 +3,74 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.inspect import (
+    BoolType,
+    Field,
+    FloatType,
+    IntType,
+    LiteralType,
+    Metadata,
+    NoneType,
+    StrType,
+    StructType,
+    Type,
+    UnionType,
+    type_info,
+)
 
+from om_proxy.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.edge.admin.access import Visitor
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import BadRequest
-from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
-from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
-from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
+from om_proxy.identity.naming import normalize_name
 from om_proxy.memory.model import Key
 from om_proxy.server.headers import Header, find_header
 
 MAX_ADMIN_BODY_BYTES = 64 * 2**10
 MAX_LISTED = 1_000
+MAX_NUMBER = 2**53 - 1  # of an id or a message; no store and no reader of JSON takes any number
 _PLACE_PATTERN = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _NAME_PATTERN = re.compile(r"field `(?P<name>[^`]*)`")
 _T = TypeVar("_T", bound=Struct)
+
+
+PageLimit = Annotated[
+    int, Meta(ge=1, le=MAX_LISTED, description="How many items one answer holds at most.")
+]
+PageCursor = Annotated[str | None, Meta(description="`cursor` of the answer before, to read on.")]
 
 
 class Query(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The names that every route's query may hold."""
 
     tenant: Annotated[
-        str | None, Meta(description="With the admin token: whose threads. Ignored without it.")
+        str | None,
+        Meta(
+            description=(
+                "With the admin token: whose threads. Without it, another tenant than the caller's "
+                "own is 404, known or not."
+            )
+        ),
     ] = None
+
+
+# stands in a path for a name that the query has
+NAME_IN_QUERY = "-"
+_NameInQuery = Annotated[
+    str | None,
+    Meta(
+        description=(
+            "The name, where a path cannot carry it: browsers and proxies take `.` and `..` out of "
+            "a path. The path then has `-` in its place."
+        )
+    ),
+]
 
 
 class ThreadQuery(Query, frozen=True):
@@ -39,30 +79,23 @@ class ThreadQuery(Query, frozen=True):
     resource: Annotated[
         str | None, Meta(description="The thread's resource; without it, the thread is its own.")
     ] = None
+    name: _NameInQuery = None
 
 
-class ThreadListQuery(Query, frozen=True):
-    """The query of the list of threads."""
+class ResourceQuery(Query, frozen=True):
+    """The query of a route about one resource."""
 
-    resource: Annotated[str | None, Meta(description="Only threads of this resource.")] = None
-    limit: Annotated[
-        int, Meta(ge=1, le=MAX_LISTED, description="How many threads one answer holds at most.")
-    ] = 100
-    cursor: Annotated[
-        str | None, Meta(description="`cursor` of the answer before, to read on.")
-    ] = None
-
-
-class TitleChange(Struct, forbid_unknown_fields=True, frozen=True):
-    """A title that a person chooses."""
-
-    title: Annotated[
-        str | None, Meta(description="Pinned; `null` leaves titles to the observer again.")
-    ]
+    name: _NameInQuery = None
 
 
 class NoChange(Struct, forbid_unknown_fields=True, frozen=True):
     """A body that says nothing: `{}`."""
+
+
+class NoteText(Struct, forbid_unknown_fields=True, frozen=True):
+    """The words of a note that a person writes."""
+
+    text: Annotated[str, Meta(description="1 to 20 000 characters. Secrets are redacted.")]
 
 
 class ChatRequest(Struct, frozen=True):
@@ -70,51 +103,51 @@ class ChatRequest(Struct, frozen=True):
     reads it."""
 
 
-class TextQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of a preview for one text."""
-
-    text: Annotated[
-        str, Meta(min_length=1, description="The newest message, all that the client sends.")
-    ]
-
-
-class NotesQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of a thread's notes."""
-
-    generation: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        Meta(description="An older generation; without it, the current one."),
-    ] = None
-
-
-class EntryQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of one entry."""
-
-    chunk: Annotated[
-        bool, Meta(description="The id is that of a chunk, not of an entry of the log.")
-    ] = False
-    messages: Annotated[
-        bool, Meta(description="Add the messages that the entry covers, as they were sent.")
-    ] = False
-
-
 class AdminCall(Struct, frozen=True, kw_only=True):
     """A parsed request of the admin API."""
 
-    tenant: str | None  # whose threads the caller sees; None: those of all tenants
+    visitor: Visitor
     query: Query
     body: Any = None  # of the route's type
-    # the thread that the path names; None on a route about no single thread
+    # the thread that the path names, or without a thread name its resource, or without both names
+    # its tenant; None on a route about no single one
     key: Key | None = None
+    path_names: Mapping[str, str] = {}  # decoded
     entry_id: int | None = None  # that the path names
     expected_version: int | None = None  # of `If-Match`
     headers: Sequence[Header] = ()
+    wants_body: bool = True  # of the answer; False: the method is HEAD
     config: EdgeConfig
 
     @property
-    def thread_key(self) -> Key:
-        assert self.key is not None  # the route's path names a thread
+    def tenant(self) -> str | None:
+        """Whose threads the caller sees; None: those of all tenants."""
+        return self.visitor.tenant
+
+    @property
+    def named_key(self) -> Key:
+        assert self.key is not None  # the route's path names a thread, a resource or a tenant
         return self.key
+
+    @property
+    def named_entry_id(self) -> int:
+        assert self.entry_id is not None  # the route's path names an entry
+        return self.entry_id
+
+    @property
+    def named_tenant(self) -> str:
+        """The tenant of a route about one tenant. Raise BadRequest if the admin named none."""
+        return require_tenant(self.tenant)
+
+
+def require_tenant(tenant: str | None) -> str:
+    """Return the tenant. Raise BadRequest if the admin token asks without naming one."""
+    if tenant is None:
+        raise BadRequest(
+            "with the admin token, say whose: add ?tenant=… as the list of threads shows it",
+            param="tenant",
+        )
+    return tenant
 
 
 def read_tenant(query_string: bytes) -> str | None:
@@ -132,7 +165,7 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
     try:
         return msgspec.convert(values, query_type, strict=False)
     except msgspec.ValidationError as exc:
-        raise _describe_fault(exc, "the query") from exc
+        raise _describe_fault(exc, "the query", query_type) from exc
 
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
@@ -146,60 +179,75 @@ def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
         )
     if body_type is ChatRequest:
         return body
+    body = replace_lone_surrogates(body) or body
     try:
         return msgspec.json.decode(body or b"{}", type=body_type)
     except msgspec.ValidationError as exc:
-        raise _describe_fault(exc, "the body") from exc
+        raise _describe_fault(exc, "the body", body_type) from exc
     except msgspec.DecodeError as exc:
         raise BadRequest("the body is not JSON") from exc
 
 
-def _describe_fault(exc: msgspec.ValidationError, where: str) -> BadRequest:
-    """Return the error that names the faulty part. The library's text holds no value."""
+def _describe_fault(exc: msgspec.ValidationError, where: str, parsed_type: Any) -> BadRequest:
+    """Return the error that names the faulty part and what it takes. It holds no value: the
+    library's text may hold one, and is used for nothing but the name."""
     text = str(exc)
     place = _PLACE_PATTERN.search(text)
     name = _NAME_PATTERN.search(text)
     param = (place and place["path"]) or (name and name["name"]) or None
-    return BadRequest(f"{where}: {_PLACE_PATTERN.sub('', text)}", param=param)
+    info = type_info(parsed_type)
+    fields = {one.encode_name: one for one in info.fields} if isinstance(info, StructType) else {}
+    if param is None:
+        return BadRequest(f"{where} is a JSON object")
+    if param in fields:
+        # the library has no place for what is missing
+        verb = "takes" if place else "must be there:"
+        taken = describe_taken(fields[param], may_be_null=where == "the body")
+        return BadRequest(f"{where}: {param} {verb} {taken}", param=param)
+    known = f"it takes {', '.join(sorted(fields))}" if fields else "it takes no names"
+    return BadRequest(f"{where} has no {param}; {known}", param=param)
 
 
-def parse_etag(headers: Sequence[Header], name: bytes) -> int | None:
-    """Return the version that an `If-Match` or `If-None-Match` header names; None without one, or
-    for `*`. Raise BadRequest for what is no ETag of ours."""
-    value = find_header(headers, name)
-    if value is None or value.strip() == b"*":
-        return None
-    number = re.fullmatch(rb'(?:W/)?"(-?[0-9]{1,18})"', value.strip())
-    if number is None:
-        raise BadRequest("send the ETag of an earlier answer, with its quotes", param=name.decode())
-    return int(number[1])
+def describe_taken(field: Field, *, may_be_null: bool) -> str:
+    """Say which values a field takes, and what they mean: the unit stands in its description. A
+    query cannot say null."""
+    kinds = [kind for kind in _describe_types(field.type) if may_be_null or kind != "null"]
+    values, description = " or ".join(kinds), ""
+    if isinstance(field.type, Metadata):
+        description = (field.type.extra_json_schema or {}).get("description", "")
+    return f"{values}. {description}".rstrip(". ") + "."
 
 
-def parse_cursor(cursor: str | None, tenant: str | None) -> Key | None:
-    """Return the key after which a list continues. Raise BadRequest for the cursor of another
-    list."""
-    if not cursor:
-        return None
-    parts = cursor.split("\t")
-    if len(parts) != 3 or tenant not in (None, parts[0]):
-        raise BadRequest("cursor is not one that this list gave", param="cursor")
-    return Key(*parts)
+def _describe_types(info: Type) -> list[str]:
+    """Describe each type of a field. Raise TypeError for one that has no words here yet."""
+    if isinstance(info, Metadata):
+        return _describe_types(info.type)
+    if isinstance(info, UnionType):
+        return [words for inner in info.types for words in _describe_types(inner)]
+    match info:
+        case LiteralType(values=values):
+            words = f"one of {', '.join(map(str, values))}"
+        case IntType(ge=least, le=most):
+            words = "a whole number" + _describe_bounds(least, most)
+        case FloatType(ge=least, le=most):
+            words = "a number" + _describe_bounds(least, most)
+        case BoolType():
+            words = "true or false"
+        case StrType(max_length=most):
+            words = "text" if most is None else f"text of at most {most} characters"
+        case NoneType():
+            words = "null"
+        case _:
+            raise TypeError(f"no words for {type(info).__name__}")
+    return [words]
 
 
-def write_cursor(key: Key) -> str:
-    return "\t".join(key)
+def _describe_bounds(least: float | None, most: float | None) -> str:
+    if least is None or most is None:
+        return ""
+    return f" from {least:g} to {most:,.0f}".replace(",", " ")
 
 
-def read_caller(call: AdminCall) -> Caller:
-    """Return the caller of the chat request that a preview is about: its thread, and what the
-    headers say that a client would send with it. Raises BadRequest."""
-    values = group_by_name(call.headers)
-    key = call.thread_key
-    return Caller(
-        key,
-        key.tenant,
-        history=read_choice(values, HISTORY_HEADER, HISTORY_CHOICES) or "auto",
-        timezone=read_timezone(values, TIMEZONE_HEADER),
-        scope=read_choice(values, SCOPE_HEADER, SCOPE_CHOICES),
-        has_named_resource=getattr(call.query, "resource", None) is not None,
-    )
+def normalize_stored_name(name: str) -> str:
+    """Return the normalized name. An invalid name is looked up unchanged, and is not found."""
+    return normalize_name(name) or name

@@ -1,0 +1,1 @@
+"""The routes of the admin API, one module for each subject: what is sent, done and answered."""

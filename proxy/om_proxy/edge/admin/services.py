@@ -1,0 +1,41 @@
+"""The performers that the admin API's handlers call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from om_proxy.audit_log import AuditLog
+from om_proxy.event_feed.reader import EventReader
+from om_proxy.event_feed.stream import EventStream
+from om_proxy.ledger_reader import LedgerReader
+from om_proxy.memory_export import MemoryExporter
+from om_proxy.message_reader import MessageReader
+from om_proxy.steering.note_editor import NoteEditor
+from om_proxy.steering.pin_board import PinBoard
+from om_proxy.steering.work_requests import WorkRequests
+from om_proxy.storage.base import Store
+from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.thread_reader import ThreadReader
+from om_proxy.turns.preview import ContextPreviewer
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    """What a handler may use. `secret`: keys the labels of threads. `clock`: unix seconds."""
+
+    thread_admin: ThreadAdmin
+    thread_reader: ThreadReader
+    previewer: ContextPreviewer
+    note_editor: NoteEditor
+    ledger_reader: LedgerReader
+    event_reader: EventReader
+    event_stream: EventStream
+    pin_board: PinBoard
+    work_requests: WorkRequests
+    secret: bytes
+    clock: Callable[[], float]
+    store: Store
+    message_reader: MessageReader
+    exporter: MemoryExporter
+    audit_log: AuditLog
