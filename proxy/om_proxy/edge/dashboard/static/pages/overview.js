@@ -1,0 +1,65 @@
+// What memory saves and costs, what needs somebody, and what happens now.
+import { useAnswer } from "../data.js";
+import { useFeed } from "../feed.js";
+import { Empty, Notice, Spinner, Stale } from "../parts/basics.js";
+import { EventList } from "../parts/feed.js";
+import { LedgerTables } from "../parts/ledgertables.js";
+import { Savings, TokensByDay } from "../parts/savings.js";
+import { PageHead } from "../parts/shell.js";
+import { NoThreads, ThreadList } from "../parts/threads.js";
+import { NewestTiers } from "../parts/tiers.js";
+import { Trouble } from "../parts/trouble.js";
+import { selectDays, sumLedgers } from "../ledger.js";
+import { html, useState } from "../view.js";
+
+const REFRESH_S = 10;
+const LISTED_THREADS = 6;
+const TIER_THREADS = 20;
+const STORED_EVENTS = 30; // at first; some are of kinds that are not shown
+const MAX_DAYS = 1_000; // of one answer
+const RANGES = { 7: "7 days", 30: "30 days", all: "All" };
+
+export function OverviewPage({ who, signIn }) {
+  const [chosen, setChosen] = useState("all");
+  const stats = useAnswer("/stats", { by: "day", limit: MAX_DAYS }, { interval_s: REFRESH_S });
+  const recent = useAnswer("/threads", { order: "recent", limit: TIER_THREADS }, { interval_s: REFRESH_S });
+  const days = selectDays(stats.data?.items ?? [], chosen === "all" ? null : Number(chosen));
+  const ledger = sumLedgers(days.map((line) => line.ledger));
+  const isNew = recent.data?.items.length === 0 && stats.data?.items.length === 0;
+  return html`<${PageHead} title="Overview" about="What memory saves, and what it does now.">
+      ${!isNew && html`<${RangeChoice} chosen=${chosen} choose=${setChosen} />`}
+    <//>
+    <${Stale} answer=${stats} />
+    <${Trouble} />
+    ${!stats.data && !stats.error && html`<${Spinner} />`}
+    ${isNew && html`<${NoThreads} who=${who} signIn=${signIn} />`}
+    ${!isNew && stats.data && !ledger && html`<${Empty} title="No turns in this time">
+      <p>Choose a longer time, or talk to a model through the proxy.</p><//>`}
+    ${ledger && html`<${Savings} ledger=${ledger} /><${TokensByDay} days=${days} />`}
+    ${recent.data?.items.length > 0 && html`<${NewestTiers} lines=${recent.data.items} />`}
+    ${!isNew && html`<section aria-label="Most recent threads"><h2>Most recent threads</h2>
+        ${recent.data && html`<${ThreadList} items=${recent.data.items.slice(0, LISTED_THREADS)} label="Most recent threads" />`}
+      </section>
+      <${Happenings} />`}
+    ${ledger && html`<${LedgerTables} days=${days} isAll=${chosen === "all"} />`}`;
+}
+
+function RangeChoice({ chosen, choose }) {
+  return html`<div class="row" role="group" aria-label="Time">
+    ${Object.entries(RANGES).map(
+      ([range, name]) => html`<button class="chip" aria-pressed=${range === chosen ? "true" : "false"}
+        onClick=${() => choose(range)}>${name}</button>`,
+    )}
+  </div>`;
+}
+
+function Happenings() {
+  const { events, error } = useFeed("/events", STORED_EVENTS);
+  const shown = events.filter(({ type }) => !type.endsWith("-start")).slice(0, 6);
+  return html`<section aria-label="What happened last"><h2>What happened last</h2>
+    ${error && html`<${Notice} kind="bad">${error.message}<//>`}
+    ${shown.length > 0
+      ? html`<${EventList} events=${shown} /><p><a href="#/live">All events</a></p>`
+      : html`<p class="muted card">Nothing yet: notes appear here as soon as they are written.</p>`}
+  </section>`;
+}

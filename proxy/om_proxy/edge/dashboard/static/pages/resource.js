@@ -1,0 +1,93 @@
+// One resource: the log that its threads share, and what each of them adds to it.
+import { askJson, resourcePath, resourceQuery, threadPath, threadQuery } from "../api.js";
+import { explainCause } from "../causes.js";
+import { useAnswer } from "../data.js";
+import { countOf, formatCount } from "../format.js";
+import { Badge, Empty, Name, Notice, Sentence, Spinner, Stale } from "../parts/basics.js";
+import { ExportButton } from "../parts/export.js";
+import { ForgetDialog } from "../parts/forget.js";
+import { PageHead } from "../parts/shell.js";
+import { ThreadList } from "../parts/threads.js";
+import { EntryCard } from "../thread/entry.js";
+import { html, useState } from "../view.js";
+
+const REFRESH_S = 10;
+const MAX_THREADS = 100;
+
+export function ResourcePage({ place }) {
+  const [, tenant, resource] = place.steps;
+  const key = { tenant, resource };
+  const answer = useAnswer(resourcePath(key), resourceQuery(key), { interval_s: REFRESH_S });
+  const query = { tenant, resource, order: "recent", limit: MAX_THREADS };
+  const threads = useAnswer("/threads", query, { interval_s: REFRESH_S });
+  if (answer.error?.status === 404) {
+    return html`<${PageHead} title="No such resource" />
+      <${Empty} title="It is not here"><p>It was forgotten, or it belongs to another key.${" "}
+        <a href="#/threads">All threads</a></p><//>`;
+  }
+  if (!answer.data || !threads.data) {
+    return html`<${Stale} answer=${answer} /><${Stale} answer=${threads} /><${Spinner} />`;
+  }
+  const status = answer.data;
+  const log = status.shared_log;
+  const about = `${countOf(status.threads, "thread")}${status.has_more_threads ? " or more" : ""}` +
+    (log ? `, one shared log of ${formatCount(log.tokens)} tokens` : status.threads === 1 ? ", with notes of its own" : ", each with notes of its own");
+  return html`<${PageHead} title=${html`<${Name} text=${resource} />`} about=${about}>
+      <${ResourceActions} resource=${key} status=${status} />
+    <//>
+    <${Stale} answer=${answer} />
+    ${log && log.failures > 0 && html`<${Notice} kind=${log.parked ? "bad" : "warn"}>The shared log could
+      not be kept up, ${countOf(log.failures, "time")} in a row. ${explainCause(log.failure_cause).title}.
+      ${" "}<${Sentence} text=${explainCause(log.failure_cause).advice} /> Every message still reaches the model.<//>`}
+    <section aria-label="Threads"><h2>Threads</h2>
+      <${ThreadList} items=${threads.data.items} label="Threads" />
+    </section>
+    ${log && threads.data.items.length > 0 && html`<${SharedLog} threads=${threads.data.items} />`}`;
+}
+
+function ResourceActions({ resource: { tenant, resource }, status }) {
+  const [isForgetting, setForgetting] = useState(false);
+  const key = { tenant, resource };
+  const count = `${countOf(status.threads, "thread")}${status.has_more_threads ? " or more" : ""}`;
+  return html`<${ExportButton} name=${resource} query=${key} />
+    <button class="danger" onClick=${() => setForgetting(true)}>Forget</button>
+    ${isForgetting && html`<${ForgetDialog} title="Forget this resource" name=${resource}
+      close=${() => setForgetting(false)}
+      forget=${() => askJson("DELETE", resourcePath(key), { query: resourceQuery(key) })}>
+      All that is stored of it is removed: ${count} with every message and note, and the log that they
+      share. This cannot be undone. Backups are not touched.<//>`}`;
+}
+
+function SharedLog({ threads }) {
+  const [first] = threads;
+  const notes = useAnswer(threadPath(first, "/observations"), threadQuery(first), { interval_s: REFRESH_S });
+  if (!notes.data) return html`<${Stale} answer=${notes} />${!notes.error && html`<${Spinner} />`}`;
+  const { log } = notes.data;
+  return html`<div class="pair">
+    <section aria-label="The shared log"><h2>The shared log</h2>
+      ${log.length === 0 && html`<p class="muted card">No notes yet.</p>`}
+      ${log.map((entry) => html`<${EntryCard} key=${entry.id} thread=${first} entry=${entry}
+        isChunk=${false} selected=${null} select=${null} ask=${null} />`)}
+    </section>
+    <${Contributions} log=${log} threads=${threads} />
+  </div>`;
+}
+
+// What each thread adds: the entries about it. An entry about several counts for each.
+function Contributions({ log, threads }) {
+  const lines = threads.map((line) => {
+    const entries = log.filter((entry) => entry.about.includes(line.label));
+    return { line, count: entries.length, tokens: entries.reduce((sum, { tokens }) => sum + tokens, 0) };
+  });
+  return html`<section class="card" aria-label="What each thread adds"><h2>What each thread adds</h2>
+    <div class="scroll" tabindex="0" role="group" aria-label="What each thread adds"><table>
+      <thead><tr><th scope="col">Thread</th><th scope="col" class="end">Entries about it</th>
+        <th scope="col" class="end">Their tokens</th></tr></thead>
+      <tbody>${lines.map(
+        ({ line, count, tokens }) => html`<tr><th scope="row"><${Name} text=${line.title || line.thread} />
+          ${line.parked && html` <${Badge} kind="bad">given up<//>`}</th>
+          <td class="end number">${formatCount(count)}</td><td class="end number">${formatCount(tokens)}</td></tr>`,
+      )}</tbody>
+    </table></div>
+  </section>`;
+}

@@ -1,0 +1,71 @@
+// One entry of the notes, with what it was made from.
+import { threadPath, threadQuery } from "../api.js";
+import { useAnswer } from "../data.js";
+import { countOf, formatCount, formatShare } from "../format.js";
+import { Badge, Notice, Spinner, Stale, Time } from "../parts/basics.js";
+import { EntryActions } from "./editing.js";
+import { Message } from "./message.js";
+import { NoteText } from "./notetext.js";
+import { html, useEffect, useRef, useState } from "../view.js";
+
+const NAMES = { observation: "Notes", reflection: "Condensed notes", note: "Note of a branch" };
+
+// `ask` opens a dialog; null: of an earlier state, which nobody changes.
+export function EntryCard({ thread, entry, isChunk, selected, select, ask }) {
+  const [isOpen, setOpen] = useState(false);
+  const place = useRef(null);
+  const kind = isChunk ? "chunk" : "entry";
+  const isMarked = selected !== null && selected.kind === kind && selected.id === entry.id;
+  useEffect(() => {
+    if (isMarked && selected.first === undefined) place.current.scrollIntoView({ block: "start" });
+  }, [isMarked]);
+  const tier = entry.kind === "reflection" ? "reflected" : isChunk ? "buffered" : "observed";
+  return html`<article ref=${place} class=${`card entry ${tier} ${isMarked ? "marked" : ""}`}
+    aria-label=${NAMES[entry.kind]}>
+    <header class="entry-head">
+      <${Badge} kind=${tier}>${NAMES[entry.kind]}<//>
+      ${entry.edited && html`<${Badge}>edited<//>`}
+      ${isChunk && entry.activates && html`<${Badge}>in the next prompt<//>`}
+      <span class="muted small"><${Time} at=${entry.at} /></span>
+      <${Shrunk} entry=${entry} />
+    </header>
+    <${EntryWords} entry=${entry} />
+    <div class="row entry-actions">
+      <button class="quiet" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>
+        ${isOpen ? "Hide its messages" : "What was it made from?"}</button>
+      ${ask && !entry.withdrawn && html`<${EntryActions} entry=${entry} isChunk=${isChunk} ask=${ask} />`}
+    </div>
+    ${isOpen && html`<${Provenance} thread=${thread} entry=${entry} isChunk=${isChunk}
+      select=${select} />`}
+  </article>`;
+}
+
+function Shrunk({ entry }) {
+  const share = formatShare(entry.tokens / Math.max(1, entry.source_tokens));
+  return html`<span class="number small" title=${`${share} of the tokens`}>
+    ${formatCount(entry.source_tokens)} → ${formatCount(entry.tokens)} tokens</span>`;
+}
+
+function EntryWords({ entry }) {
+  if (entry.withdrawn) return html`<p class="muted">Withdrawn: the model sees none of it.</p>`;
+  if (entry.text === null) return html`<p class="muted">Hidden: server.admin_reads is off.</p>`;
+  return html`<${NoteText} text=${entry.text} />`;
+}
+
+function Provenance({ thread, entry, isChunk, select }) {
+  const query = threadQuery(thread, { messages: true, chunk: isChunk ? true : null });
+  const answer = useAnswer(threadPath(thread, `/observations/${entry.id}`), query);
+  if (!answer.data) return html`<${Stale} answer=${answer} />${!answer.error && html`<${Spinner} />`}`;
+  const { covers, sources, messages, complete } = answer.data;
+  const show = () => select({ kind: isChunk ? "chunk" : "entry", id: entry.id, first: covers[0].first });
+  return html`<div class="provenance">
+    <p class="small muted">${covers.map(({ first, last }) => `Messages ${first}–${last}`).join(", ")}
+      ${sources.length > 0 && `, through ${countOf(sources.length, "earlier entry", "earlier entries")}`}</p>
+    ${select && covers.length > 0 &&
+    html`<button class="quiet" onClick=${show}>Show them in the conversation</button>`}
+    ${!complete && html`<${Notice}>Some of the entries in between are no longer stored.<//>`}
+    ${(messages ?? []).map(
+      ({ seq, raw, at }) => html`<${Message} key=${seq} message=${raw} number=${seq} at=${at} />`,
+    )}
+  </div>`;
+}

@@ -1,0 +1,27 @@
+// One message of a conversation.
+import { formatClock, formatFull, messageText } from "../format.js";
+import { Text } from "../parts/basics.js";
+import { html } from "../view.js";
+
+const ROLES = {
+  user: "User",
+  assistant: "Assistant",
+  tool: "Tool result",
+  function: "Tool result",
+  system: "Instructions",
+  developer: "Instructions",
+};
+
+// `children` stand at the end of its first line, `more` below its text.
+export function Message({ message, number, at, kind = "", more, children }) {
+  const role = message?.role;
+  return html`<div class=${`message ${ROLES[role] ? role : ""} ${kind}`}>
+    <div class="message-role"><span>${ROLES[role] ?? String(role)}</span>
+      ${number !== undefined && html`<span class="number muted">no. ${number}</span>`}
+      ${at !== undefined && html`<time class="number muted" datetime=${new Date(at * 1000).toISOString()}
+        title=${formatFull(at)}>${formatClock(at)}</time>`}
+      <span class="message-end">${children}</span></div>
+    <${Text} text=${messageText(message)} />
+    ${more}
+  </div>`;
+}
