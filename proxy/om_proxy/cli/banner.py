@@ -24,6 +24,8 @@ def print_banner(settings: Settings, port: int) -> None:
         *render_upstreams(settings),
         *render_memory_summary(settings),
     ]
+    if settings.server.api != "off":
+        lines.append(f"dashboard: http://{settings.server.host}:{port}/om/")
     if admin_line := render_admin_token_file(settings, os.environ):
         lines.append(admin_line)
     warnings = [

@@ -8,7 +8,21 @@ import os
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
-from om_proxy.settings import list_warnings, load, render_settings, render_summary
+from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
+from om_proxy.storage.postgres import promise as postgres
+from om_proxy.storage.promises import list_promises
+from om_proxy.storage.sqlite import promise as sqlite
+
+
+def _render_promises(settings: Settings) -> str:
+    """Render what the store of these settings promises. The store itself is not opened: that would
+    bring its schema up to date."""
+    storage = settings.storage
+    if storage.is_postgres:  # without `durable`, the server's own settings decide
+        promise = postgres.create_promise(commits_wait=storage.durable)
+    else:
+        promise = sqlite.create_promise(is_in_memory=storage.file is None)
+    return f"the store promises: {'; '.join(list_promises(promise))}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     settings = load(options.config)
     model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
-    lines = render_summary(settings, *model_and_resource)
+    lines = [*render_summary(settings, *model_and_resource), _render_promises(settings)]
     if options.all:
         lines += ["", *render_settings(settings, *model_and_resource)]
     else:

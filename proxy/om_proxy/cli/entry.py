@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from om_proxy.cli.exit_status import DONE, WRONG_USE
+from om_proxy.cli.exit_status import DONE, find_exit_status
 from om_proxy.cli.parser import build_parser
 from om_proxy.errors import OmError
 
@@ -16,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status. Print an error of the proxy as one line on stderr,
     which says what to do."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    accept_any_character()
     try:
         try:
             return run_command(arguments)
@@ -28,18 +30,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DONE
     except OmError as exc:
         print(f"om-proxy: {exc}", file=sys.stderr)
-        return WRONG_USE
+        return find_exit_status(exc)
 
 
 def run_command(arguments: list[str]) -> int:
     """Import and run `cli/<command>.py`; without arguments, print the help."""
     parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may stand next
+        import_module("om_proxy.cli.completion").answer_shell(parser)
     if not arguments:
         parser.print_help()
         return DONE
     options = parser.parse_args(arguments)
     command = import_module(f"om_proxy.cli.{options.command.replace('-', '_')}")
     return int(command.run(options))
+
+
+def accept_any_character() -> None:
+    """Write a character that the terminal's encoding lacks as an escape, where printing it would
+    raise an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def discard_output() -> None:

@@ -1,143 +1,145 @@
-"""`om-proxy forget`: remove a thread and all notes about it."""
+"""`om-proxy forget`: remove a thread and all notes about it, a resource or a tenant."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TextIO
 
-from om_proxy.cli.exit_status import DECLINED, DONE, NOT_FOUND, WRONG_USE
-from om_proxy.cli.store_command import escape_unprintable, print_error, run_with_store
-from om_proxy.errors import ConfigError
-from om_proxy.identity.naming import normalize_name
-from om_proxy.memory.model import Key
-from om_proxy.storage.base import ForgetResult, Store, ThreadInfo
+from om_proxy.cli.answers import print_json
+from om_proxy.cli.exit_status import DECLINED, DONE
+from om_proxy.cli.progress import show_progress
+from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.thread_choice import choose_tenant, find_thread_info, render_thread
+from om_proxy.cli.visible_text import escape_line
+from om_proxy.edge.admin.requests import AdminCall, Query, normalize_stored_name
+from om_proxy.edge.admin.routes.forgetting import (
+    ForgetReceipt,
+    forget_resource,
+    forget_tenant,
+    forget_thread,
+)
+from om_proxy.edge.admin.services import AdminServices
+from om_proxy.errors import NotFound, UsageError
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage.base import Store
 
 # enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
-THREADS_PER_PAGE = 1_000
 
 
 def run(options: argparse.Namespace) -> int:
-    """Forget a thread. The command asks first, unless --yes is given."""
+    """Forget a thread, a resource or a tenant. The command asks first, unless --yes is given."""
+    require_one_choice(options)
     if not options.yes and not sys.stdin.isatty():
-        raise ConfigError(
+        raise UsageError(
             "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
         )
-    thread = normalize_name(options.thread) or options.thread
-    resource = normalize_name(options.resource or "") or options.resource
-    confirm = (lambda: True) if options.yes else ask_operator
-    return run_with_store(
-        options.config,
-        lambda store: forget_thread(store, thread, resource, options.tenant, confirm=confirm),
-    )
+    return run_with_api(options, forget)
 
 
-def ask_operator() -> bool:
+def require_one_choice(options: argparse.Namespace) -> None:
+    """Raise UsageError unless the arguments say what to forget: nobody forgets a tenant because a
+    name was left out."""
+    if options.all and options.thread is not None:
+        raise UsageError("--all takes no thread: give one of them")
+    if options.all and options.resource is None and options.tenant is None:
+        raise UsageError("--all needs the --resource or the --tenant to forget")
+    if not options.all and options.thread is None:
+        raise UsageError("name a thread, or give --all with --resource or --tenant")
+
+
+async def forget(
+    api: LocalApi, options: argparse.Namespace, erase_timeout_s: float = ERASE_TIMEOUT_S
+) -> int:
+    """Forget what the options name, print what was removed, and return the exit status."""
+    choice = await (choose_all if options.all else choose_thread)(api, options)
+    if not options.json:
+        print(choice.description, flush=True)
+    if not options.yes and not ask_operator(choice.name):
+        print("nothing was forgotten")
+        return DECLINED
+    with show_progress("forgetting"):
+        receipt = await api.ask_about(choice.handler, choice.key, Query())
+    if options.json:
+        print_json(receipt)
+    else:
+        print(render_receipt(receipt))
+    if receipt.bytes.log == "pending":
+        output = sys.stderr if options.json else sys.stdout
+        await wait_until_erased(api.store, erase_timeout_s, output)
+    return DONE
+
+
+class Choice(NamedTuple):
+    """What will be forgotten."""
+
+    handler: Callable[[AdminServices, AdminCall], Awaitable[ForgetReceipt]]
+    key: Key
+    name: str
+    description: str
+
+
+async def choose_thread(api: LocalApi, options: argparse.Namespace) -> Choice:
+    info = await find_thread_info(api.store, options)
+    return Choice(forget_thread, info.key, "this thread", render_thread(info))
+
+
+async def choose_all(api: LocalApi, options: argparse.Namespace) -> Choice:
+    """Choose a resource, or a tenant."""
+    tenant = await choose_tenant(api.store, options.tenant)
+    if options.resource is None:
+        assert tenant is not None  # `require_one_choice`
+        described = f"all memory of the tenant {escape_line(tenant)}"
+        return Choice(forget_tenant, Key(tenant, "", RESOURCE_THREAD), "this tenant", described)
+    resource = normalize_stored_name(options.resource)
+    found = None if tenant is None else await api.store.resource(tenant, resource)
+    if found is None or tenant is None:
+        raise NotFound(f"there is no memory of a resource {escape_line(resource)}")
+    count = f"{found.threads}{' or more' if found.has_more_threads else ''}"
+    described = f"resource {escape_line(resource)}, tenant {escape_line(tenant)}: {count} threads"
+    key = Key(tenant, resource, RESOURCE_THREAD)
+    return Choice(forget_resource, key, "this resource", described)
+
+
+def ask_operator(name: str) -> bool:
     """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
     try:
-        answer = input("Forget this thread for good? [y/N] ")
+        answer = input(f"Forget {name} for good? [y/N] ")
     except EOFError:  # Ctrl-D
         return False
     return answer.strip().lower() in ("y", "yes")
 
 
-async def forget_thread(
-    store: Store,
-    thread: str,
-    resource: str | None,
-    tenant: str | None,
-    *,
-    confirm: Callable[[], bool],
-    erase_timeout_s: float = ERASE_TIMEOUT_S,
-) -> int:
-    """Forget the one thread of this name, print what was removed, and return the exit status.
-
-    `confirm` is called before anything is removed."""
-    matches = [
-        info async for info in read_threads(store, tenant, resource) if info.key.thread == thread
-    ]
-    if not matches:
-        print_error(
-            f"there is no memory of a thread {escape_unprintable(thread)} "
-            f"{render_owner(resource, tenant)}"
-        )
-        return NOT_FOUND
-    if len(matches) > 1:
-        print_error("several threads have this name; choose one with --resource and --tenant:")
-        for info in matches:
-            print(f"  {render_thread(info)}", file=sys.stderr)
-        return WRONG_USE
-    print(render_thread(matches[0]))
-    if not confirm():
-        print("nothing was forgotten")
-        return DECLINED
-    forgotten = await store.forget(matches[0].key)
-    if not forgotten.threads:
-        print_error("another program has forgotten this thread in the meantime")
-        return NOT_FOUND
-    print(render_forgotten(forgotten))
-    if forgotten.log == "pending":
-        await wait_until_erased(store, erase_timeout_s)
-    return DONE
-
-
-async def read_threads(
-    store: Store, tenant: str | None, resource: str | None
-) -> AsyncIterator[ThreadInfo]:
-    cursor: Key | None = None
-    while page := await store.threads(tenant, resource, cursor, THREADS_PER_PAGE):
-        for info in page:
-            yield info
-        cursor = page[-1].key
-
-
-async def wait_until_erased(store: Store, timeout_s: float) -> None:
+async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> None:
     """Wait until no other program reads the removed bytes any more, at most `timeout_s`."""
     print(
         "its bytes are still in the database's files: another program is reading them; "
         "waiting until it has finished",
+        file=output,
         flush=True,
     )
     try:
-        async with asyncio.timeout(timeout_s):
-            await store.wait_erased()
+        with show_progress("waiting for the reader"):
+            async with asyncio.timeout(timeout_s):
+                await store.wait_erased()
     except TimeoutError:
         print(
             "its bytes are still there; the running server, or else the next one that starts, "
-            "will erase them"
+            "will erase them",
+            file=output,
         )
     else:
-        print("its bytes are gone")
+        print("its bytes are gone", file=output)
 
 
-def render_thread(info: ThreadInfo) -> str:
-    """Describe a thread so that an operator recognises it."""
-    last_use = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
-    thread, resource, tenant = (
-        escape_unprintable(name) for name in (info.key.thread, info.key.resource, info.key.tenant)
-    )
-    title = f", {escape_unprintable(info.title)}" if info.title else ""
+def render_receipt(receipt: ForgetReceipt) -> str:
+    rows = receipt.forgotten
+    pending = f", {rows.reflections} unfinished reflection" if rows.reflections else ""
+    threads = "" if rows.threads == 1 else f"{rows.threads} threads, "
     return (
-        f"thread {thread} of resource {resource}, tenant {tenant}: "
-        f"{info.messages} messages, last used {last_use}{title}"
+        f"forgotten: {threads}{rows.messages} messages, {rows.observations} notes in "
+        f"{rows.generations} logs{pending}"
     )
-
-
-def render_forgotten(forgotten: ForgetResult) -> str:
-    pending = f", {forgotten.reflections} unfinished reflection" if forgotten.reflections else ""
-    return (
-        f"forgotten: {forgotten.messages} messages, {forgotten.observations} notes in "
-        f"{forgotten.generations} logs{pending}"
-    )
-
-
-def render_owner(resource: str | None, tenant: str | None) -> str:
-    owners = [
-        f"{kind} {escape_unprintable(name)}"
-        for kind, name in (("resource", resource), ("tenant", tenant))
-        if name
-    ]
-    return f"of {' and '.join(owners)}" if owners else "in this store"

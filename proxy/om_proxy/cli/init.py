@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from om_proxy.cli.exit_status import DONE
-from om_proxy.errors import ConfigError
+from om_proxy.errors import UsageError
 from om_proxy.settings.shipped import read_annotated_file
 
 
@@ -19,9 +19,9 @@ def run(options: argparse.Namespace) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as exc:
-        raise ConfigError(f"{path} exists already: edit it, or name another path") from exc
+        raise UsageError(f"{path} exists already: edit it, or name another path") from exc
     except OSError as exc:
-        raise ConfigError(
+        raise UsageError(
             f"{path} cannot be written ({exc.strerror}): name a path where you may write"
         ) from exc
     print(

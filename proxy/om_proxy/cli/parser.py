@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from om_proxy import __version__
+from om_proxy.cli.memory_options import (
+    add_config_option,
+    add_memory_commands,
+    add_memory_options,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,12 +55,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser(
         "doctor",
-        help="find what does not work: servers, credentials, threads whose memory work fails",
-        description="Ask each model server whether it answers. Look for the memory models' "
-        "credentials, and for threads whose memory work fails. Exit status: 0 if everything "
-        "works, 1 if something does not, 2 if the settings or options are wrong.",
+        help="find what does not work: settings, servers, credentials, store, failing threads",
+        description="Ask each model server whether it answers. Look for warnings about the "
+        "settings, the memory models' credentials, the store with its promises and its times, "
+        "threads whose memory work fails, token ranks, and the age of the price table. Exit "
+        "status: 0 if everything works, 1 if something does not, 3 if the settings cannot be read.",
     )
-    add_config_option(doctor)
+    add_memory_options(doctor, "print the findings as JSON")
     doctor.add_argument(
         "--revive",
         action="store_true",
@@ -84,19 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--tenant", help="the tenant whose key it is sent with; needed if auth.keys has several"
     )
 
-    forget = commands.add_parser(
-        "forget",
-        help="remove a thread and all notes about it",
-        description="Remove a thread's messages and all notes about it. The server may be running: "
-        "the thread is gone for it at once.",
-    )
-    forget.add_argument("thread", help="the thread, as the client names it")
-    add_config_option(forget)
-    forget.add_argument(
-        "--resource", help="its resource; needed if several have a thread of this name"
-    )
-    forget.add_argument("--tenant", help="its tenant; needed if several have such a thread")
-    forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    add_memory_commands(commands)
 
     rekey_tenant = commands.add_parser(
         "rekey-tenant",
@@ -109,6 +104,16 @@ def build_parser() -> argparse.ArgumentParser:
         "terminal, the command asks for the keys and does not show them.",
     )
     add_config_option(rekey_tenant)
+
+    completion = commands.add_parser(
+        "completion",
+        help="print what makes a shell complete commands, options and names",
+        description="Print a script for your shell. It completes commands, options, and the names "
+        "of threads, resources and tenants.",
+        epilog='bash and zsh: eval "$(om-proxy completion bash)" in ~/.bashrc, or zsh in ~/.zshrc '
+        "after compinit. fish: om-proxy completion fish > ~/.config/fish/completions/om-proxy.fish",
+    )
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
 
     demo = commands.add_parser(
         "demo",
@@ -127,19 +132,26 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="wait this long after each turn, so that you can read along",
     )
-    demo.add_argument(
+    shown = demo.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--keep",
+        nargs="?",
+        const=Path("om-proxy-demo"),
+        type=Path,
+        metavar="FOLDER",
+        help="keep the memory of the conversation (in om-proxy-demo), and show it in the dashboard "
+        "until Ctrl-C; played already, it is only shown",
+    )
+    shown.add_argument(
         "--serve",
         action="store_true",
         help="instead, serve a scripted model behind the proxy, for your own client to try",
     )
     demo.add_argument(
-        "--port", type=int, default=8400, help="the port of --serve on 127.0.0.1 (%(default)s)"
+        "--port",
+        type=int,
+        default=8400,
+        help="the port of --serve and --keep on 127.0.0.1 (%(default)s); --keep takes another one "
+        "if it is in use",
     )
     return top
-
-
-def add_config_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config",
-        help="the YAML file (default: OM_PROXY_CONFIG, else ./config/om-proxy.yaml)",
-    )

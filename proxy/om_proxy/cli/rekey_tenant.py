@@ -9,9 +9,10 @@ import sys
 
 from om_proxy.apis.api import Unreadable
 from om_proxy.apis.registry import read_item
-from om_proxy.cli.exit_status import DONE, NAME_TAKEN, NOT_FOUND
-from om_proxy.cli.store_command import escape_unprintable, print_error, run_with_store
-from om_proxy.errors import ConfigError
+from om_proxy.cli.exit_status import CONFLICT, DONE, NOT_FOUND
+from om_proxy.cli.store_command import print_error, run_with_store
+from om_proxy.cli.visible_text import escape_line
+from om_proxy.errors import UsageError
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.keyed_hashes import fingerprint_key
 from om_proxy.identity.tenants import find_tenant
@@ -48,7 +49,7 @@ async def rekey_tenant(
     source = find_credential_tenant(old, secret)
     target = find_credential_tenant(new, secret, keys)
     if source == target:
-        raise ConfigError("the two credentials are the same; there is nothing to move")
+        raise UsageError("the two credentials are the same; there is nothing to move")
     target_key = fingerprint_key(secret, target)
 
     def fingerprint(raw: bytes) -> bytes | None:
@@ -64,7 +65,7 @@ async def rekey_tenant(
             "with the same names; forget one of each first (om-proxy forget THREAD --tenant T, where "
             f"T is {source} for the old credential and {target} for the new one)"
         )
-        return NAME_TAKEN
+        return CONFLICT
     if not moved.threads:
         print_error(
             "there is no memory of the old credential in this store; "
@@ -73,7 +74,7 @@ async def rekey_tenant(
         return NOT_FOUND
     print(
         f"moved: {moved.threads} threads with {moved.messages} messages, "
-        f"to tenant {escape_unprintable(target)}"
+        f"to tenant {escape_line(target)}"
     )
     return DONE
 
@@ -83,7 +84,7 @@ def find_credential_tenant(
 ) -> str:
     """Find the tenant of a request with this credential."""
     if not credential:
-        raise ConfigError("a credential is empty; give the old one, then the new one")
+        raise UsageError("a credential is empty; give the old one, then the new one")
     headers = [(b"authorization", b"Bearer " + credential.encode())]
     tenant = find_tenant(headers, IdentityRules(keys=keys), secret)
     assert tenant is not None  # every request with a credential has a tenant

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START, DONE
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from om_proxy.app import App
     from om_proxy.cli.uvicorn_server import AnnouncedServer
     from om_proxy.settings import Settings
+
+# set by serve_with_workers: where the workers share their figures
+FIGURES_FOLDER_VARIABLE = "OM_PROXY_FIGURES_FOLDER"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,7 +77,10 @@ def create_worker_app() -> App:
 
         settings = load(None)  # the path is in OM_PROXY_CONFIG, set by serve_with_workers
         set_up_log(settings)
-        return create_app(WatchedSettings(settings))
+        folder = os.environ.get(FIGURES_FOLDER_VARIABLE)
+        return create_app(
+            WatchedSettings(settings), figures_folder=Path(folder) if folder else None
+        )
 
 
 def set_up_log(settings: Settings) -> None:

@@ -1,32 +1,171 @@
-"""Run the commands that change stored memories. A server may run at the same time: it sees every
-change."""
+"""Run the commands that read or change stored memories. They ask the handlers of the admin API, on
+the store itself. A server may run at the same time: it sees every change."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
 
+from om_proxy.agents.direct import Direct
+from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.agents.llm import Routed
 from om_proxy.app import open_store
 from om_proxy.cli.exit_status import INTERRUPTED
+from om_proxy.composition import create_admin_services, create_background
 from om_proxy.doctor.report import find_database
-from om_proxy.settings import load
+from om_proxy.edge.admin.access import Visitor
+from om_proxy.edge.admin.audited import answer_route
+from om_proxy.edge.admin.requests import AdminCall, Query, ThreadQuery
+from om_proxy.edge.admin.route import Handler
+from om_proxy.edge.admin.route_table import find_route
+from om_proxy.edge.admin.services import AdminServices
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.facts import Facts
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.model import Key
+from om_proxy.memory_cache import Memories
+from om_proxy.models import TokenCounter
+from om_proxy.policy import PolicyInForce
+from om_proxy.settings import Settings, WatchedSettings, load
 from om_proxy.storage.base import Store
+from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.telemetry.logs import configure_log
+from om_proxy.turns.deliveries import Deliveries
+from om_proxy.upstream import AiohttpTransport
+
+COMMAND_CALLER = "cli"  # in the audit
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalApi:
+    """The admin API's handlers, on a store that this process has opened. Who can open the store can
+    read all of it, so `server.admin_reads` hides nothing here."""
+
+    store: Store
+    services: AdminServices
+    config: EdgeConfig
+
+    async def ask(
+        self,
+        handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]],
+        tenant: str | None = None,
+        query: Query | None = None,
+        *,
+        body: Any = None,
+    ) -> _Answer:
+        """Ask a handler that is about no single thread. `tenant`: None: all of them."""
+        call = AdminCall(
+            visitor=Visitor(tenant, is_admin=True, who=COMMAND_CALLER),
+            query=query or Query(),
+            body=body,
+            config=self.config,
+        )
+        return await self._answer(handler, call)
+
+    async def ask_about(
+        self,
+        handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]],
+        key: Key,
+        query: Query | None = None,
+        *,
+        body: Any = None,
+        entry_id: int | None = None,
+        expected_version: int | None = None,
+    ) -> _Answer:
+        """Ask a handler about this thread. `expected_version`: as `If-Match` names it."""
+        call = AdminCall(
+            visitor=Visitor(key.tenant, is_admin=True, who=COMMAND_CALLER),
+            query=query or ThreadQuery(resource=key.resource),
+            key=key,
+            entry_id=entry_id,
+            body=body,
+            expected_version=expected_version,
+            config=self.config,
+        )
+        return await self._answer(handler, call)
+
+    async def _answer(
+        self, handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]], call: AdminCall
+    ) -> _Answer:
+        route = find_route(cast(Handler, handler))
+        return cast(_Answer, await answer_route(route, self.services, call))
+
+
+def run_with_api(
+    options: argparse.Namespace,
+    work: Callable[[LocalApi, argparse.Namespace], Coroutine[Any, Any, int]],
+) -> int:
+    """Run `work` on the store that the configuration names, and return its exit status."""
+
+    async def compose_and_work(settings: Settings, store: Store) -> int:
+        async with compose_api(settings, store) as api:
+            return await work(api, options)
+
+    return _run_with_settings(options.config, compose_and_work)
+
+
+@asynccontextmanager
+async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalApi]:
+    """Compose the performers on this store, and close them at the end. Work that was asked for and
+    has not ended is given up."""
+    secret = await store.secret()
+    policies = PolicyInForce(WatchedSettings(settings))
+    token_counter, ledger_writer, facts = TokenCounter(), LedgerWriter(store), Facts()
+    ledger_writer.subscribe_to(facts)
+    memories = Memories(store, policies, label=partial(label_thread, secret), facts=facts)
+    transport, litellm = AiohttpTransport(), LiteLLM()
+    background = create_background(
+        memories,
+        policies,
+        Routed(Direct(transport), litellm),
+        token_counter,
+        concurrency=settings.background.concurrency,
+    )
+    services = create_admin_services(
+        memories,
+        policies,
+        background,
+        token_counter,
+        secret,
+        Deliveries(store),
+        time.time,
+        ledger_writer,
+    )
+    try:
+        yield LocalApi(store, services, EdgeConfig.from_settings(settings, policies.current))
+    finally:
+        await background.close()
+        await ledger_writer.close()
+        await services.audit_log.close()
+        await transport.aclose()
+        litellm.close()
 
 
 def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:
     """Run `work` on the store that the configuration names, close the store, and return the exit
     status of the work."""
+    return _run_with_settings(config, lambda settings, store: work(store))
+
+
+def _run_with_settings(
+    config: str | None, work: Callable[[Settings, Store], Coroutine[Any, Any, int]]
+) -> int:
     configure_log("off")  # the command prints what matters
 
     async def open_and_work() -> int:
         settings = load(config)
         find_database(settings)
-        store = await open_store(settings.storage.url)
+        store = await open_store(settings.storage, settings.retention.generations, create=False)
         try:
-            return await work(store)
+            return await work(settings, store)
         finally:
             await store.close()
 
@@ -34,11 +173,6 @@ def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, An
         return asyncio.run(open_and_work())
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def escape_unprintable(text: str) -> str:
-    """Escape characters that would move the cursor or stay invisible: models write titles."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def print_error(text: str) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from om_proxy.cli.exit_status import DONE
-from om_proxy.errors import ConfigError
+from om_proxy.errors import ConfigError, UsageError
 from om_proxy.identity.naming import is_valid_name
 from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.settings import load
@@ -23,14 +23,14 @@ def run(options: argparse.Namespace) -> int:
         )
     names = [name for name in (options.resource, options.thread) if name is not None]
     if not all(map(is_valid_name, names)):
-        raise ConfigError(
+        raise UsageError(
             "--resource and --thread must be 1 to 256 bytes of printable text, "
             "without blanks around it"
         )
     try:
         expires_at = time.time() + parse_duration(options.ttl)
     except ValueError as exc:
-        raise ConfigError(f"--ttl = {options.ttl}: {exc}") from exc
+        raise UsageError(f"--ttl = {options.ttl}: {exc}") from exc
     tenant = choose_tenant(options.tenant, sorted({key.tenant for key in auth.keys}))
     claims = Claims(
         resource=options.resource, exp=round(expires_at), thread=options.thread, tenant=tenant
@@ -45,7 +45,7 @@ def choose_tenant(requested: str | None, tenants: Sequence[str]) -> str | None:
     if requested is None and len(tenants) < 2:
         return tenants[0] if tenants else None
     if requested not in tenants:
-        raise ConfigError(
+        raise UsageError(
             f"--tenant must be one of auth.keys: {', '.join(tenants) or 'there are none'}"
         )
     return requested

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from uvicorn.supervisors import Multiprocess
 
 from om_proxy.app import open_store
 from om_proxy.cli.banner import print_banner
 from om_proxy.cli.exit_status import CANNOT_START, DONE
+from om_proxy.cli.serve import FIGURES_FOLDER_VARIABLE
 from om_proxy.cli.uvicorn_server import create_server_config
+from om_proxy.figures.worker_folder import create_folder
 from om_proxy.settings import Settings
 
 WORKER_START_TIMEOUT_S = 60.0
@@ -47,13 +51,25 @@ def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: s
     )
     workers = Workers(config, sockets=sockets)
     workers.settings = settings
-    workers.run()
+    with share_figures(settings):
+        workers.run()
     has_start_failure = any(process.exitcode == CANNOT_START for process in workers.processes)
     return CANNOT_START if has_start_failure else DONE
+
+
+@contextmanager
+def share_figures(settings: Settings) -> Iterator[None]:
+    """Name a folder to the workers where they share their figures, if they count any."""
+    if not settings.telemetry.metrics:
+        yield
+        return
+    with create_folder() as folder:
+        os.environ[FIGURES_FOLDER_VARIABLE] = str(folder)
+        yield
 
 
 async def check_store(settings: Settings) -> None:
     """Raise StorageError once for a bad store: otherwise every worker would report it."""
     if not settings.storage.required:
         return  # each worker passes requests on, and waits for a usable file
-    await (await open_store(settings.storage.url, settings.retention.generations)).close()
+    await (await open_store(settings.storage, settings.retention.generations)).close()

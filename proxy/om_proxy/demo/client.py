@@ -11,9 +11,9 @@ import httpx
 import msgspec
 
 from om_proxy.apis.registry import CHAT
+from om_proxy.demo.figures import ACTOR_NAME
 from om_proxy.demo.story import INSTRUCTIONS, Turn
 from om_proxy.errors import OmError
-from om_proxy.testing.scripted import ACTOR
 
 Message = Mapping[str, Any]
 
@@ -58,7 +58,12 @@ class Client:
         the answer is a 200 with a complete message."""
         self._request_count += 1
         stream = self._request_count % 2 == 0
-        body = {"model": ACTOR, "messages": list(messages), "tools": self._tools, "stream": stream}
+        body = {
+            "model": ACTOR_NAME,
+            "messages": list(messages),
+            "tools": self._tools,
+            "stream": stream,
+        }
         if stream:
             body["stream_options"] = {"include_usage": True}
         reader = CHAT.create_reply_reader(stream)

@@ -8,12 +8,16 @@ from typing import Self
 
 from om_proxy.demo.table import Row
 from om_proxy.models import Price, find_price
-from om_proxy.testing.scripted import RecordedRequest
+from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, RecordedRequest
 
 # the actors whose costs are shown
 PRICED_ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")
 # memory's own calls are priced as this model's, the default of `memory.model: default`
 MEMORY_MODEL = "gemini/gemini-2.5-flash"
+# the scripted models by names whose end has a list price: those of the first row of costs
+ACTOR_NAME = f"{ACTOR}/{PRICED_ACTORS[0]}"
+OBSERVER_NAME = f"{OBSERVER}/{MEMORY_MODEL}"
+REFLECTOR_NAME = f"{REFLECTOR}/{MEMORY_MODEL}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -26,18 +27,22 @@ from om_proxy.testing.scripted import (
 )
 
 TOKENIZER_MODEL = "gpt-4o"  # the model whose tokens are counted
-# two credentials, so that neither client warms the other's prompt cache
+# One client sends a key and the other none, so that neither warms the other's prompt cache. The
+# dashboard shows the memory of clients without a key to a visitor without one.
 HEADERS_WITHOUT_MEMORY = {"authorization": "Bearer demo-without"}
-HEADERS_WITH_MEMORY = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
+HEADERS_WITH_MEMORY = {"x-om-thread": "van-planner"}
 
 
-async def play_story(story: Story, console: Console, *, pace: float = 0.0) -> DemoResult:
+async def play_story(
+    story: Story, console: Console, *, pace: float = 0.0, kept_folder: Path | None = None
+) -> DemoResult:
     """Play every turn, without memory and with it, print a row for each, and return the result.
-    Raises OmError if a model answers anything else than the story."""
+    `kept_folder`: keep there what the proxy stored. Raises OmError if a model answers anything else
+    than the story."""
     await encodings.load_ranks(TOKENIZER_MODEL)
     count = encodings.create_encoder(TOKENIZER_MODEL)
     async with (
-        open_stage(story, count) as stage,
+        open_stage(story, count, kept_folder) as stage,
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
     ):
         without, with_memory = (
@@ -170,9 +175,12 @@ def _select_requests(
     requests: Sequence[RecordedRequest], headers: Mapping[str, str]
 ) -> list[RecordedRequest]:
     """Select the requests of one client to the actor."""
-    credential = (b"authorization", headers["authorization"].encode())
     return [
-        request for request in requests if request.model == ACTOR and credential in request.headers
+        request
+        for request in requests
+        if request.model == ACTOR
+        and dict(request.headers).get(b"authorization", b"").decode()
+        == headers.get("authorization", "")
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from om_proxy.app import create_app
-from om_proxy.demo.stage import create_scripted_settings
+from om_proxy.demo.stage import CONFIG_FILE, ServedDemo, create_scripted_settings
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 
@@ -30,15 +31,21 @@ starts at thirty thousand tokens unless you set another threshold."""
 
 
 @asynccontextmanager
-async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[str]:
-    """Run the proxy, and yield its base URL, without `/v1`. At the end, remove what it stored.
+async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[ServedDemo]:
+    """Run the proxy until the block ends. At the end, remove what it stored.
 
     Raises OmError if the port is in use."""
     models = ScriptedServer(introduction=INTRODUCTION)
     with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
         async with serve_on_loopback(models) as models_url:
+            config = Path(folder) / CONFIG_FILE
             settings = create_scripted_settings(
-                models_url, folder, TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS, log=log
+                models_url,
+                folder,
+                TRIAL_MESSAGE_TOKENS,
+                TRIAL_OBSERVATION_TOKENS,
+                log=log,
+                config=config,
             )
             async with serve_on_loopback(create_app(settings), port=port, lifespan="on") as url:
-                yield url
+                yield ServedDemo(url, config)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.credentials import find_key
 from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
@@ -62,11 +63,12 @@ async def try_observer(
         return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
     call = SingleCall(Routed(Direct(transport), litellm))
+    bill = CallBill()
     start = time.monotonic()
     try:
         target, *_ = _choose_targets(settings, effective, actor, environ)
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            notes = await _observe_sample(call, target, effective)
+            notes = await _observe_sample(call, target, effective, bill)
     except TimeoutError:
         return [Finding(False, f"the observer call got no answer within {CALL_TIMEOUT_S:.0f} s")]
     except Unusable as exc:
@@ -80,7 +82,8 @@ async def try_observer(
         await transport.aclose()
         litellm.close()
     duration_s = time.monotonic() - start
-    cost = f"{notes.input_tokens} tokens in, {notes.output_tokens} out, {duration_s:.1f} s"
+    usage = bill.usage
+    cost = f"{usage.input_tokens} tokens in, {usage.output_tokens} out, {duration_s:.1f} s"
     model, text = _clean_for_terminal(notes.model), _clean_for_terminal(notes.text)
     return [Finding(True, f"the observer call to {model} returned notes ({cost}):\n{text}")]
 
@@ -116,7 +119,9 @@ def _build_inherited_target(
     return Target(actor, "direct", upstream.base_url, api_key=key)
 
 
-async def _observe_sample(llm: LLM, target: Target, effective: Effective) -> Observed:
+async def _observe_sample(
+    llm: LLM, target: Target, effective: Effective, bill: CallBill
+) -> Observed:
     observer = Observer(
         llm, tokens=TokenCounter().tokens, sleep=_skip_sleep, abilities=find_abilities
     )
@@ -128,7 +133,7 @@ async def _observe_sample(llm: LLM, target: Target, effective: Effective) -> Obs
         messages=messages, instruction=observation.instruction, variant=observation.prompt
     )
     try:
-        return await observer.observe(task, [target], observation.model_settings)
+        return await observer.observe(task, [target], observation.model_settings, bill)
     except ModelBusy as exc:
         raise ModelError(str(exc), "try again later, or see whether the server is up") from exc
 

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from om_proxy.agents.credentials import list_models
 from om_proxy.app import open_store
 from om_proxy.doctor.call import try_observer
-from om_proxy.doctor.models import list_missing_credentials
-from om_proxy.doctor.threads import find_failing_threads
+from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.doctor.storage import examine_storage
+from om_proxy.doctor.tables import examine_prices, examine_ranks
+from om_proxy.doctor.threads import FailingThread, find_failing_threads
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
-from om_proxy.errors import ConfigError
-from om_proxy.settings import Effective, Settings, render_value
+from om_proxy.doctor.webhooks import examine_webhooks
+from om_proxy.errors import ConfigError, StorageError
+from om_proxy.settings import Effective, Settings, list_warnings, render_value
 
 
 async def examine(
-    settings: Settings, *, model: str | None, call: bool, revive: bool, environ: Mapping[str, str]
+    settings: Settings,
+    *,
+    model: str | None,
+    call: bool,
+    revive: bool,
+    environ: Mapping[str, str],
+    tenant: str | None = None,
+    resource: str | None = None,
 ) -> list[Finding]:
-    """Examine everything. A server may run at the same time: it sees every change."""
-    effective = settings.effective(model)
+    """Examine everything. A server may run at the same time: it sees every change. `tenant`,
+    `resource`: only their threads are examined."""
+    effective = settings.effective(model, resource)
+    now = time.time()
     return [
+        *examine_configuration(settings, effective, model, resource),
         *await examine_upstreams(settings),
         *examine_credentials(settings, effective, environ),
         *(await try_observer(settings, effective, model, environ) if call else ()),
-        *await examine_threads(settings, revive=revive),
+        *await examine_store(settings, now, revive=revive, tenant=tenant, resource=resource),
+        examine_ranks(model),
+        examine_prices(now),
+    ]
+
+
+def examine_configuration(
+    settings: Settings, effective: Effective, model: str | None, resource: str | None
+) -> list[Finding]:
+    """Examine which settings need attention, as `om-proxy check` warns of them."""
+    warnings = [
+        *list_warnings(settings, model, resource),
+        *list_memory_model_warnings(effective, model),
+    ]
+    where = settings.file or "built-in defaults"
+    return [Finding(False, text) for text in warnings] or [
+        Finding(True, f"configuration {where}: nothing to warn of")
     ]
 
 
@@ -48,17 +78,35 @@ def examine_credentials(
     ]
 
 
-async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
-    """Examine the threads whose memory work fails. A revived thread needs no attention any more."""
+async def examine_store(
+    settings: Settings,
+    now: float,
+    *,
+    revive: bool,
+    tenant: str | None = None,
+    resource: str | None = None,
+) -> list[Finding]:
+    """Examine the store and its threads."""
     try:
-        find_database(settings)
-    except ConfigError as exc:  # no server may have run yet; the report goes on
+        file = find_database(settings)
+        store = await open_store(settings.storage, create=False)
+    except (ConfigError, StorageError) as exc:
+        # no server may have run yet; the report goes on
         return [Finding(False, str(exc))]
-    store = await open_store(settings.storage.url)
     try:
-        failing = await find_failing_threads(store, revive=revive)
+        failing = await find_failing_threads(store, revive=revive, tenant=tenant, resource=resource)
+        return [
+            *await examine_storage(store, file or settings.storage.shown_url, now),
+            *describe_failing(failing),
+            *await examine_webhooks(store, settings),
+        ]
     finally:
         await store.close()
+
+
+def describe_failing(failing: Sequence[FailingThread]) -> list[Finding]:
+    """Describe the threads whose memory work fails. A revived thread needs no attention any
+    more."""
     findings = [Finding(thread.is_revived, thread.line) for thread in failing]
     parked_count = sum(thread.info.parked and not thread.is_revived for thread in failing)
     if parked_count:
@@ -79,11 +127,13 @@ def _render_item(text: str) -> str:
     return "  - " + text.replace("\n", "\n      ")
 
 
-def find_database(settings: Settings) -> Path:
-    """Find the file that storage.url names.
+def find_database(settings: Settings) -> Path | None:
+    """Find the file that storage.url names; None: it names a server.
 
     Raises ConfigError if the file does not exist: opening the store would create an empty file,
     in which nothing fails."""
+    if settings.storage.is_postgres:
+        return None
     if settings.storage.file is None:
         raise ConfigError(
             "storage.url names no file, but a store in the server's own memory: this command cannot reach it"

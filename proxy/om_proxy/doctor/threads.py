@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from om_proxy.doctor.causes import explain_cause
-from om_proxy.storage.base import Store, ThreadInfo
+from om_proxy.storage.base import Store
+from om_proxy.storage.listing import ThreadInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,24 @@ class FailingThread:
         return f"{key.resource} / {key.thread}: {info.failures} failures in a row, {state}{revived}: {explain_cause(info.cause)}"
 
 
-async def find_failing_threads(store: Store, *, revive: bool) -> list[FailingThread]:
+async def find_failing_threads(
+    store: Store, *, revive: bool, tenant: str | None = None, resource: str | None = None
+) -> list[FailingThread]:
     """Find the threads, the parked ones first. With `revive`, clear their failures, so that their
     work is due again."""
     failing = []
-    async for info in _read_threads(store):
+    async for info in _read_threads(store, tenant, resource):
         if info.failures or info.cause:
             is_revived = revive and bool(info.failures) and await store.park(info.key, False)
             failing.append(FailingThread(info, is_revived))
     return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
 
 
-async def _read_threads(store: Store) -> AsyncIterator[ThreadInfo]:
+async def _read_threads(
+    store: Store, tenant: str | None, resource: str | None
+) -> AsyncIterator[ThreadInfo]:
     cursor = None
-    while page := await store.threads(None, cursor=cursor):
+    while page := await store.threads(tenant, resource, cursor):
         for info in page:
             yield info
         cursor = page[-1].key

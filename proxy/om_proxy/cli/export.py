@@ -1,0 +1,77 @@
+"""`om-proxy export`: write everything stored of a thread, a resource or a tenant, one JSON record a
+line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from om_proxy.cli.exit_status import DONE
+from om_proxy.cli.progress import show_progress
+from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.thread_choice import choose_tenant, find_thread
+from om_proxy.cli.visible_text import escape_json
+from om_proxy.edge.admin.routes.exports import ExportQuery, export_memory
+from om_proxy.errors import StorageError, UsageError
+
+ONLY_OWNER = 0o600  # the file holds conversations
+LAST_RECORD_START = b'{"om":"end"'
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the export to stdout, or to the file of --output."""
+    return run_with_api(options, export)
+
+
+async def export(api: LocalApi, options: argparse.Namespace) -> int:
+    if options.thread is not None:
+        key = await find_thread(api.store, options)
+        tenant, query = key.tenant, ExportQuery(thread=key.thread, resource=key.resource)
+    else:
+        tenant = await choose_tenant(api.store, options.tenant) or ""
+        query = ExportQuery(resource=options.resource)
+    pieces = (await api.ask(export_memory, tenant, query)).pieces
+    if options.output is None:
+        # a terminal may show it, also one behind a pipe
+        await write_pieces(pieces, sys.stdout.buffer, is_shown=True)
+        return DONE
+    with open_private_file(options.output) as file, show_progress(f"writing {options.output}"):
+        await write_pieces(pieces, file)
+    return DONE
+
+
+async def write_pieces(
+    pieces: AsyncIterator[bytes], file: BinaryIO, *, is_shown: bool = False
+) -> None:
+    """Write the lines as the admin API answers them. `is_shown`: with hidden characters as JSON
+    escapes, which are the same JSON. Raise StorageError if the last record is missing."""
+    piece = b""
+    async for piece in pieces:
+        file.write(escape_json(piece.decode()).encode() if is_shown else piece)
+    file.flush()
+    last_line = piece.rstrip(b"\n").rpartition(b"\n")[2]
+    if not last_line.startswith(LAST_RECORD_START):
+        raise StorageError("the export broke off, so a part is missing; try again")
+
+
+@contextmanager
+def open_private_file(path: str) -> Iterator[BinaryIO]:
+    """Create a file that only its owner can read. Remove it if the export does not end. Raise
+    UsageError if it exists already."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, ONLY_OWNER)
+    except FileExistsError as exc:
+        raise UsageError(f"{path} exists already: name another file") from exc
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise

@@ -1,0 +1,98 @@
+"""Put together the parts that work on memories: for a server (app.py), and for a command that works
+on the store itself (cli/store_command.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+from om_proxy.agents.llm import LLM
+from om_proxy.agents.observer import Observer
+from om_proxy.agents.reflector import Reflector
+from om_proxy.audit_log import AuditLog
+from om_proxy.background.performers.work_guard import WorkGuard
+from om_proxy.background.scheduler import Background
+from om_proxy.background.worker import MemoryWorker
+from om_proxy.edge.admin.services import AdminServices
+from om_proxy.event_feed.feed import EventFeed
+from om_proxy.event_feed.reader import EventReader
+from om_proxy.event_feed.stream import EventStream
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.ledger_reader import LedgerReader
+from om_proxy.memory_cache import Memories
+from om_proxy.memory_export import MemoryExporter
+from om_proxy.message_reader import MessageReader
+from om_proxy.models import TokenCounter, find_abilities
+from om_proxy.policy import PolicyInForce
+from om_proxy.steering.note_editor import NoteEditor
+from om_proxy.steering.pin_board import PinBoard
+from om_proxy.steering.work_requests import WorkRequests
+from om_proxy.storage.ledger_writer import LedgerWriter
+from om_proxy.thread_admin import ThreadAdmin
+from om_proxy.thread_reader import ThreadReader
+from om_proxy.turns.deliveries import Deliveries
+from om_proxy.turns.preview import ContextPreviewer
+
+
+def create_background(
+    memories: Memories,
+    policies: PolicyInForce,
+    llm: LLM,
+    token_counter: TokenCounter,
+    *,
+    concurrency: int,
+    clock: Callable[[], float] = time.time,
+    is_busy: Callable[[], bool] = lambda: False,
+) -> Background:
+    """Create the background work. Nothing runs until a thread is woken or waited for."""
+    count_tokens = token_counter.tokens
+    worker = MemoryWorker(
+        memories,
+        Observer(llm, tokens=count_tokens, abilities=find_abilities),
+        Reflector(llm, tokens=count_tokens, abilities=find_abilities),
+        count_tokens,
+        policies,
+        WorkGuard(memories, policies, clock=clock),
+        clock=clock,
+        environ=os.environ,
+    )
+    return Background(
+        memories, worker, policies, concurrency=concurrency, clock=clock, is_busy=is_busy
+    )
+
+
+def create_admin_services(
+    memories: Memories,
+    policies: PolicyInForce,
+    background: Background,
+    token_counter: TokenCounter,
+    secret: bytes,
+    deliveries: Deliveries,
+    clock: Callable[[], float] = time.time,
+    ledger_writer: LedgerWriter | None = None,
+) -> AdminServices:
+    """Create the performers that people reach by the admin API and by the command. `secret`: the
+    store's own. `ledger_writer`: of a process that counts calls."""
+    previewer = ContextPreviewer(
+        memories, policies, background, token_counter, secret, clock, deliveries
+    )
+    event_reader = EventReader(memories, background.find_operation)
+    return AdminServices(
+        ThreadAdmin(memories, policies, clock=clock),
+        ThreadReader(memories, policies, clock),
+        previewer,
+        NoteEditor(memories, policies, token_counter.tokens, clock),
+        LedgerReader(memories.store, ledger_writer or LedgerWriter(memories.store, clock)),
+        event_reader,
+        EventStream(EventFeed(memories.store), event_reader),
+        PinBoard(memories, policies, token_counter.tokens, clock),
+        WorkRequests(memories, background, clock),
+        secret,
+        clock,
+        memories.store,
+        MessageReader(memories),
+        MemoryExporter(memories.store),
+        AuditLog(memories.store, partial(label_thread, secret), clock),
+    )
