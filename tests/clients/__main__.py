@@ -22,12 +22,17 @@ def main() -> int:
     told.add_argument(
         "folder", type=Path, help="where the client is installed: venv/ or node_modules/"
     )
+    told.add_argument("--events", default="", help="what it says in X-OM-Events")
     arguments = told.parse_args()
     title = f"{arguments.name} {version(CLIENTS[arguments.name].package, arguments.folder)}"
+    title += f", {arguments.events}" if arguments.events else ""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="om-proxy-client-") as folder:
         try:
-            verdict = asyncio.run(played(arguments.name, Path(folder), arguments.folder.resolve()))
+            client = arguments.folder.resolve()
+            verdict = asyncio.run(
+                played(arguments.name, Path(folder), client, events=arguments.events)
+            )
         except (AssertionError, TimeoutError) as exc:
             traceback.print_exc()
             print(

@@ -28,6 +28,7 @@ class Verdict:
     streamed: int  # of them
     applied: int  # requests whose prompt was rewritten
     aside: int  # side requests, which have no memory
+    comments: str = ""  # what its streams began with
 
     def __str__(self) -> str:
         aside = (
@@ -35,7 +36,11 @@ class Verdict:
             if self.aside
             else ""
         )
-        return f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, {self.applied} with memory applied{aside}"
+        figures = (
+            f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, "
+            f"{self.applied} with memory applied"
+        )
+        return f"{figures}{aside}{self.comments}"
 
 
 async def judged(

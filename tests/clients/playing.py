@@ -20,6 +20,7 @@ from structlog.typing import EventDict
 
 from om_proxy.testing.scripted import ScriptedServer
 from tests.clients import recipes
+from tests.clients.comments import LongNotes, judge_comments, listen_between
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
 from tests.e2e.playing import TurnEvents, collect_turn_events
@@ -28,6 +29,8 @@ from tests.e2e.running import run_with_scripted_models
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"
+# the request itself waits for the notes, so a stream has comments about all of it
+WAITING = "observation: {message_tokens: 1200, buffer_tokens: false, block_timeout: 60s}"
 PROVIDER = "https://api.openai.com"  # where a recipe says so, the scripted server stands in
 
 
@@ -57,8 +60,18 @@ CLIENTS: Mapping[str, Client] = {
     "pydantic-ai": Client("pydantic_ai.py", "pydantic-ai-slim"),
     "openai-agents": Client("openai_agents.py", "openai-agents"),
     "vercel-ai-sdk": Client("vercel_ai_sdk.mjs", "ai"),
-    "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}),
-    "opencode": Client("opencode.py", "opencode-ai", tool="bash", aside=1),
+    "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}, within=1_200),
+    "opencode": Client(
+        "opencode.py",
+        "opencode-ai",
+        tool="bash",
+        aside=1,
+        env={
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",  # else each turn asks for a list of models
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        },
+        within=1_200,
+    ),
     "litellm-proxy-before": Client(
         "openai_python.py", "litellm", serves=(4000, "/health/liveliness")
     ),
@@ -86,17 +99,21 @@ CLIENTS: Mapping[str, Client] = {
 }
 
 
-async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Verdict:
+async def played(
+    name: str, folder: Path, installed: Path, *, events: str = "", **changes: Any
+) -> Verdict:
     """The conversation, in `folder`, of the client that `installed` holds; raises AssertionError
     for what does not hold.
 
     `installed` is a virtual environment, or has one in `venv/`, or packages of npm in
-    `node_modules/`. `changes`: of the fields of its Client.
+    `node_modules/`. `events`: what it says in `X-OM-Events`; empty: it has no such header.
+    `changes`: of the fields of its Client.
     """
     client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(name)
     turns = conversation(client.tool)
     served = f"127.0.0.1:{free_port()}"
-    places = {}
+    places = recipe.ask_for_events(events) if events else {}
+    assert bool(places) == bool(events), "the recipe has a place for a header"
 
     def find_upstream_url(models: str) -> str:
         places[PROVIDER] = models
@@ -104,14 +121,18 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
 
     with collect_turn_events() as turn_events:
         more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
-        async with run_with_scripted_models(
-            folder,
-            SMALL,
-            models=ScriptedServer(script(turns)),
-            more=more,
-            upstream_url=find_upstream_url,
-        ) as run:
-            places[recipes.ADDRESS] = run.base
+        async with (
+            run_with_scripted_models(
+                folder,
+                WAITING if events else SMALL,
+                models=LongNotes(script(turns)) if events else ScriptedServer(script(turns)),
+                more=more,
+                model_timeout_s=60.0,
+                upstream_url=find_upstream_url,
+            ) as run,
+            listen_between(run.base) as wire,
+        ):
+            places[recipes.ADDRESS] = wire.url if events else run.base
             if client.serves:
                 port = client.serves[0]
                 places |= {
@@ -121,7 +142,9 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
             recipe.write(folder, places)
             said = {
                 "tool": client.tool,
-                "turns": [{"say": turn.say, "stream": turn.stream} for turn in turns],
+                "turns": [
+                    {"say": turn.say, "stream": turn.stream or bool(events)} for turn in turns
+                ],
             }
             (folder / "turns.json").write_bytes(orjson.dumps(said))
             for file in ("talk.py", "talk.mjs"):
@@ -145,6 +168,8 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
                 run, _all(turn_events), turns, answers, names["thread"], names["resource"]
             )
     assert verdict.aside == client.aside
+    if events:
+        verdict = replace(verdict, comments=judge_comments(wire.replies, verdict.streamed, events))
     return verdict
 
 

@@ -16,6 +16,16 @@ _BLOCK = re.compile(
 )
 
 
+# what a recipe says of its headers, as each language writes it → the same with one header more
+_HEADER_PLACES = {
+    '"X-OM-Resource": "user-42"': '"X-OM-Resource": "user-42", "X-OM-Events": "{}"',
+    "X-OM-Resource: user-42}": 'X-OM-Resource: user-42, X-OM-Events: "{}"}}',
+    '"apiKey": "{env:OPENAI_API_KEY}"': (
+        '"apiKey": "{{env:OPENAI_API_KEY}}", "headers": {{"X-OM-Events": "{}"}}'
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     name: str
@@ -37,6 +47,16 @@ class Recipe:
         """The value the recipe gives this header; None where it leaves it to the client."""
         found = re.search(rf"{name}\W+([\w-]+)", "".join(self.files.values()))
         return found[1] if found else None
+
+    def ask_for_events(self, choice: str) -> dict[str, str]:
+        """Return what to replace, so that the client sends `X-OM-Events` too; empty: the recipe has
+        no place for a header."""
+        written = "".join(self.files.values())
+        return {
+            place: wider.format(choice)
+            for place, wider in _HEADER_PLACES.items()
+            if place in written
+        }
 
     def write(self, folder: Path, places: Mapping[str, str]) -> None:
         """Write its files, each address in `places` (as written → as it is now) in place of the

@@ -81,6 +81,22 @@ def test_every_language_lends_the_same_tool(file: str) -> None:
     assert re.sub(r"\{20 \+ 3 \* (?:len\(item\)|item\.length)\}", "32", answer) == price("cork")
 
 
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_recipe_can_ask_for_events(name: str, tmp_path: Path) -> None:
+    """Its files say one header more, and are still valid. Open WebUI has no place for one."""
+    recipe = recipes.recipe(name)
+    places = recipe.ask_for_events("inline,text")
+    assert bool(places) == (name != "open-webui")
+    recipe.write(tmp_path, places)
+    written = {file: (tmp_path / file).read_text(encoding="utf-8") for file in recipe.files}
+    assert "".join(written.values()).count("X-OM-Events") == len(places) <= 1
+    for file, text in written.items():
+        if file.endswith((".yaml", ".json")):
+            assert yaml.safe_load(text)
+        if file.endswith(".py"):
+            compile(text, file, "exec")
+
+
 TURNS = conversation(None)
 NOTED = {
     "role": "system",

@@ -215,9 +215,15 @@ def write_reply(reply: str) -> dict[str, Any]:
 
 
 def read_prompt_words(seen: RecordedRequest) -> str:
-    """Read what the actor was sent, without its instructions, which come first and unchanged."""
-    assert seen.messages[0] == INSTRUCTIONS
-    return " ".join(word(m) for m in seen.messages[1:])
+    """Read what the actor was sent, without its instructions, which come first and unchanged. In
+    the merged layout, notes follow them in the same message."""
+    first, *rest = seen.messages
+    notes = []
+    if first != INSTRUCTIONS:
+        assert first["content"].startswith(INSTRUCTIONS["content"] + "\n\n")
+        assert "\n<observations>\n" in first["content"]
+        notes = ["NOTES"]
+    return " ".join([*notes, *(word(m) for m in rest)])
 
 
 def word(told: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -20,15 +21,16 @@ def free_port() -> int:
 class Process:
     """`om-proxy serve` with a configuration file; `base` stays the same over restarts."""
 
-    def __init__(self, config: Path, port: int) -> None:
+    def __init__(self, config: Path, port: int, module: Sequence[str] = ("om_proxy",)) -> None:
+        """`module`: what serves, with its own arguments before those of `om-proxy`."""
         self.config = config
+        self._module = module
         self.base = f"http://127.0.0.1:{port}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 60.0) -> None:
-        await self._started(
-            sys.executable, "-m", "om_proxy", "serve", "--config", str(self.config), within=within
-        )
+        command = (sys.executable, "-m", *self._module, "serve", "--config", str(self.config))
+        await self._started(*command, within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 
     async def _started(self, *command: str, within: float) -> None:
@@ -60,6 +62,17 @@ class Process:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
+
+    def stop(self) -> None:
+        """SIGSTOP: it stands still, and its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT, unless it has been killed since."""
+        if self.alive:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGCONT)
 
     async def terminate(self) -> int:
         """SIGTERM; the exit status."""

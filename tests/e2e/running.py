@@ -98,19 +98,22 @@ async def run_with_scripted_models(
     *,
     models: ScriptedServer | None = None,
     more: str = "",
+    telemetry: str = "",
     model_timeout_s: float = 5.0,
     upstream_url: Callable[[str], str] = str,
+    storage: str | None = None,
 ) -> AsyncIterator[Running]:
-    """Run the proxy until the block ends. `memory`: keys of that section; `more`: further sections;
+    """Run the proxy until the block ends. `memory`, `telemetry`: keys of that section; `more`: further sections;
+    `storage`: keys of that section, None: a file in `tmp_path`;
     `upstream_url`: from the model server's address, the address that the proxy sends to."""
     models, clock = models or ScriptedServer(), Clock()
     async with serve_on_loopback(models, lifespan="off") as upstream:
         settings = parse(
             f"""
             upstream: [{{name: scripted, base_url: "{upstream_url(upstream)}/v1", layout: blocks}}]
-            storage: {{url: "sqlite:///{tmp_path}/om.db"}}
+            storage: {{{storage or f'url: "sqlite:///{tmp_path}/om.db"'}}}
             memory: {{model: openai/scripted-observer, api_base: "{upstream}/v1", api_key: sk-observer, {memory}}}
-            telemetry: {{log: "off"}}
+            telemetry: {{log: "off", {telemetry}}}
             {more}
             """
         )

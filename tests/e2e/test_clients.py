@@ -13,6 +13,22 @@ from tests.clients.playing import played
 
 
 @pytest.mark.parametrize(
+    ("name", "events", "changes"),
+    [
+        pytest.param("openai-python", "inline", {}, id="openai-python"),
+        pytest.param("openai-python", "inline,text", {}, id="openai-python with texts"),
+        pytest.param("litellm", "inline,text", {"tool": None}, id="litellm with texts"),
+    ],
+)
+async def test_client_of_streams_with_comments(
+    name: str, events: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """All of that, and on the wire every stream begins with comments, once with 16 KiB of them."""
+    verdict = await played(name, tmp_path, Path(sys.prefix), events=events, **changes)
+    assert verdict.turns == 14
+
+
+@pytest.mark.parametrize(
     ("name", "changes"),
     [
         pytest.param("openai-python", {}, id="openai-python"),

@@ -3,25 +3,24 @@ does with its history. It stores nothing and calls no model."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.turns.preview import ContextPreviewer, Preview
-from tests.e2e.running import Chat, Running, run_with_scripted_models
+from tests.e2e.previewing import AUTH, dump, list_message_bytes, preview, settle
+from tests.e2e.running import Chat, run_with_scripted_models
 
 ACTOR = "scripted-actor"
 STEPS = 45
 MEMORY = (
     "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
 )
-AUTH = {"authorization": "Bearer sk-a"}
 WORDS = [
     "crate",
     "dock",
@@ -34,34 +33,6 @@ WORDS = [
     "harbour",
     "scale",
 ]
-
-
-async def settle(run: Running, tmp_path: Path) -> list[str]:
-    """Wait until nothing of earlier turns is written any more; return all rows of the store."""
-    rows: list[str] = []
-    while rows != (rows := dump(tmp_path)) or not rows:
-        await asyncio.sleep(0.02)
-        await run.app.background.wait_idle()
-        await run.app._deliveries.write()
-    return rows
-
-
-def dump(tmp_path: Path) -> list[str]:
-    """Return all rows of the store."""
-    with sqlite3.connect(tmp_path / "om.db") as db:
-        lines = [line for line in db.iterdump() if line.startswith("INSERT")]
-    db.close()
-    return lines
-
-
-async def preview(
-    run: Running, thread: str, body: dict[str, Any], query: str = "", **headers: str
-) -> dict[str, Any]:
-    url = f"{run.base}/om/v1/threads/{thread}/context{query}"
-    answer = await run.http.post(url, json=body, headers=AUTH | headers)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = orjson.loads(answer.content)
-    return found | {"bytes": answer.content}
 
 
 class RandomClient:
@@ -107,6 +78,16 @@ class RandomClient:
         return receipt
 
 
+def check_difference(announced: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+    """What neither side lacks of the other is the same, in the same order."""
+    dropped, added = set(announced["dropped"]), set(announced["added"])
+    stays = [m for index, m in enumerate(messages) if index not in dropped]
+    assert stays == [m for index, m in enumerate(announced["messages"]) if index not in added]
+    assert len(stays) + len(added) == len(announced["messages"])
+    if announced["tokens_sent"] < announced["tokens_received"]:
+        assert dropped
+
+
 @pytest.mark.parametrize("layout", ["blocks", "merged"])
 @pytest.mark.parametrize("scope", ["thread", "resource"])
 @pytest.mark.parametrize("seed", [1, 2])
@@ -130,14 +111,15 @@ async def test_a_preview_is_what_goes_upstream(
             announced = await preview(run, thread, body, "?resource=ada")
             assert dump(tmp_path) == before
             assert len(run.models.requests) == requests
+            check_difference(announced, messages)
             receipt = await client.play(messages)
             kinds = {work["kind"] for work in announced["decisions"]}
             told.update(kinds)
             run.clock.now += rng.choice([1, 1, 1, 4_000])
             if kinds & {"observe", "reflect"}:
                 continue  # the real request has waited for a model
-            upstream = orjson.loads(run.models.requests_to(ACTOR)[-1].body)
-            assert announced["messages"] == upstream["messages"]
+            upstream = run.models.requests_to(ACTOR)[-1].body
+            assert list_message_bytes(announced["bytes"]) == list_message_bytes(upstream)
             assert announced["status"] == receipt["status"]
             assert announced["reason"] == receipt.get("reason")
             assert str(announced["tokens_sent"]) == receipt["tokens-sent"]
@@ -209,6 +191,35 @@ async def test_one_text_is_enough(tmp_path: Path) -> None:
         assert missing.status_code == 404
         unsaid = await run.http.get(f"{url}/t/context", headers=AUTH)
         assert (unsaid.status_code, unsaid.json()["error"]["param"]) == (400, "text")
+
+
+async def test_a_preview_reads_no_thread_that_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To decode all of a full thread would take longer than the preview itself. Its version is
+    asked for, so that a change by another process shows."""
+    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+        talk = run.chat(**{"x-om-resource": "ada"})
+        for number in range(10):
+            await talk.say(f"Crate {number} weighs {number} kilos. " * 10)
+        await settle(run, tmp_path)
+        body = {"model": ACTOR, "messages": [{"role": "user", "content": "Where is it?"}]}
+        before = await preview(run, "t", body, "?resource=ada")
+        loaded: list[Key] = []
+        load = run.app.store.load
+
+        async def note_load(key: Key) -> Memory:
+            loaded.append(key)
+            return await load(key)
+
+        monkeypatch.setattr(run.app.store, "load", note_load)
+        assert (await preview(run, "t", body, "?resource=ada"))["bytes"] == before["bytes"]
+        assert loaded == []
+        [key] = [memory.key for memory in await run.memories()]
+        other = await SqliteStore.open(tmp_path / "om.db")
+        assert await other.forget(key)
+        await other.close()
+        assert (await preview(run, "t", body, "?resource=ada"))["case"] == "first"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 
@@ -57,3 +58,37 @@ async def test_the_same_words_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert await said(run, 3) == ["one", "two", "go on"]
         await thin(chat, "go on")
         assert await said(run, 4) == ["one", "two", "go on", "go on"]
+
+
+@pytest.mark.parametrize("trouble", ["raises", "hangs"])
+async def test_refused_where_settings_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """`storage.on_down: 503`: what cannot be understood without memory is refused before a model is
+    asked, and nothing of it is stored. What shows its conversation goes on."""
+    monkeypatch.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.2)
+    opened = wrap_opened_stores(monkeypatch)
+    storage = f'url: "sqlite:///{tmp_path}/om.db", on_down: 503'
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        chat = run.chat()
+        await chat.say("one")
+        if trouble == "raises":
+            opened[0].raising(StorageError("the disk is gone"))
+        else:
+            opened[0].slow()
+        asked = len(run.models.requests)
+        answer = await send_newest(run, "two")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "om_storage")
+        assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("1", "true")
+        assert len(run.models.requests) == asked
+        _, receipt = await chat.say("three")
+        assert receipt["status"] == "degraded"
+        opened[0].well()
+        assert (await send_newest(run, "four")).status_code == 200
+        assert await said(run, 2) == ["one", "four"]
+
+
+async def send_newest(run: Running, text: str) -> httpx.Response:
+    body = {"model": "scripted-actor", "messages": [{"role": "user", "content": text}]}
+    headers = {"authorization": "Bearer sk-a", "x-om-thread": "t"}
+    return await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers=headers)

@@ -82,6 +82,12 @@ async def test_its_counts_are_of_an_unknown_encoding(folder: Path) -> None:
     memories = [await store.load(info.key) for info in infos]
     assert {m.encoding for memory in memories for m in memory.tail} == {""}
     assert all(memory.row_id for memory in memories)
+    # what lists show was counted by the migration
+    assert [info.pending_tokens for info in infos] == [m.pending_tokens for m in memories]
+    own_logs = [(i, m) for i, m in zip(infos, memories, strict=True) if m.scope == "thread"]
+    assert [i.log_tokens for i, _ in own_logs] == [m.log.tokens for _, m in own_logs]
+    assert any(info.log_tokens for info in infos)
+    assert any(info.pending_tokens for info in infos)
     log = [o for memory in memories for o in memory.log.entries]
     assert {o.depth for o in log if o.kind == "reflection"} == {1}
     assert {o.depth for o in log if o.kind != "reflection"} <= {0}

@@ -28,19 +28,26 @@ from om_proxy.errors import Unusable
 from om_proxy.memory.notes.observations import parse_observation
 from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.prompt.other_threads import render_other_threads
+from om_proxy.telemetry.console import render_event
 from om_proxy.telemetry.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
-from tests.e2e.payloads import COUNT, LABEL, payloads
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.written import collect_log_lines
 from tests.memory.test_escaping import tags_of
+from tests.support.hostile_texts import (
+    LABEL,
+    find_terminal_commands,
+    list_hostile_texts,
+    list_utf8_texts,
+)
 
 UTC = ZoneInfo("UTC")
-PAYLOADS = payloads()
+PAYLOADS = list_utf8_texts()  # a reader of JSON replaces halves of characters before any sink
+COUNT = len(PAYLOADS)
 HARMLESS = "a plain word or two"
 TAG_OF_OURS = re.compile(
     r"^</?(?:transcript|observations|previous-observations|current-task(?: as-of=.[\w, :]+.)?"
@@ -177,6 +184,20 @@ def test_what_is_logged() -> None:
     written = out.getvalue().decode()
     assert len(written.split("\n")) == COUNT + 1
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", written)
+
+
+@pytest.mark.parametrize("is_colored", [False, True])
+def test_what_a_terminal_shows_of_it(is_colored: bool) -> None:
+    """In the lines for people, too, of a turn and of any other event."""
+    colors = re.compile(r"\x1b\[\d*m")
+    for text in list_hostile_texts():
+        for fields in ({"event": "turn", "name": text, "model": text}, {"event": text, "at": text}):
+            event = {"level": "warning", **fields}
+            shown = render_event(event, "10:13:40", is_colored=is_colored)
+            plain = colors.sub("", shown) if is_colored else shown
+            assert plain.isprintable(), text
+            assert find_terminal_commands(plain) == []
+            shown.encode()
 
 
 def pieces(count: int) -> Iterable[str]:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
 from om_proxy.errors import ModelError, PromptTooLong, StorageError
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Activate, Observe, RequestState
 from om_proxy.memory.lifecycle.thresholds import Limits
@@ -142,7 +143,10 @@ async def test_a_late_answer_moves_the_cursor_back(tmp_path: Path) -> None:
         assert before.coverage == 6
         held.go.set()
         assert await work
-        assert await slow.memory() == before
+        after = await slow.memory()
+        # the late call was paid for
+        assert after == replace(before, version=after.version, ledger=after.ledger)
+        assert after.ledger.full_memory.calls == before.ledger.full_memory.calls + 1
 
 
 async def test_an_observation_waited_for_writes_over_an_activation(tmp_path: Path) -> None:
@@ -172,11 +176,15 @@ class Failing(SqliteStore):
     broken = False
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
         if self.broken:
             raise StorageError("the disk is full")
-        return await super().commit(before, after, interrupted)
+        return await super().commit(before, after, interrupted, events)
 
 
 async def test_a_cursor_written_before_the_commit() -> None:

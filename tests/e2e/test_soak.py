@@ -55,6 +55,7 @@ async def soaking(
                     "settings.snapshot.MAX_CACHED_PAIRS",
                     "policy.policy.MAX_REQUEST_CONTEXTS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
+                    "storage.ledger_writer.MAX_KNOWN_RESOURCES",
                 ),
                 *(
                     "turns.deliveries.MAX_REMEMBERED_THREADS",
@@ -77,6 +78,7 @@ async def send_all_requests(app: App, clients: Clients) -> None:
     await app.background.wait_idle()
     if begun := asyncio.all_tasks() - before:
         await asyncio.wait(begun, timeout=ENDS)
+    await app.ledger_writer.write()  # which its task does every ten seconds
     app.background._leases.begin_look()  # a look remembers its threads, and the next one forgets them
 
 

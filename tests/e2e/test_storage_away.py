@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
+from om_proxy.storage.reopening_store import ReopeningStore
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.permissions import enforce_permission_bits
 
@@ -111,6 +112,34 @@ async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_
         (tmp_path / "om.db").chmod(0o400)
         with pytest.raises(StorageError, match="where this process may write"):
             await create_app(settings).start()
+
+
+async def test_a_file_that_a_newer_release_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a rolling upgrade, a process that may not write to the file any more serves chat without
+    memory, and says so. If the change is taken back, its memory goes on."""
+    defaults = ReopeningStore.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "schema_check_interval_s", 0.01)
+    monkeypatch.setitem(defaults, "reopen_interval_s", 0.01)
+
+    def set_min_writer(migration: int) -> None:
+        with closing(sqlite3.connect(tmp_path / "om.db")) as db, db:
+            db.execute("UPDATE schema SET min_writer = ?", (migration,))
+
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+        set_min_writer(9_999)
+        await until(lambda: degraded(run))
+        answer = (await run.http.get(f"{run.base}/readyz")).json()
+        assert answer["reason"] == "om_storage"
+        _, receipt = await run.chat().say("Is it?")
+        assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+        set_min_writer(1)
+        await until(lambda: ready(run))
+        _, receipt = await run.chat().send([{"role": "user", "content": "Which dock?"}])
+        assert receipt["status"] == "applied"
 
 
 async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:

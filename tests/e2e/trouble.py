@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from om_proxy.app import open_store
+from om_proxy.settings import StorageSettings
 from om_proxy.storage.base import Store
 
 
@@ -46,8 +47,10 @@ def wrap_opened_stores(monkeypatch: pytest.MonkeyPatch) -> list[FailingStore]:
     """Let every app open its store behind a FailingStore from now on. The list holds them."""
     opened: list[FailingStore] = []
 
-    async def opening(url: str, generations: int | None = None) -> FailingStore:
-        opened.append(FailingStore(await open_store(url, generations)))
+    async def opening(
+        settings: StorageSettings, generations: int | None = None, **named: Any
+    ) -> FailingStore:
+        opened.append(FailingStore(await open_store(settings, generations, **named)))
         return opened[-1]
 
     monkeypatch.setattr("om_proxy.app.open_store", opening)

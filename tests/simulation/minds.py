@@ -14,7 +14,7 @@ from random import Random
 
 from om_proxy.agents.llm import Answer, Prompt, Target
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
-from tests.simulation.words import filler, ids_in, notes, numbered, ranges
+from tests.simulation.words import filler, ids_in, markers_in, notes, numbered, ranges
 
 # what a call does, and how often
 HABITS = {
@@ -121,16 +121,19 @@ class Minds:
 
     def _reflected(self, text: str) -> str:
         more = self._rng.choice((0, 0, 10, 500)) if not self.calm else 0
-        threads: dict[str, set[str]] = {}
+        threads: dict[str, str] = {}
         for label, said in _THREAD.findall(text):
-            threads.setdefault(label, set()).update(ids_in(said))
+            threads[label] = f"{threads.get(label, '')}\n{said}"
         if threads:
-            told = [
-                (label, [f"{ranges(ids)}: {filler(self._rng, 3 + more)}"])
-                for label, ids in threads.items()
-            ]
-            return self._by_thread(told)
-        return notes([f"{ranges(ids_in(text))}: {filler(self._rng, 3 + more)}"])
+            told = [(label, [self._condensed(said, 3 + more)]) for label, said in threads.items()]
+            # words that a person wrote into a reflection of several threads, outside of all tags
+            beside = markers_in(text) - markers_in(*threads.values())
+            return self._by_thread(told, " ".join(sorted(beside)))
+        return notes([self._condensed(text, 3 + more)])
+
+    def _condensed(self, text: str, words: int) -> str:
+        about = " ".join([ranges(ids_in(text)), *sorted(markers_in(text))])
+        return f"{about}: {filler(self._rng, words)}"
 
     def _answered(self, threads: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Those it says anything of: sometimes one is left out."""
@@ -139,9 +142,9 @@ class Minds:
         self._told("left out")
         return [threads[i] for i in self._rng.sample(range(len(threads)), len(threads) - 1)]
 
-    def _by_thread(self, told: list[tuple[str, list[str]]]) -> str:
+    def _by_thread(self, told: list[tuple[str, list[str]]], beside: str = "") -> str:
         """As models write it: with tags that are on lines of their own or not, closed or not, and
-        quoted somehow."""
+        quoted somehow. `beside`: what is of no single thread."""
         quote, close = (
             self._rng.choice(('"', "'", "")),
             self._rng.choice(("\n</thread>", "</thread>", "\n</Thread>\n")),
@@ -150,4 +153,6 @@ class Minds:
             f"<thread id={quote}{label}{quote}>\n{bare(notes(bullets))}{close}"
             for label, bullets in told
         ]
+        if beside:
+            body.insert(0, f"* {beside}")
         return "<observations>\n" + "\n".join(body) + "\n</observations>"

@@ -17,20 +17,13 @@ import orjson
 from msgspec.structs import replace
 
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, Observation, extend_chain
+from tests.simulation.changes import Changes, Covered
+from tests.simulation.promises import must
 from tests.simulation.store import Thread
-from tests.simulation.words import id_of, ids_in, numbered
+from tests.simulation.words import id_of, ids_in, markers_in, numbered
 
 if TYPE_CHECKING:
     from tests.simulation.talk import Exchange, Talk
-
-
-class Violation(AssertionError):
-    """A promise is broken."""
-
-
-def must(holds: bool, promise: str, *details: object) -> None:
-    if not holds:
-        raise Violation(f"{promise}: {' | '.join(map(str, details))}")
 
 
 def named(ids: Iterable[str]) -> str:
@@ -53,10 +46,38 @@ def check_commit(talk: Talk, before: Memory, after: Memory, rows: Thread) -> Non
     here = {m.seq: id_of(m.item.raw) or "?" for m in live}
     gone = {seq: one for seq, one in talk.live.items() if seq not in here}
     _check_messages(talk, here, gone)
-    _check_ranges(after, live)
+    note_changes(talk, before, after, live)
+    _check_ranges(after, live, talk.changes)
     _check_coverage(before, after, min(gone, default=before.end + 1) - 1)
     talk.live = here
     talk.ever |= set(here.values())
+    places = {(talk.letter, seq) for seq in here}
+    talk.changes.check_chunks(before, after, after.key, after.log.entries, places)
+    uncertain = talk.again | talk.doubtful()
+    moves = before.scope != after.scope
+    talk.changes.check_log(after.key, after.log.entries, places, uncertain, moves=moves)
+
+
+def note_changes(talk: Talk, before: Memory, after: Memory, live: Sequence[Message]) -> None:
+    """What people did to the notes of a thread with a log of its own."""
+    changes = talk.changes
+
+    def find(entry: Observation) -> Covered:
+        return find_covered(talk, entry.after, entry.last, live)
+
+    changes.note_log(after.key, before.log, after.log, find)
+    changes.note_chunks(before, after, find)
+    settle(talk, after, live)
+
+
+def settle(talk: Talk, after: Memory, live: Sequence[Message]) -> None:
+    covered = find_covered(talk, 0, after.coverage, live)
+    chunked = find_covered(talk, 0, after.chunked_to, live)
+    talk.changes.settle(talk.letter, set(covered.values()), set(chunked.values()))
+
+
+def find_covered(talk: Talk, after: int, last: int, live: Sequence[Message]) -> Covered:
+    return {(talk.letter, m.seq): id_of(m.item.raw) or "?" for m in live if after < m.seq <= last}
 
 
 def _check_messages(talk: Talk, here: dict[int, str], gone: dict[int, str]) -> None:
@@ -71,7 +92,7 @@ def _check_messages(talk: Talk, here: dict[int, str], gone: dict[int, str]) -> N
     must(not lost, "never lost", "superseded without having been taken back:", named(lost))
 
 
-def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
+def _check_ranges(after: Memory, live: Sequence[Message], changes: Changes) -> None:
     """The log and the chunks cover the transcript from its beginning without a gap; the rest is the
     tail."""
     chain, chains = EMPTY_CHAIN, {0: EMPTY_CHAIN}
@@ -92,7 +113,7 @@ def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
             f"{entry} is about another branch",
         )
         end = entry.last
-        _check_notes(entry, [m for m in live if entry.after < m.seq <= entry.last])
+        _check_notes(entry, [m for m in live if entry.after < m.seq <= entry.last], changes)
     reach = after.log.entries[-1].last if after.log.entries else 0
     must(
         after.coverage == reach,
@@ -113,11 +134,12 @@ def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
     _check_reflection(after)
 
 
-def _check_notes(entry: Observation, messages: Sequence[Message]) -> None:
+def _check_notes(entry: Observation, messages: Sequence[Message], changes: Changes) -> None:
+    """What a person took away may be missing."""
     about = {id_of(m.item.raw) or "?" for m in messages}
     noted = ids_in(entry.text)
     must(
-        about == noted,
+        noted <= about <= noted | changes.excused(),
         "each message in exactly one range",
         entry,
         f"covers {named(about)}, notes {named(noted)}",
@@ -137,6 +159,11 @@ def _check_reflection(after: Memory) -> None:
             about == ids_in(made.text),
             "a reflection covers its sources",
             named(about ^ ids_in(made.text)),
+        )
+        must(
+            markers_in(*(o.text for o in sources)) == markers_in(made.text),
+            "a reflection says what people wrote",
+            made,
         )
 
 
@@ -169,6 +196,7 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
         - seen
         - _late_results(exchange, observed)
         - exchange.client.talk.unsure
+        - exchange.client.talk.changes.excused(exchange.started)
     )
     must(
         not missing,
@@ -207,7 +235,8 @@ def _late_results(exchange: Exchange, observed: set[str]) -> set[str]:
     (docs/spec/behaviour.md#safe-cut) and may be observed. No server takes them without their call,
     so they wait for their own observation; the request that brought them has shown them."""
     answers = exchange.client.talk.answers
-    return {one for one, call in answers.items() if call in observed and one not in exchange.shown}
+    noted = observed | exchange.client.talk.changes.excused(exchange.started)
+    return {one for one, call in answers.items() if call in noted and one not in exchange.shown}
 
 
 def _check_tools(exchange: Exchange, raw: Sequence[str]) -> None:
@@ -274,6 +303,7 @@ def check_end(talk: Talk, memory: Memory, live: Sequence[Message]) -> None:
         set(talk.live.values())
         - talk.shown
         - talk.doubtful()
+        - talk.changes.excused()
         - {id_of(m.item.raw) for m in live[-1:]}
     )
     must(not never, "every message shown to the actor at least once", named(never))

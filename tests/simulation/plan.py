@@ -43,10 +43,14 @@ class Plan:
     hang_ups: float  # chance of each request
     cache_bytes: int = 2**20
     recent: int = 256  # marks loaded before coverage
+    people: int = 0  # who change notes meanwhile
+    acts: int = 0  # of each
 
     @classmethod
     def of(cls, rng: Random) -> Plan:
         pick = rng.choice
+        # of their own, so that a seed plans the same world with people as without
+        lots = Random(str(rng.getstate()[1][:4]))
         kinds = tuple(pick(KINDS) for _ in range(pick((1, 1, 2))))
         brittle = any(kind in BRITTLE for talk in kinds for kind in talk)
         buffer = pick((0.2, 0.2, 0.34, 0.5, "false"))
@@ -75,6 +79,8 @@ class Plan:
             hang_ups=pick((0.0, 0.05, 0.15)),
             cache_bytes=pick((1, 2**20, 2**20)),
             recent=pick((40 if brittle else 5, 256)),  # a window reaches no further than this
+            people=lots.choice((0, 1, 2)),
+            acts=lots.choice((10, 20, 40)),
         )
 
 

@@ -13,7 +13,9 @@ from om_proxy.agents.reflector import Reflector
 from om_proxy.apis.api import Reply
 from om_proxy.apis.registry import CHAT
 from om_proxy.background.due_work import Work
+from om_proxy.background.performers.cycle_report import CycleReport
 from om_proxy.background.performers.observe_batch import CallProgress
+from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.background.performers.work_guard import WorkGuard
 from om_proxy.background.scheduler import Background
 from om_proxy.background.worker import MemoryWorker
@@ -22,6 +24,7 @@ from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.errors import ModelError, StorageError
+from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.facts import Facts
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.lifecycle.decisions import Decision
@@ -30,6 +33,9 @@ from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext
 from om_proxy.server.budget import MemoryBudget
+from om_proxy.steering.note_editor import NoteEditor
+from om_proxy.steering.pin_board import PinBoard
+from om_proxy.steering.work_requests import WorkRequests
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
 from om_proxy.turns.engine import Engine
@@ -37,7 +43,7 @@ from om_proxy.turns.turn import CommittedTurn, PreparedTurn
 from om_proxy.upstream import Upstream
 from tests.simulation.actor import EXCHANGE
 from tests.simulation.minds import Surprise
-from tests.simulation.oracle import Violation
+from tests.simulation.promises import Violation
 from tests.simulation.store import SimulatedStore
 from tests.simulation.talk import Exchange
 from tests.support.policies import build_policies
@@ -64,7 +70,7 @@ class Process:
         self.store = SimulatedStore(world.disk, world.pause)
         catalogue, rng = TokenCounter(), world.rng
         policies = build_policies(world.settings)
-        memories = Memories(
+        memories = self.memories = Memories(
             self.store,
             policies,
             world.plan.cache_bytes,
@@ -87,6 +93,9 @@ class Process:
             memories, worker, policies, concurrency=4, clock=world.clock
         )
         self.background.world = world
+        steering = (memories, policies, catalogue.tokens, world.clock)
+        self.editor, self.pins = NoteEditor(*steering), PinBoard(*steering)
+        self.work = WorkRequests(memories, self.background, world.clock)
         deferred = DeferredTurns()
         engine = WatchedEngine(
             memories,
@@ -101,7 +110,9 @@ class Process:
         self.site = EdgeConfig.from_settings(world.settings, policies.current)
         upstream = Upstream(transport=world.actor)
         budget = MemoryBudget(lambda: world.settings.limits.memory)
-        self.chat = ChatRoute(CHAT, engine, self.background, upstream, SECRET, budget, Facts())
+        self.chat = ChatRoute(
+            CHAT, engine, self.background, upstream, SECRET, budget, Facts(), InlineEvents(memories)
+        )
         closing = WatchedClosing(engine, self.background, budget, Facts())
         closing.world = world
         self.chat._closing = closing
@@ -147,26 +158,39 @@ class WatchedWorker(MemoryWorker):
         progress: CallProgress | None = None,
     ) -> bool:
         perform = partial(super().perform, key, decision, context)
-        if self.world.calm or self.world.rng.random() >= 0.1:
-            return await perform(progress)
-        self.world.told(
-            f"{type(decision).__name__} twice"
-        )  # as when a lease has run out: both are answered
-        done = await asyncio.gather(perform(progress), perform())
-        return done[0]
+        self.world.calls_under_way += 1
+        self.world.call_begins.set()
+        try:
+            if self.world.calm or self.world.rng.random() >= 0.1:
+                return await perform(progress)
+            self.world.told(
+                f"{type(decision).__name__} twice"
+            )  # as when a lease has run out: both are answered
+            done = await asyncio.gather(perform(progress), perform())
+            return done[0]
+        finally:
+            self.world.calls_under_way -= 1
+            self.world.call_begins.clear()
 
 
 class WatchedGuard(WorkGuard):
     world: World
 
-    async def record_failure(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
+    async def record_failure(
+        self,
+        memory: Memory,
+        decision: Decision,
+        exc: ModelError,
+        costs: WorkCosts,
+        cycle: CycleReport,
+    ) -> None:
         if (
             type(exc) is ModelError
             and str(exc) not in ("broken", Surprise.__name__)
             and "credential" not in str(exc)
         ):
             self.world.broke(Violation(f"a memory model's failure that was ours: {exc}"))
-        await super().record_failure(memory, decision, exc)
+        await super().record_failure(memory, decision, exc, costs, cycle)
 
 
 class WatchedBackground(Background):

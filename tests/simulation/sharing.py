@@ -27,9 +27,11 @@ from om_proxy.memory.model import (
 from om_proxy.memory.notes import sections
 from tests.simulation import oracle
 from tests.simulation.callers import Client
-from tests.simulation.oracle import Violation, must, named
+from tests.simulation.changes import Covered, Place
+from tests.simulation.oracle import named
 from tests.simulation.plan import BRITTLE, KINDS, Plan
 from tests.simulation.process import SECRET
+from tests.simulation.promises import Violation, must
 from tests.simulation.store import Thread, waiting_of
 from tests.simulation.talk import Exchange, Talk
 from tests.simulation.words import id_of, ids_in
@@ -79,9 +81,10 @@ class SharedWorld(World):
         self.gone: dict[str, float] = {}  # when a message ceased to be live
         self.alone: set[Key] = set()  # threads whose clients want a log of their own, at the moment
         self.asked_alone: set[int] = set()  # exchanges that asked so
-        self.revised: set[str] = (
-            set()
-        )  # letters of threads whose log had to keep what was taken back, behind a note that says so
+        self.stored_before: dict[Key, Memory] = {}  # threads between the commits of both rows
+        # letters of threads whose log had to keep what was taken back, behind a note that says so
+        self.revised = self.changes.revised
+        self.changes.switches = SWITCHES in self.plan.settings
 
     def label(self, key: Key) -> str:
         return label_thread(SECRET, key)
@@ -107,15 +110,52 @@ class SharedWorld(World):
 
     def _committed(self, before: Memory, after: Memory, rows: Thread) -> None:
         """One row of the two; what holds between them is looked at when both are there."""
-        if after.key.thread == RESOURCE_THREAD:
-            self.told(f"shared log commit {after}")
-            return
-        talk = self.talks[after.key]
-        self.told(f"{talk.letter} commit {after}")
         try:
+            if after.key.thread == RESOURCE_THREAD:
+                self.told(f"shared log commit {after}")
+                self.changes.note_log(after.key, before.log, after.log, self._find_covered)
+                return
+            talk = self.talks[after.key]
+            self.told(f"{talk.letter} commit {after}")
+            self._note_chunks(talk, before, after, rows)
             self._check_thread(talk, before, after, rows)
+            if after.scope == "thread":
+                self._check_changes_of(after.key, after, moves=before.scope != after.scope)
+                self.changes.check_chunks(
+                    before, after, after.key, after.log.entries, self._places()
+                )
+            else:
+                self.stored_before[after.key] = before
         except Violation as exc:
             self.broke(exc)
+
+    def _note_chunks(self, talk: Talk, before: Memory, after: Memory, rows: Thread) -> None:
+        live = rows.live()
+        if after.scope == "thread":
+            oracle.note_changes(talk, before, after, live)
+            return
+        self.changes.note_chunks(
+            before, after, lambda entry: oracle.find_covered(talk, entry.after, entry.last, live)
+        )
+        oracle.settle(talk, after, live)
+
+    def _find_covered(self, entry: Observation) -> Covered:
+        """What an entry of the shared log covers, of all threads."""
+        found: dict[Place, str] = {}
+        letters = {self.label(key): talk for key, talk in self.talks.items()}
+        for part in entry.parts:
+            talk = letters[part.label]
+            rows = self.disk.threads.get(talk.key)
+            live = rows.live() if rows else []
+            found |= oracle.find_covered(talk, part.after, part.last, live)
+        return found
+
+    def _places(self) -> set[Place]:
+        return {(talk.letter, seq) for talk in self.talks.values() for seq in talk.live}
+
+    def _check_changes_of(self, key: Key, holder: Memory, *, moves: bool) -> None:
+        uncertain = set().union(*(t.again | t.doubtful() for t in self.talks.values()))
+        self.changes.check_log(key, holder.log.entries, self._places(), uncertain, moves=moves)
 
     def _check_thread(self, talk: Talk, before: Memory, after: Memory, rows: Thread) -> None:
         stored = rows.memory()
@@ -148,7 +188,7 @@ class SharedWorld(World):
         if after.scope == "thread":
             self._note(talk, any(o.kind == "note" for o in after.log.entries))
             if talk.letter not in self.revised:
-                oracle._check_ranges(after, rows.live())
+                oracle._check_ranges(after, rows.live(), self.changes)
 
     def _note(self, talk: Talk, noted: bool) -> None:
         """A reflection does not take along what it was made from when a thread changes its scope: a
@@ -164,7 +204,14 @@ class SharedWorld(World):
 
     def _committed_together(self, thread: Memory, shared_log: Memory) -> None:
         self.log = shared_log.log.entries
+        began = shared_log.log.began
+        moves = began is not None and began.why == "scope"
         try:
+            if before := self.stored_before.pop(thread.key, None):
+                self.changes.check_chunks(
+                    before, thread, shared_log.key, shared_log.log.entries, self._places()
+                )
+            self._check_changes_of(shared_log.key, shared_log, moves=moves)
             ids = [o.id for o in shared_log.log.entries]
             must(
                 len(ids) == len(set(ids)) and max(ids, default=0) < shared_log.next_id,
@@ -213,9 +260,10 @@ class SharedWorld(World):
                     *(ids_in(s.text) for s in sections.split_entry(entry) if s.label == label)
                 )
                 about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= part.last}
+                excused = self.changes.excused()
                 must(
-                    about == noted
-                    or (revised and about <= noted | ids_in(entry.text))
+                    noted <= about <= noted | excused
+                    or (revised and about <= noted | ids_in(entry.text) | excused)
                     or entry.kind == "note",
                     "noted under its own name",
                     entry,
@@ -244,10 +292,15 @@ class SharedWorld(World):
                 chunk,
                 memory,
             )
-            oracle._check_notes(chunk, [m for m in live if chunk.after < m.seq <= chunk.last])
+            messages = [m for m in live if chunk.after < m.seq <= chunk.last]
+            oracle._check_notes(chunk, messages, self.changes)
             end = chunk.last
 
     # ── the prompt, at every request ──
+
+    def _log_of(self, made: Exchange) -> Key:
+        key = made.client.talk.key
+        return key if made.number in self.asked_alone else resource_key(key)
 
     def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
         own, letter = self.label(made.client.talk.key), made.client.talk.letter

@@ -7,17 +7,20 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import log_sharing, rekeying, thread_removal
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import (
     RECENT_MARKS,
     RESOURCE_THREAD,
+    Beginning,
     Failures,
     Generation,
     Key,
@@ -30,13 +33,52 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage.base import (
     Change,
-    ForgetResult,
+    EventPage,
+    ForgetBatch,
+    GenerationEntries,
+    GenerationSummary,
+    MessageState,
     MoveResult,
+    NoteErasure,
+    ObservationState,
     Outline,
+    Promise,
     ResourceWakeup,
-    ThreadInfo,
+    StoredMessage,
+    StoredObservation,
+    StoreTotals,
+    WebhookState,
+    summarize_generation,
 )
-from om_proxy.storage.difference import Difference, ObservationState, compute_difference
+from om_proxy.storage.difference import Difference, compute_difference
+from om_proxy.storage.ledger_lines import (
+    LEDGER_KEPT_DAYS,
+    SECONDS_PER_DAY,
+    LedgerBatch,
+    LedgerQuery,
+    LedgerSum,
+)
+from om_proxy.storage.listing import (
+    MAX_COUNTED_THREADS,
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+    find_place,
+    is_selected,
+)
+from om_proxy.storage.records import (
+    AUDIT_KEPT_S,
+    RECEIPTS_KEPT_S,
+    AuditRecord,
+    ForgetResult,
+    StoredReceipt,
+)
+from tests.simulation.events import EventLog
+from tests.simulation.ledger import DayLedger
+
+BATCH_THREADS = 3
 
 
 @dataclass(slots=True)
@@ -44,6 +86,12 @@ class Row:
     message: Message
     live: bool
     parent: int
+    interrupted: bool = False  # and never live since
+
+    @property
+    def stored(self) -> StoredMessage:
+        not_live: MessageState = "interrupted" if self.interrupted else "superseded"
+        return StoredMessage(self.message, self.parent, "live" if self.live else not_live)
 
 
 @dataclass
@@ -59,6 +107,7 @@ class Thread:
     entries: dict[int, dict[int, int]] = field(
         default_factory=dict
     )  # generation → position → observation
+    beginnings: dict[int, Beginning] = field(default_factory=dict)  # by generation
     reflection: Reflection | None = None
     delivered: int | None = None
 
@@ -98,10 +147,12 @@ class Thread:
         for placed in d.messages:
             self.messages[placed.message.seq] = Row(placed.message, True, placed.parent)
         for placed in d.interrupted:
-            self.messages[placed.message.seq] = Row(placed.message, False, placed.parent)
+            self.messages[placed.message.seq] = Row(placed.message, False, placed.parent, True)
         self._write_log(after, d)
         if d.has_new_reflection:
             self.reflection = after.log.reflection
+        if d.began:
+            self.beginnings[after.log.generation] = d.began
 
     def _write_log(self, after: Memory, d: Difference) -> None:
         for observation, standing in d.observations:
@@ -133,13 +184,22 @@ class Disk:
     clock: Callable[[], float]
     secret: bytes = field(default_factory=lambda: os.urandom(32))
     threads: dict[Key, Thread] = field(default_factory=dict)
+    audit: list[AuditRecord] = field(default_factory=list)
+    receipts: dict[str, StoredReceipt] = field(default_factory=dict)
     leases: dict[Key, tuple[str, float]] = field(default_factory=dict)
     versions: int = 0
+    events: EventLog = field(default_factory=EventLog)
     watch: Watch | None = None  # is told of every commit, in the moment it happens
     # is told of every commit of a thread with its shared log, once both are there
     watch_together: WatchTogether | None = None
     checks_version: bool = True  # False: the planted bug
     recent: int = RECENT_MARKS  # marks before coverage that a memory is loaded with
+    ledger: DayLedger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = DayLedger(
+            lambda *owner: any((key.tenant, key.resource) == owner for key in self.threads)
+        )
 
     def next_version(self) -> int:
         self.versions += 1
@@ -149,7 +209,13 @@ class Disk:
         thread = self.threads.get(key)
         return thread.memory(self.recent) if thread else Memory(key=key)
 
-    def commit(self, before: Memory, after: Memory, interrupted: Sequence[Message]) -> Memory:
+    def commit(
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message],
+        events: Sequence[Event] = (),
+    ) -> Memory:
         changes = compute_difference(before, after, interrupted)
         self._must_stand(before)
         thread = self.threads.get(after.key)
@@ -161,6 +227,7 @@ class Disk:
             after, version=version, row_id=thread.number, recent=after.recent[-self.recent :]
         )
         thread.write(committed, changes)
+        self.events.add(after.key, events)
         if self.watch:
             self.watch(stood, committed, thread)
         return committed
@@ -209,13 +276,42 @@ class Disk:
         ]
         return sorted(found, key=lambda t: (t.head.turn_at is not None, t.head.turn_at, t.number))
 
-    def forget(self, key: Key) -> ForgetResult:
+    def commit_erasing(
+        self, change: Change, erasures: Sequence[NoteErasure], wakeup: ResourceWakeup | None
+    ) -> tuple[Memory, ForgetResult]:
+        self._must_stand(change.before)
+        for erasure in erasures:
+            found = self.threads.get(erasure.key)
+            if found is None or found.head.version != erasure.version:
+                raise Conflict("the notes have changed since")
+        for erasure in erasures:
+            self._erase_notes(erasure)
+        committed, _ = self.commit_shared(change, None, wakeup)
+        return committed, ForgetResult(observations=sum(len(e.blanks) for e in erasures))
+
+    def _erase_notes(self, erasure: NoteErasure) -> None:
+        key = erasure.key
+        for gone in [key, *(t.head.key for t in self.threads.values())]:
+            if gone == key or (key.thread == RESOURCE_THREAD and gone[:2] == key[:2]):
+                self.events.erase(gone)
+        for blank in erasure.blanks:
+            self.threads[key].observations[blank.id] = (blank, "log")
+        for other in self.sharing(key) if key.thread == RESOURCE_THREAD else ():
+            if other.head.other_threads_text:
+                other.head = replace(other.head, other_threads_text="", version=self.next_version())
+
+    def forget(self, key: Key, event: Event | None = None) -> ForgetResult:
+        self.events.drop(key)
+        if event and key in self.threads:
+            self.events.add(Key(key.tenant, "", ""), (event,))
         self.leases.pop(key, None)
         thread, where = self.threads.pop(key, None), resource_key(key)
         removed = counted(thread) if thread else ForgetResult()
         if shared_log := self.threads.get(where):
             if self.sharing(where):
+                self.events.take_out(where, key.thread)
                 return _sum(removed, self._take_out(shared_log, label_thread(self.secret, key)))
+            self.events.drop(where)
             return _sum(removed, counted(self.threads.pop(where)))
         return removed
 
@@ -230,7 +326,7 @@ class Disk:
         ]
         held = [[o.id for o in log if thread_removal.mentions_thread(o, label)] for log in logs]
         older = shared_log.generations(before.log.generation)
-        after = thread_removal.remove_thread(before, older, label)
+        after = thread_removal.remove_thread(before, older, label, self.clock())
         self._write(shared_log, before, after)
         gone = {
             o.id
@@ -280,6 +376,15 @@ class Disk:
         for key, thread in sorted(moving.items(), key=lambda one: one[0].thread == RESOURCE_THREAD):
             self._move(thread, key._replace(tenant=new), fingerprint, labels, shared)
         self.leases = {key: lease for key, lease in self.leases.items() if key.tenant != old}
+        self.events.move(Key(old, "", ""), Key(new, "", ""), {})
+        labels |= {
+            self._label(log): self._label(log._replace(tenant=new))
+            for log in (resource_key(key) for key in moving)
+        }
+        self.audit = [_move_record(record, old, new, labels) for record in self.audit]
+        self.receipts = {
+            id_: _move_record(receipt, old, new, labels) for id_, receipt in self.receipts.items()
+        }
         return MoveResult(
             sum(key.thread != RESOURCE_THREAD for key in moving),
             sum(len(t.messages) for t in moving.values()),
@@ -325,6 +430,7 @@ class Disk:
             self.next_version(),
         )
         self.threads[key] = self.threads.pop(head.key)
+        self.events.move(head.key, key, labels | {self._label(head.key): self._label(key)})
         thread.head = replace(
             head, key=key, version=version, views=views, other_threads_text=others
         )
@@ -379,6 +485,17 @@ class SimulatedStore:
         await self._return()
         return found
 
+    async def refresh(self, held: Memory) -> Memory:
+        newest = _refresh(await self._reach(), held)
+        await self._return()
+        return newest
+
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        disk = await self._reach()
+        newest = _refresh(disk, thread), _refresh(disk, shared_log)
+        await self._return()
+        return newest
+
     async def outline(self, key: Key) -> Outline:
         rows = sorted((await self._rows(key)).items())
         live = tuple(row.message.mark for _, row in rows if row.live)
@@ -400,15 +517,35 @@ class SimulatedStore:
         await self._return()
         return tuple(found[:limit])
 
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        rows = sorted((await self._rows(key)).items())
+        end = rows[-1][0] if rows and through is None else through or 0
+        found = [row.stored for seq, row in rows if after < seq <= end]
+        await self._return()
+        return tuple(found[:limit])
+
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         rows = await self._rows(key)
         found = tuple(rows[seq].message for seq in sorted(set(seqs)) if seq in rows)
         await self._return()
         return found
 
-    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
         thread = (await self._reach()).threads.get(key)
-        found = thread.generations(before) if thread else ()
+        found = thread.generations(before)[:limit] if thread else ()
+        await self._return()
+        return found
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        return tuple(map(summarize_generation, await self.generations(key, before)))
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        thread = (await self._reach()).threads.get(key)
+        found = dict(thread.beginnings) if thread else {}
         await self._return()
         return found
 
@@ -419,9 +556,13 @@ class SimulatedStore:
     # ── writing ──
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
-        committed = (await self._reach()).commit(before, after, interrupted)
+        committed = (await self._reach()).commit(before, after, interrupted, events)
         await self._return()
         return committed
 
@@ -432,17 +573,172 @@ class SimulatedStore:
         await self._return()
         return committed
 
-    async def forget(self, key: Key) -> ForgetResult:
-        forgotten = (await self._reach()).forget(key)
+    async def add_events(self, key: Key, events: Sequence[Event]) -> None:
+        disk = await self._reach()
+        if key in disk.threads:
+            disk.events.add(key, events)
+        await self._return()
+
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        page = (await self._reach()).events.read(tenant, keys, after, limit)
+        await self._return()
+        return page
+
+    async def event_position(self, before: int = 0) -> int:
+        return max(0, (await self._reach()).events.newest - before)
+
+    async def webhook_state(self, name: str) -> WebhookState | None:
+        return (await self._reach()).events.hooks.get(name)
+
+    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
+        events = (await self._reach()).events
+        known = events.hooks.get(name)
+        if known is None or state.cursor >= known.cursor or known.cursor > events.newest:
+            events.hooks[name] = state
+        await self._return()
+
+    async def prune_events(self, now: float) -> None:
+        (await self._reach()).events.prune(now)
+        await self._return()
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+    ) -> ForgetResult:
+        disk = await self._reach()
+        thread = disk.threads.get(key)
+        if thread and expected_version not in (None, thread.head.version):
+            raise Conflict(f"version {expected_version} is no longer the stored one")
+        forgotten = disk.forget(key, event)
+        disk.ledger.rename(lambda line: line)
         await self._return()
         return forgotten
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+    ) -> ForgetBatch:
+        disk = await self._reach()
+        keys = sorted(
+            key
+            for key in {*disk.threads, *disk.leases}
+            if key.tenant == tenant and resource in (None, key.resource)
+        )
+        batch = [key for key in keys if key.thread and key in disk.threads][:BATCH_THREADS]
+        is_last = not any(key.thread and key in disk.threads for key in keys if key not in batch)
+        result = ForgetResult()
+        for key in keys if is_last else batch:
+            disk.leases.pop(key, None)
+            disk.events.drop(key)
+            if thread := disk.threads.pop(key, None):
+                result = result.add(counted(thread))
+        disk.ledger.rename(lambda line: line)
+        for key, thread in disk.threads.items():
+            if any(key[:2] == gone[:2] for gone in batch) and thread.head.other_threads_text:
+                version = disk.next_version()
+                thread.head = replace(thread.head, other_threads_text="", version=version)
+        if describe_forgotten:
+            disk.events.add(Key(tenant, "", ""), [describe_forgotten(key) for key in batch])
+        await self._return()
+        return ForgetBatch(result, tuple(batch), is_last)
+
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        thread = (await self._reach()).threads.get(key)
+        found = sorted(thread.observations.items()) if thread else []
+        await self._return()
+        return tuple(StoredObservation(*row) for id_, row in found if id_ > after)[:limit]
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        thread = (await self._reach()).threads.get(key)
+        found = sorted(thread.entries.items()) if thread else []
+        await self._return()
+        return tuple(
+            GenerationEntries(number, tuple(id_ for _, id_ in sorted(entries.items())))
+            for number, entries in found
+            if number > after and entries
+        )[:limit]
+
+    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
+        disk = await self._reach()
+        for record in records:
+            disk.audit.append(record._replace(id=len(disk.audit) + 1))
+        await self._return()
+
+    async def audit(
+        self, tenant: str | None, before: int | None = None, limit: int = 100
+    ) -> tuple[AuditRecord, ...]:
+        disk = await self._reach()
+        found = [
+            record
+            for record in reversed(disk.audit)
+            if tenant in (None, record.tenant) and (before is None or record.id < before)
+        ]
+        await self._return()
+        return tuple(found[:limit])
+
+    async def add_receipt(self, receipt: StoredReceipt) -> None:
+        (await self._reach()).receipts[receipt.id] = receipt
+        await self._return()
+
+    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
+        found = (await self._reach()).receipts.get(receipt_id)
+        await self._return()
+        if found is None or found.at < now - RECEIPTS_KEPT_S:
+            return None
+        return found._replace(result=found.result._replace(database="gone", log="gone"))
 
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
-        moved = (await self._reach()).move_tenant(old, new, fingerprint)
+        disk = await self._reach()
+        moved = disk.move_tenant(old, new, fingerprint)
+        if not moved.name_conflicts:
+            disk.ledger.rename(
+                lambda line: line._replace(tenant=new) if line.tenant == old else line
+            )
         await self._return()
         return moved
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        written = (await self._reach()).commit_erasing(change, erasures, wakeup)
+        await self._return()
+        return written
+
+    async def add_to_ledger(self, batch: LedgerBatch) -> None:
+        (await self._reach()).ledger.add(batch)
+        await self._return()
+
+    async def prune_records(self, now: float) -> None:
+        disk = await self._reach()
+        disk.audit[:] = [record for record in disk.audit if record.at >= now - AUDIT_KEPT_S]
+        for receipt in list(disk.receipts.values()):
+            if receipt.at < now - RECEIPTS_KEPT_S:
+                del disk.receipts[receipt.id]
+        await self._return()
+
+    async def prune_ledger(self, now: float) -> None:
+        (await self._reach()).ledger.prune(int(now // SECONDS_PER_DAY) - LEDGER_KEPT_DAYS)
+        await self._return()
+
+    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
+        found = (await self._reach()).ledger.sum_up(query)
+        await self._return()
+        return found
 
     async def wait_erased(self) -> None:
         await self._reach()
@@ -500,11 +796,39 @@ class SimulatedStore:
         await self._return()
         return found
 
+    async def totals(self, now: float) -> StoreTotals:
+        disk = await self._reach()
+        memories = [thread.memory() for thread in disk.threads.values()]
+        entries = [
+            entry
+            for memory in memories
+            if memory.scope == "thread" or memory.key.thread == RESOURCE_THREAD
+            for entry in memory.log.entries
+        ]
+        reflected = sum(entry.tokens for entry in entries if entry.kind == "reflection")
+        found = StoreTotals(
+            sum(memory.pending_tokens for memory in memories),
+            sum(entry.tokens for entry in entries) - reflected,
+            reflected,
+            len(list(_in_turns(disk, now))),
+            sum(memory.failures.suspended for memory in memories),
+        )
+        await self._return()
+        return found
+
     async def claim(
-        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
         disk = await self._reach()
-        found = tuple(key for key in _in_turns(disk, now) if key not in skip)[:limit]
+        free = [key for key in _in_turns(disk, now, callers=callers) if key not in skip]
+        found = tuple(free[:limit])
         for key in found:
             disk.leases[key] = (holder, disk.clock() + seconds)
         await self._return()
@@ -533,20 +857,47 @@ class SimulatedStore:
         cursor: Key | None = None,
         limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
-        listed = sorted((await self._reach()).threads.items())
-        found = [
-            _info(thread)
-            for key, thread in listed
-            if key.thread != RESOURCE_THREAD
-            if tenant in (None, key.tenant)
-            and resource in (None, key.resource)
-            and (cursor is None or key > cursor)
-        ]
+        listed = _list_infos(await self._reach(), ThreadSelection(tenant, resource))
         await self._return()
-        return tuple(found[:limit])
+        return tuple([info for info in listed if cursor is None or info.key > cursor][:limit])
+
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        listed = _list_infos(await self._reach(), selection)
+        found = [info for info in listed if after is None or _is_behind(info, after, selection)]
+        await self._return()
+        page = tuple(found[:limit])
+        return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else None)
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        disk = await self._reach()
+        names = {key.resource for key in disk.threads if key.tenant == tenant}
+        listed = sorted(name for name in names if after is None or name > after)
+        await self._return()
+        return tuple(_resource_info(disk, tenant, name) for name in listed[:limit])
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        disk = await self._reach()
+        await self._return()
+        found = _resource_info(disk, tenant, resource)
+        return found if found.threads or found.shared_log else None
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return (await self._reach()).secret
+
+    async def clock(self) -> float:
+        now = (await self._reach()).clock()
+        await self._return()
+        return now
+
+    async def describe(self) -> Promise:
+        return Promise("simulated", "fsync", "now", 0)
+
+    async def check_schema(self) -> None:
+        await self._reach()
 
     async def ping(self) -> None:
         await self._reach()
@@ -572,9 +923,15 @@ def _sum(one: ForgetResult, other: ForgetResult) -> ForgetResult:
     return ForgetResult(*counts)
 
 
-def _in_turns(disk: Disk, now: float) -> Iterator[Key]:
+def _refresh(disk: Disk, held: Memory) -> Memory:
+    newest = disk.memory(held.key)
+    return held if newest.version == held.version else newest
+
+
+def _in_turns(disk: Disk, now: float, *, callers: bool = True) -> Iterator[Key]:
     due = [t for t in disk.threads.values() if t.head.due_at is not None and t.head.due_at <= now]
     due = [t for t in due if not disk.leased(t.head.key)]
+    due = [t for t in due if callers or not t.head.needs_caller]
     due.sort(key=lambda t: (t.head.due_at, t.number))
     turns: dict[str, int] = {}
     placed = []
@@ -596,17 +953,61 @@ def waiting_of(memory: Memory) -> ThreadBacklog:
     )
 
 
-def _info(thread: Thread) -> ThreadInfo:
-    head = thread.head
-    live = sum(row.live for row in thread.messages.values())
-    row_id, failures = thread.created_at, head.failures
-    told = (
+def _info(disk: Disk, thread: Thread) -> ThreadInfo:
+    head, memory = thread.head, thread.memory()
+    shared_log = disk.threads.get(resource_key(head.key))
+    read_log = shared_log if shared_log and head.scope == "resource" else thread
+    return ThreadInfo(
+        head.key,
+        thread.created_at,
         head.turn_at,
-        live,
+        len(thread.live()),
         head.log.generation,
         head.title,
-        failures.count,
-        failures.suspended,
-        failures.cause,
+        head.failures.count,
+        head.failures.suspended,
+        head.failures.cause,
+        thread.number,
+        head.coverage > 0,
+        memory.pending_tokens,
+        read_log.memory().log.tokens,
+        head.model,
+        head.overrides,
+        head.ledger,
     )
-    return ThreadInfo(head.key, row_id, *told)
+
+
+def _list_infos(disk: Disk, selection: ThreadSelection) -> list[ThreadInfo]:
+    infos = [_info(disk, t) for key, t in disk.threads.items() if key.thread != RESOURCE_THREAD]
+    found = [info for info in infos if is_selected(info, selection)]
+    found.sort(key=lambda info: info.key)
+    if selection.order == "recent":
+        found.sort(key=lambda info: (info.active_at, info.row_id), reverse=True)
+    return found
+
+
+def _is_behind(info: ThreadInfo, place: ThreadPlace, selection: ThreadSelection) -> bool:
+    if selection.order == "name":
+        return info.key > place.key
+    return (info.active_at, info.row_id) < (place.active_at, place.row_id)
+
+
+def _resource_info(disk: Disk, tenant: str, resource: str) -> ResourceInfo:
+    keys = [key for key in disk.threads if key[:2] == (tenant, resource) and key.thread]
+    shared_log = disk.threads.get(Key(tenant, resource, RESOURCE_THREAD))
+    return ResourceInfo(
+        tenant,
+        resource,
+        min(len(keys), MAX_COUNTED_THREADS),
+        len(keys) > MAX_COUNTED_THREADS,
+        _info(disk, shared_log) if shared_log else None,
+    )
+
+
+_Record = TypeVar("_Record", AuditRecord, StoredReceipt)
+
+
+def _move_record(record: _Record, old: str, new: str, labels: Mapping[str, str]) -> _Record:
+    if record.tenant != old:
+        return record
+    return record._replace(tenant=new, label=labels.get(record.label, record.label))

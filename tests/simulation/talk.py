@@ -11,6 +11,7 @@ from itertools import pairwise, takewhile
 
 from om_proxy.memory.model import Key
 from tests.simulation.callers import Client, Node, partial_reply
+from tests.simulation.changes import Changes
 from tests.simulation.words import id_of
 
 
@@ -20,6 +21,7 @@ class Talk:
 
     key: Key
     letter: str
+    changes: Changes  # of people
     clients: list[Client] = field(default_factory=list)
     ids: int = 0
     withdrawn: set[str] = field(default_factory=set)  # taken back by a client at some time

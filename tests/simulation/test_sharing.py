@@ -3,9 +3,11 @@ words become another's."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -13,13 +15,15 @@ from msgspec.structs import replace
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
 from om_proxy.memory.notes import sections
-from tests.simulation.sharing import SharedWorld
+from tests.simulation.sharing import SharedWorld, plan_of
 from tests.simulation.world import World, simulate
 
 SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "100"))
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))
 BATCH = 25
 FOUND_WITHIN = 10  # seeds
+# in three of them a batch leaves a thread out, which is rare
+SEEDS_WITHOUT_PEOPLE = range(20, 40)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
@@ -35,7 +39,14 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 def test_the_worlds_share_much() -> None:
     """Threads observed together and left out, entries settled, reflections over several threads,
     forks: all of it occurs."""
-    worlds = [simulate(seed, made=SharedWorld) for seed in range(20)]
+    worlds = [
+        simulate(
+            seed,
+            plan=dataclasses.replace(plan_of(Random(seed)), people=0),
+            made=SharedWorld,
+        )
+        for seed in SEEDS_WITHOUT_PEOPLE
+    ]
     told = Counter(
         word
         for world in worlds

@@ -27,6 +27,7 @@ WORDS = (
     "mast",
 )
 _ID = re.compile(r"\b([A-Z])(\d+)(?:\.\.(\d+))?\b")
+_MARKER = re.compile(r"\bm\d+\b")
 
 
 def ids_in(text: str) -> set[str]:
@@ -34,6 +35,21 @@ def ids_in(text: str) -> set[str]:
     return {
         f"{m[1]}{n}" for m in _ID.finditer(text) for n in range(int(m[2]), int(m[3] or m[2]) + 1)
     }
+
+
+def markers_in(*texts: str) -> set[str]:
+    """What people wrote, wherever it stands."""
+    return {marker for text in texts for marker in _MARKER.findall(text)}
+
+
+def rewritten(text: str, marker: str) -> str:
+    """The text as a person writes it: it names what it named, and holds no other marker."""
+    lines = _MARKER.sub("", text).split("\n")
+    place = next((i for i, line in enumerate(lines) if ids_in(line)), None)
+    if place is None:
+        return f"* {marker}"
+    lines[place] += f" {marker}"
+    return "\n".join(lines).strip()
 
 
 @lru_cache(maxsize=200_000)

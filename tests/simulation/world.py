@@ -20,18 +20,21 @@ from om_proxy.errors import StorageError
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.model import Key, Memory, Observation
 from om_proxy.models import create_encoder
 from om_proxy.server.protocol import DISCONNECT_EXTENSION
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
 from tests.simulation.callers import Client, Node
+from tests.simulation.changes import Changes
 from tests.simulation.minds import Minds
-from tests.simulation.oracle import Violation
+from tests.simulation.people import Person
 from tests.simulation.plan import CLIENTS, Plan, settings_of
 from tests.simulation.process import PROCESS, SECRET, Process
+from tests.simulation.promises import Violation, must
 from tests.simulation.store import Disk, Thread
 from tests.simulation.talk import Exchange, Talk
+from tests.simulation.words import ids_in, markers_in
 
 BEGAN = 1_700_000_000.0  # unix seconds at virtual time 0
 OUR_FAULTS = (
@@ -62,6 +65,10 @@ class World:
         self.actor = Actor(self)
         self.settings = settings_of(self.plan.settings)
         self.talks: dict[Key, Talk] = {}
+        self.changes = Changes(self.elapsed)
+        self.markers = 0  # how many texts people have written
+        self.calls_under_way = 0  # of memory models
+        self.call_begins = asyncio.Event()
         self.processes: list[Process] = []
         self.loop: loop.VirtualLoop
 
@@ -69,6 +76,9 @@ class World:
 
     def clock(self) -> float:
         return BEGAN + self.loop.time()
+
+    def elapsed(self) -> float:
+        return self.loop.time()
 
     def told(self, what: str) -> None:
         self.steps += 1
@@ -271,9 +281,10 @@ class World:
         try:
             observed, raw = self._read(made, body)
             if body == made.body:
-                made.missing = made.required - set(raw)
+                made.missing = made.required - set(raw) - self.changes.excused(made.started)
             else:
                 oracle.check_told(made, observed, raw)
+                self._check_changes(made, observed, body)
             made.client.talk.shown |= observed | set(raw)
             self.told(
                 f"{made.client.talk.letter} prompt {made.number} {len(observed)} + {' '.join(raw[-8:])}"
@@ -284,6 +295,45 @@ class World:
     def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
         """The ids a prompt tells, observed and raw."""
         return oracle.parts(body)
+
+    def _check_changes(self, made: Exchange, observed: set[str], body: bytes) -> None:
+        """What people wrote before a request began is in its prompt, and what they took away is
+        not."""
+        client, log = made.client, self._log_of(made)
+        talk, text = client.talk, body.decode()
+        told = (observed & self.changes.hidden(made.started)) - talk.again - talk.doubtful()
+        must(not told, "what was withdrawn is not told", oracle.named(told))
+        held = {node.id for node in client.nodes} - talk.doubtful()
+        seqs = {seq for seq, one in talk.live.items() if one in held}
+        written = self.changes.expected_markers(log, talk.letter, seqs, made.started)
+        missing = written - markers_in(text)
+        must(not missing, "what was edited last is told", sorted(missing))
+        pins = {pin for pin in self.changes.expected_pins(log, made.started) if pin not in text}
+        must(not pins, "every pin is told", sorted(pins))
+
+    def _log_of(self, made: Exchange) -> Key:
+        """The row that holds the log of this prompt."""
+        return made.client.talk.key
+
+    def check_forgotten(self, log: Key, stand_in: Observation) -> None:
+        """Nothing that is stored says what a person had forgotten."""
+        kept = self.changes.forgotten.get((log, stand_in.id), set()) & self.changes.hidden()
+        for talk in self.talks.values():
+            kept -= talk.again | talk.doubtful()
+        texts = [text for key in self.disk.threads for text in self._list_notes(key, log)]
+        found = kept & ids_in(" ".join(texts))
+        must(not found, "what was forgotten is stored nowhere", oracle.named(found))
+
+    def _list_notes(self, key: Key, log: Key) -> Iterator[str]:
+        """The notes of this row that must not say what was forgotten in `log`: those of several
+        threads stay where a thread has left or not yet joined them."""
+        rows = self.disk.threads[key]
+        for entry, _ in rows.observations.values():
+            if key == log or len(entry.parts) < 2:
+                yield entry.text
+        if rows.reflection and key == log:
+            yield rows.reflection.text
+        yield rows.head.other_threads_text
 
     def _judge(self, made: Exchange) -> None:
         reason, status = made.receipt.get("reason"), made.receipt.get("status")
@@ -350,12 +400,14 @@ class World:
         ).tenant
         for number, kinds in enumerate(self.plan.kinds):
             key = Key(tenant or "", "user", f"thread-{number}")
-            talk = self.talks[key] = Talk(key, "ABCDEF"[number])
+            talk = self.talks[key] = Talk(key, "ABCDEF"[number], self.changes)
             for kind in kinds:
                 self._client(talk, kind)
         self.processes = [Process(self, number) for number in range(self.plan.engines)]
         clients = [client for talk in self.talks.values() for client in talk.clients]
         lives = [asyncio.create_task(client.live(self.plan.moves)) for client in clients]
+        people = [Person(self, Random(self.rng.random())) for _ in range(self.plan.people)]
+        lives += [asyncio.create_task(person.live(self.plan.acts)) for person in people]
         await self._unless_broken(lives)
         if not self.broken:
             await self._unless_broken([asyncio.create_task(self._settle())])
@@ -406,7 +458,7 @@ class World:
 
     def _must_be_done(self, memory: Memory, limits: Limits) -> None:
         left = decisions.decide_after_reply(memory, limits)
-        oracle.must(not isinstance(left, Observe), "no work stranded", left, memory)
+        must(not isinstance(left, Observe), "no work stranded", left, memory)
 
     def _unheard(self, running: Any, context: dict[str, Any]) -> None:
         """What asyncio would write into a log."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from om_proxy.errors import StorageError
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message
 from om_proxy.storage.base import Change, ResourceWakeup, Store
 from om_proxy.storage.forwarding_store import ForwardingStore
@@ -27,10 +28,14 @@ class Faulty(ForwardingStore):
         return self._store
 
     async def commit(
-        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
     ) -> Memory:
         await self._fail_before()
-        committed = await super().commit(before, after, interrupted)
+        committed = await super().commit(before, after, interrupted, events)
         self._fail_after()
         return committed
 

@@ -143,7 +143,7 @@ async def open_parts(
     *steps: Step,
     settings: str = SMALL,
     path: Path | str = ":memory:",
-    within: float = 30.0,
+    within: float = 300.0,
     concurrency: int = 8,
     llm: LLM | None = None,
     opened: StoreOpener = SqliteStore,

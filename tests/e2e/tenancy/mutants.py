@@ -1,36 +1,29 @@
-"""The package with one tenant taken out of it at a time: every time, a test must notice.
+"""The changes of the package that take one tenant out of it, each of which a test must notice.
 
 A mutant is one change of the text of a copy of `proxy/`. Predicates on the tenant in SQL are found
 by their form, so that a new one is among them by itself; what else keeps tenants apart is listed.
-Each mutant is judged by the tests of its floor and then, if those let it live, by a small world of
-sixteen tenants.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import os
 import re
-import shutil
-import signal
-import sys
-import tempfile
-import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-LOADED = """aiohttp aiosqlite hypothesis httpx msgspec orjson pydantic pytest pytest_asyncio starlette structlog tiktoken uvicorn uvloop
-watchfiles yaml"""  # what takes long to import
-PYTEST = ("-x", "-p", "no:cacheprovider", "--assert=plain")
 STORE = (
     "-k",
-    "tenants or reaches or parked or moved",
+    "tenant or reaches or parked or moved or erased",
     "tests/storage/sqlite/test_store_tenants.py",
     "tests/storage/sqlite/test_store.py",
+)
+STORE_POSTGRES = (
+    "-k",
+    "tenant or reaches or parked or moved or erased",
+    "tests/storage/postgres/test_store_tenants.py",
+    "tests/storage/postgres/test_store.py",
 )
 IDENTITY = (
     "tests/identity/test_callers.py",
@@ -42,12 +35,19 @@ IDENTITY = (
     "tests/identity/test_user_token.py",
     "tests/edge/test_edge_config.py",
 )
-PREDICATE = re.compile(r"tenant = (\?\d?)")
-# Kept for the reader and the index: a version is given once in a file, so it names the thread
-# alone.
-WITHIN = 30  # seconds a mutant may take; one that hangs is noticed too
-# A list of resources only says where to look: what is done in each names the tenant again.
-SAME_WITHOUT = ("version = ? RETURNING id, version", "SELECT DISTINCT resource")
+PREDICATE = re.compile(r"(?<!SET )tenant = (\?\d?|\$\d|\{\})|\{OF_TENANT\}")
+WORLDS_OF_STORE = ("credentials", "shared")
+# A version is given once in a file, so it names the thread alone; the tenant beside it is for the
+# reader and the index. A list of resources or shared logs only says where to look: what is done in each names the tenant
+# again.
+SAME_WITHOUT = (
+    "version = ? RETURNING id, version",
+    "SELECT DISTINCT resource",
+    "AND thread = '{RESOURCE_THREAD}'",
+    'LOCK_LINES = f"""SELECT FROM om.ledger',  # a lock
+    # candidates of a list, whose query names the tenant (the line of the walk stands further left)
+    '\n            query.add("tenant = {}", selection.tenant)',
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,20 @@ class Mutant:
     at: int | None = None
 
     def __str__(self) -> str:
-        line = (
-            ""
-            if self.at is None
-            else f":{(ROOT / self.file).read_text().count(chr(10), 0, self.at) + 1}"
-        )
-        return f"{self.file}{line}: {' '.join(self.old.split())} → {' '.join(self.new.split())}"
+        if self.at is None:
+            return f"{self.file}: {_join_words(self.old)} → {_join_words(self.new)}"
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        return f"{self.file}:{text.count(chr(10), 0, self.at) + 1}: {self.old} → {self.new}"
+
+    @property
+    def name(self) -> str:
+        """What it changes, in words that stay when lines move."""
+        if self.at is None:
+            return str(self)
+        text, end = (ROOT / self.file).read_text(encoding="utf-8"), self.at + len(self.old)
+        before = text[text.rfind("\n", 0, self.at) + 1 : self.at]
+        after = text[end : text.find("\n", end)]
+        return f"{self.file}: {before.lstrip()}⟦{self.old}⟧{after.rstrip()}"
 
     @property
     def path(self) -> str:
@@ -86,7 +94,8 @@ class Mutant:
             )
         return str(files[0].relative_to(ROOT))
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
+        """Return the file's text with the change."""
         start = text.find(self.old) if self.at is None else self.at
         if start < 0:
             raise LookupError(
@@ -95,20 +104,28 @@ class Mutant:
         return text[:start] + self.new + text[start + len(self.old) :]
 
 
-def predicates() -> Iterator[Mutant]:
-    """Every predicate on the tenant in the storage's SQL."""
+def _join_words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def list_predicates() -> Iterator[Mutant]:
+    """Yield a mutant for each predicate on the tenant in the storage's SQL."""
     for file in sorted((ROOT / "proxy/om_proxy/storage").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         for found in PREDICATE.finditer(text):
             line = text[text.rfind("\n", 0, found.start()) : text.find("\n", found.start())]
             if not any(same in line for same in SAME_WITHOUT):
-                name, new = str(file.relative_to(ROOT)), f"{found[1]} IS NOT NULL"
-                yield Mutant(
-                    name, found[0], new, STORE, ("credentials", "shared"), at=found.start()
-                )
+                name = str(file.relative_to(ROOT))
+                if "/postgres/" in name:  # a parameter without a type would be an error
+                    new, tests, worlds = f"{found[1]}::text IS NOT NULL", STORE_POSTGRES, ()
+                else:
+                    new, tests, worlds = f"{found[1] or '?'} IS NOT NULL", STORE, WORLDS_OF_STORE
+                yield Mutant(name, found[0], new, tests, worlds, at=found.start())
 
 
-_STORAGE = "proxy/om_proxy/storage"
+_SQLITE = "proxy/om_proxy/storage/sqlite"
+_POSTGRES = "proxy/om_proxy/storage/postgres"
+_QUERIES = f"{_SQLITE}/queries.py"
 _IDENTITY, _TOKEN, _SITE = (
     "proxy/om_proxy/identity",
     "proxy/om_proxy/identity/user_token.py",
@@ -116,28 +133,41 @@ _IDENTITY, _TOKEN, _SITE = (
 )
 _MEMORIES, _DUE_WORK = "proxy/om_proxy/memory_cache.py", "proxy/om_proxy/background/due_work.py"
 _POLICY = "proxy/om_proxy/policy/policy.py"
+_ROUTES, _ROUTE_TESTS = "proxy/om_proxy/edge/admin/routes", "tests/edge/admin/routes"
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _CACHED = "cached = self._cached.get(key)\n        "
-_STANDS = "if cached and await self.store.version(key) == cached.version:"
-_ANYBODY_S = (
-    "cached = next((c for k, c in self._cached.items() if k[1:] == key[1:]), None)\n        "
-)
+_HELD = "held = self._cached.get(key) or"
+_ANYBODY_S = "next((c for k, c in self._cached.items() if k[1:] == key[1:]), None)"
 OTHERS = (
     Mutant(
-        _STORAGE,
+        _QUERIES,
         "(lease.tenant, lease.resource, lease.thread)",
         "('', lease.resource, lease.thread)",
         STORE,
     ),
     Mutant(
-        _STORAGE,
+        _QUERIES,
         "(thread.tenant, thread.resource, thread.thread)",
         "(lease.tenant, thread.resource, thread.thread)",
         STORE,
     ),
-    Mutant(_STORAGE, "UNIQUE (tenant, resource, thread)", "UNIQUE (resource, thread)", STORE),
+    Mutant(_SQLITE, "UNIQUE (tenant, resource, thread)", "UNIQUE (resource, thread)", STORE),
     Mutant(
-        _STORAGE, "PRIMARY KEY (tenant, resource, thread)", "PRIMARY KEY (resource, thread)", STORE
+        _SQLITE, "PRIMARY KEY (tenant, resource, thread)", "PRIMARY KEY (resource, thread)", STORE
+    ),
+    Mutant(
+        f"{_POSTGRES}/queries.py",
+        "(lease.tenant, lease.resource, lease.thread)",
+        "(''::text, lease.resource, lease.thread)",
+        STORE_POSTGRES,
+        (),
+    ),
+    Mutant(
+        f"{_POSTGRES}/queries.py",
+        "(thread.tenant, thread.resource, thread.thread)",
+        "(lease.tenant, thread.resource, thread.thread)",
+        STORE_POSTGRES,
+        (),
     ),
     # who the tenant is
     Mutant(_IDENTITY, f"credential{_HMAC}", f"credential[:4]{_HMAC}", IDENTITY),
@@ -169,12 +199,65 @@ OTHERS = (
     Mutant(_IDENTITY, 'b"fingerprint\\0" + tenant.encode()', 'b"fingerprint\\0"', IDENTITY),
     Mutant(_TOKEN, "if claims.tenant != tenant:", "if False:", IDENTITY, ("keys",)),
     Mutant(
-        _SITE, "if own else self.own_headers", "if True else self.own_headers", IDENTITY, ("keys",)
+        _SITE,
+        "if has_provider_credential(headers, self.identity):",
+        "if True:",
+        IDENTITY,
+        ("keys",),
     ),
     Mutant(
         "proxy/om_proxy/edge/admin/access.py",
-        "own = find_tenant(",
-        'own = query.get("tenant") or find_tenant(',
+        "own_tenant = find_tenant(",
+        "own_tenant = query_tenant or find_tenant(",
+    ),
+    # what people are shown of their own tenant alone
+    Mutant(
+        f"{_SQLITE}/listing.py",
+        "walk.append(_Condition(OF_TENANT, (selection.tenant,)))",
+        "pass",
+        STORE,
+    ),
+    Mutant(
+        f"{_ROUTES}/forgetting.py",
+        "receipt is None or call.tenant not in (None, receipt.tenant)",
+        "receipt is None",
+        (f"{_ROUTE_TESTS}/test_forgetting.py",),
+    ),
+    Mutant(
+        f"{_ROUTES}/audit.py",
+        "list_records(call.tenant,",
+        "list_records(None,",
+        ("tests/edge/admin/test_audited.py", "tests/edge/admin/test_access.py"),
+    ),
+    Mutant(
+        f"{_ROUTES}/events.py",
+        "event_reader.read(call.tenant, keys",
+        "event_reader.read(None, keys",
+        (f"{_ROUTE_TESTS}/test_events.py",),
+    ),
+    Mutant(
+        f"{_ROUTES}/events.py",
+        "tenant=call.tenant,",
+        "tenant=None,",
+        ("tests/e2e/test_event_streams.py",),
+    ),
+    Mutant(
+        "proxy/om_proxy/event_feed/stream.py",
+        "self.tenant is not None and event.key.tenant != self.tenant",
+        "False",
+        ("tests/event_feed/test_stream.py", "tests/event_feed/test_feed.py"),
+    ),
+    Mutant(
+        f"{_ROUTES}/stats.py",
+        "            call.tenant,\n",
+        "            None,\n",
+        (f"{_ROUTE_TESTS}/test_stats.py",),
+    ),
+    Mutant(
+        f"{_ROUTES}/stats.py",
+        "list_threads(call.tenant,",
+        "list_threads(None,",
+        (f"{_ROUTE_TESTS}/test_stats.py",),
     ),
     # what is remembered by tenant
     Mutant(
@@ -187,108 +270,20 @@ OTHERS = (
     ),
     Mutant(
         _DUE_WORK,
-        "self._contexts.get(key)",
-        "next((c for k, c in self._contexts.items() if k[1:] == key[1:]), None)",
+        "self._contexts.get(memory.key)",
+        "next((c for k, c in self._contexts.items() if k[1:] == memory.key[1:]), None)",
     ),
-    Mutant(_MEMORIES, f"{_CACHED}{_STANDS}", f"{_ANYBODY_S}if cached:"),
-    Mutant(_MEMORIES, f"{_CACHED}return", f"{_ANYBODY_S}return"),
+    Mutant(_MEMORIES, _HELD, f"held = {_ANYBODY_S} or"),
+    Mutant(_MEMORIES, f"{_CACHED}return", f"cached = {_ANYBODY_S}\n        return"),
 )
 
 
-def copied(folder: Path) -> None:
-    """The package and its tests, as a tree of their own."""
-    for name in ("proxy", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-
-
-def noticed(folder: Path, mutant: Mutant | None, operations: int) -> bool:
-    """Whether a test of this mutant fails, in a process of its own; of no mutant at all: whether
-    any of them does."""
-    file = folder / mutant.path if mutant else None
-    text = file.read_text(encoding="utf-8") if file else ""
-    if file and mutant:
-        file.write_text(mutant.applied(text), encoding="utf-8")
-    try:
-        child = os.fork()
-        if not child:
-            os._exit(_failing(folder, mutant, operations))
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-    finally:
-        if file:
-            file.write_text(text, encoding="utf-8")
-
-
-def _failing(folder: Path, mutant: Mutant | None, operations: int) -> int:
-    """In the child, which has imported nothing of ours: 0 if all is as it should be."""
-    pytest = importlib.import_module("pytest")
-    sys.dont_write_bytecode = (
-        mutant is not None
-    )  # what was compiled of the mutant must not outlive it
-    signal.alarm(WITHIN)  # which ends the process
-    os.chdir(folder)
-    ours = {ROOT, ROOT / "proxy"}
-    others = [path for path in sys.path if Path(path or ".").resolve() not in ours]
-    sys.path[:] = [str(folder), str(folder / "proxy"), *others]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
-    said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    tests, worlds = (
-        (mutant.tests, mutant.worlds) if mutant else ((), ("credentials", "keys", "shared"))
-    )
-    try:
-        selections = [tests] if mutant else [STORE, IDENTITY]
-        if any(tests and pytest.main([*PYTEST, *tests]) for tests in selections):
-            return 1
-        run = importlib.import_module("tests.e2e.tenancy.__main__")
-        return 1 if operations and run.judged(worlds, operations * len(worlds), 0) else 0
-    except BaseException:  # whatever a mutant dies of is noticed
-        traceback.print_exc()
-        return 1
-    finally:
-        sys.stdout.flush()
-
-
-def survivors(mutants: Sequence[Mutant], operations: int) -> list[str]:
-    """The mutants that nothing notices; tells of each."""
-    for name in LOADED.split():  # once for all children
-        importlib.import_module(name)
-    living = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        copied(folder)
-        if noticed(folder, None, operations):
-            print((folder / "said").read_text(errors="replace")[-3_000:])
-            return ["the package as it is: its own tests fail"]
-        for mutant in mutants:
-            began = time.perf_counter()
-            seen = noticed(folder, mutant, operations)
-            living += [] if seen else [str(mutant)]
-            print(
-                f"{'noticed' if seen else 'SURVIVED'} in {time.perf_counter() - began:.1f} s  {mutant}",
-                flush=True,
-            )
-    return living
-
-
-def main() -> int:
-    asked = argparse.ArgumentParser(prog="scripts/tenancy --mutants", description=__doc__)
-    asked.add_argument(
-        "--operations", type=int, default=320, help="in each world that judges a mutant"
-    )
-    asked.add_argument(
-        "--quick",
-        action="store_true",
-        help="every predicate and some of the others, judged by the tests of their floor",
-    )
-    given = asked.parse_args()
-    mutants = [*predicates(), *([m for m in OTHERS if m.tests][::4] if given.quick else OTHERS)]
-    living = survivors(mutants, 0 if given.quick else given.operations)
-    print(f"{len(mutants)} mutants, {len(living)} survived")
-    return 1 if living else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def list_mutants() -> dict[str, Mutant]:
+    """Return all of them by name. Equal lines of a file are numbered."""
+    named: dict[str, Mutant] = {}
+    times: Counter[str] = Counter()
+    for mutant in [*list_predicates(), *OTHERS]:
+        times[mutant.name] += 1
+        number = times[mutant.name]
+        named[mutant.name if number == 1 else f"{mutant.name} #{number}"] = mutant
+    return named

@@ -219,15 +219,19 @@ class Operations:
             await self._say(chat, more=[token])  # says nothing where nobody can verify it
 
     async def _steer(self, chat: Chat) -> None:
-        """The admin API by one's own credential, asked for another's threads: they are not
-        there."""
+        """The admin API by one's own credential, asked for one's own threads, which may not be there
+        yet, or for another's: they are not there."""
         other = self._world.tenant(self._other(chat))
         path = self._rng.choice(["", f"/{quote(chat.thread, safe='')}"])
-        query = f"?tenant={other}&resource={quote(chat.resource, safe='')}"
+        is_own = self._rng.random() < 0.5
+        query = f"?resource={quote(chat.resource, safe='')}" + (
+            "" if is_own else f"&tenant={other}"
+        )
         answer = await self._world.look(
             self._credential(chat.letter), f"/om/v1/threads{path}{query}"
         )
-        self._judge(chat.letter, answer, 200 if not path or answer[0] != 404 else 404)
+        may_be_absent = is_own and path and answer[0] == 404
+        self._judge(chat.letter, answer, 404 if may_be_absent or not is_own else 200)
         if other.encode() in answer[2]:
             self._world.findings.wrong.append("the admin API tells of another tenant")
         self._world.findings.sinks["admin answer"] += (

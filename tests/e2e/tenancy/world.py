@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 from yarl import URL
@@ -175,8 +176,16 @@ class World:
 
 @asynccontextmanager
 async def world(name: str, folder: Path) -> AsyncIterator[World]:
-    """A proxy in this configuration with its model server, on loopback ports."""
+    """A proxy in this configuration with its model server, on loopback ports. As in tests/conftest.py,
+    a request waits a minute for its memory: a busy machine degrades none."""
     models, path = Minds(), folder / f"{name}.db"
+    with mock.patch("om_proxy.edge.chat.MAX_OPEN_S", 60.0):
+        async with _served(name, models, path) as made:
+            yield made
+
+
+@asynccontextmanager
+async def _served(name: str, models: Minds, path: Path) -> AsyncIterator[World]:
     async with serve_on_loopback(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", layout: blocks}}]\nstorage: {{url: "sqlite:///{path}"}}\n'
         settings = parse(f'{text}telemetry: {{log: "off"}}\n{WORLDS[name]}')

@@ -1,0 +1,197 @@
+"""Clients that talk through the front, and write down what became of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal
+
+import httpx
+
+from tests.e2e.crash.client import complete, content
+from tests.e2e.crash.models import FILLER, SAID
+from tests.e2e.replicas.history import Forgetting, Outcome, Reading, Turn
+
+Message = dict[str, Any]
+ClientKind = Literal["full", "thin", "paired"]
+
+REQUEST_TIMEOUT_S = 30.0
+# while processes stand still: shorter than they do
+SHORT_TIMEOUT_S = 2.0
+THINK_S = 0.02
+TURNS_OF_A_THREAD = 14
+SYSTEM: Message = {"role": "system", "content": "You keep the books of a freight office."}
+
+_numbers = count(1)
+
+
+@dataclass
+class Notebook:
+    """What all clients saw."""
+
+    turns: list[Turn] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    forgettings: list[Forgetting] = field(default_factory=list)
+    # whose forgetting was not answered
+    unknown_threads: set[str] = field(default_factory=set)
+    degraded_count: int = 0
+    errors: list[str] = field(default_factory=list)  # answers that are no success
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(turn.outcome == outcome for turn in self.turns)
+
+
+class ReplicaClient:
+    """One client, with one thread after the other. A `full` one sends its whole history with each
+    request and takes answers back at times, a `thin` one sends its newest message. So does a
+    `paired` one, and another client speaks on the same threads."""
+
+    def __init__(
+        self,
+        number: int,
+        kind: ClientKind,
+        base: str,
+        notebook: Notebook,
+        seed: int,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s
+        # two neighbours of each five are paired
+        self._name = f"p{number // 5}" if kind == "paired" else f"c{number}"
+        self._kind = kind
+        self._base = base
+        self._notebook = notebook
+        self._dice = random.Random(f"{seed} {number}")
+
+    async def talk_until(self, ended: asyncio.Event) -> None:
+        for number in count():
+            thread = f"{self._name}-{number}"
+            await self._talk(thread, ended)
+            if ended.is_set():
+                return
+            if self._kind != "paired" and self._dice.random() < 0.3:
+                await self._forget(thread)
+
+    async def _talk(self, thread: str, ended: asyncio.Event) -> None:
+        history: list[Message] = []
+        again: Message | None = None  # to be asked once more, in the same words
+        for _ in range(TURNS_OF_A_THREAD):
+            if ended.is_set():
+                return
+            kept = history
+            may_fork = self._kind == "full" and len(history) >= 4 and again is None
+            if may_fork and self._dice.random() < 0.15:
+                kept = history[: self._dice.randrange(1, len(history) // 2) * 2]
+            message = again or {
+                "role": "user",
+                "content": f"M{next(_numbers):05d} to note: {FILLER}.",
+            }
+            reply = await self._ask(thread, kept, history[len(kept) :], message)
+            again = None
+            if reply is not None:
+                history = [*kept, message, {"role": "assistant", "content": reply}]
+            elif self._kind == "full" and kept is history and self._dice.random() < 0.5:
+                again = message
+            if self._dice.random() < 0.2:
+                await self._read(thread)
+            await asyncio.sleep(self._dice.random() * 2 * THINK_S)
+
+    async def _ask(
+        self, thread: str, kept: Sequence[Message], left_out: Sequence[Message], message: Message
+    ) -> str | None:
+        """Send a request and write down its end. Return the reply's text, if all of it came."""
+        messages = [SYSTEM, *kept, message] if self._kind == "full" else [message]
+        stream = self._dice.random() < 0.7
+        body = {"model": "scripted-actor", "messages": messages, "stream": stream}
+        arrived, receipt, outcome = b"", "", "unknown"
+        began_at = time.monotonic()
+        try:
+            async with (
+                httpx.AsyncClient(trust_env=False, timeout=self._timeout_s) as http,
+                http.stream(
+                    "POST",
+                    f"{self._base}/v1/chat/completions",
+                    json=body,
+                    headers={"x-om-thread": thread, "connection": "close"},
+                ) as answer,
+            ):
+                receipt = answer.headers.get("x-om-status", "")
+                async for piece in answer.aiter_raw():
+                    arrived += piece
+                if answer.status_code != 200:
+                    self._notebook.errors.append(f"{answer.status_code} {arrived[:200]!r}")
+        except httpx.TransportError:
+            pass  # the connection broke: what arrived tells whether the end was there to be seen
+        reply = None
+        if complete(arrived, stream=stream):
+            reply = content(arrived, stream=stream)
+            outcome = "acknowledged"
+        is_degraded = receipt == "degraded"
+        if is_degraded and reply is not None:
+            # it may wait in a process, and end with it
+            self._notebook.degraded_count += 1
+            outcome = "unknown"
+        self._notebook.turns.append(
+            Turn(
+                thread,
+                find_mark(message),
+                began_at,
+                time.monotonic(),
+                "acknowledged" if outcome == "acknowledged" else "unknown",
+                find_mark({"content": reply}) if reply else "",
+                not is_degraded,
+                tuple(map(find_mark, left_out)),
+                tuple(map(find_mark, kept)),
+            )
+        )
+        return reply
+
+    async def _read(self, thread: str) -> None:
+        began_at = time.monotonic()
+        answer = await self._admin("GET", f"/om/v1/threads/{thread}")
+        if answer is not None and answer.status_code == 200:
+            status = answer.json()
+            self._notebook.readings.append(
+                Reading(
+                    thread, began_at, time.monotonic(), 0, status["version"], status["generation"]
+                )
+            )
+
+    async def _forget(self, thread: str) -> None:
+        answer = await self._admin("DELETE", f"/om/v1/threads/{thread}")
+        if answer is None or answer.status_code != 200:
+            self._notebook.unknown_threads.add(thread)
+            return
+        marks = {
+            mark
+            for turn in self._notebook.turns
+            if turn.thread == thread
+            for mark in (turn.said, turn.reply)
+        }
+        self._notebook.forgettings.append(Forgetting(frozenset(marks), time.monotonic()))
+        began_at = time.monotonic()
+        answer = await self._admin("GET", f"/om/v1/threads/{thread}/messages")
+        if answer is not None:
+            told = frozenset(SAID.findall(answer.text))
+            self._notebook.readings.append(
+                Reading(thread, began_at, time.monotonic(), -1, 0, 0, told)
+            )
+
+    async def _admin(self, method: str, path: str) -> httpx.Response | None:
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=self._timeout_s) as http:
+                return await http.request(
+                    method, f"{self._base}{path}", headers={"connection": "close"}
+                )
+        except httpx.TransportError:
+            return None
+
+
+def find_mark(message: Message) -> str:
+    found = SAID.search(str(message["content"]))
+    assert found is not None, message
+    return found.group()

@@ -1,0 +1,1 @@
+"""Several processes tell of one long conversation, and each tells the same."""

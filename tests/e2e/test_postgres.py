@@ -1,0 +1,274 @@
+"""The proxy on PostgreSQL, over real sockets: a conversation with notes, a server that is killed or
+has no connection left, and starts without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from om_proxy.app import create_app
+from om_proxy.errors import StorageError
+from om_proxy.settings import parse
+from tests.e2e.running import Running, run_with_scripted_models
+from tests.support.own_postgres import OwnPostgres, own_postgres
+from tests.support.wire import Wire, open_wire
+
+# enough for an observation of each other turn
+LONG = "The dock of the harbour is 2.85 m high and 14 m wide. " * 30
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[OwnPostgres]:
+    with own_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def server(cluster: OwnPostgres) -> Iterator[OwnPostgres]:
+    """A server that runs, and has no connection to spare for idlers."""
+    cluster.start("max_connections=12", "superuser_reserved_connections=0")
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture
+def storage(server: OwnPostgres, request: pytest.FixtureRequest) -> str:
+    """The section, with a schema of the test's own."""
+    name = f"om_{abs(hash(request.node.name)):x}"[:30]
+    return f'url: "{server.url}", prefix: {name}, connections: 4, timeout: 5s'
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def is_ready(run: Running) -> bool:
+    return bool((await run.http.get(f"{run.base}/readyz")).json()["status"] == "ok")
+
+
+async def test_a_conversation_until_its_notes_are_applied(tmp_path: Path, storage: str) -> None:
+    """Messages are observed, notes activated, and prompts carry them; another process goes on."""
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        chat = run.chat()
+        for turn in range(8):
+            _, receipt = await chat.say(f"{turn}. {LONG}")
+            await run.app.background.wait_idle()
+        assert receipt["status"] == "applied"
+        memory = await run.memory()
+        assert memory.log.entries
+        assert memory.coverage > 0
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        assert await run.memory() == memory
+        chat.running = run
+        _, receipt = await chat.say("And how wide is it?")
+        assert receipt["status"] == "applied"
+        assert (await run.memory()).count == memory.count + 2
+
+
+async def test_a_server_that_is_killed_and_comes_back(
+    tmp_path: Path, server: OwnPostgres, storage: str
+) -> None:
+    """Every chat request is answered meanwhile, and every turn that was answered is stored
+    afterwards, without a restart; also of a client that sends its newest message alone."""
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        chat = run.chat()
+        await chat.say("one")
+        server.kill()
+        for text in ("two", "three"):
+            reply, receipt = await chat.send([{"role": "user", "content": text}])
+            assert reply
+            assert receipt["status"] == "degraded"
+        assert not await is_ready(run)
+        server.start()
+        await until(lambda: is_ready(run))
+        _, receipt = await chat.send([{"role": "user", "content": "four"}])
+        assert receipt["status"] != "degraded"
+        stored = [
+            json.loads(message.item.raw)["content"]
+            for message in await run.app.store.messages((await run.memory()).key, 0)
+            if message.item.role == "user"
+        ]
+        assert stored == ["one", "two", "three", "four"]
+
+
+@pytest.fixture
+async def wire(server: OwnPostgres) -> AsyncIterator[Wire]:
+    """A way to the server that can be disturbed."""
+    async with open_wire("127.0.0.1", server.port) as wire:
+        yield wire
+
+
+def name_storage(server: OwnPostgres, wire: Wire, timeout: str) -> str:
+    url = server.url.replace(str(server.port), str(wire.port))
+    return f'url: "{url}", prefix: om_wire_{wire.port}, connections: 4, timeout: {timeout}'
+
+
+async def send_newest(run: Running, text: str) -> str:
+    """Send a thin client's turn. Return its status."""
+    reply, receipt = await run.chat().send([{"role": "user", "content": text}])
+    assert reply
+    return receipt["status"]
+
+
+async def read_said(run: Running) -> list[str]:
+    """Return what the client said, as stored."""
+    messages = await run.app.store.messages((await run.memory()).key, 0)
+    said = [json.loads(m.item.raw)["content"] for m in messages if m.item.role == "user"]
+    assert len(messages) == 2 * len(said)
+    return said
+
+
+async def test_a_commit_whose_connection_is_cut(
+    tmp_path: Path, server: OwnPostgres, wire: Wire
+) -> None:
+    """The server has written a turn, and its answer never comes: the proxy finds out, and the turn
+    is stored once. Both for a thread's first turn and for a later one."""
+    async with run_with_scripted_models(tmp_path, storage=name_storage(server, wire, "5s")) as run:
+        for number, text in enumerate(("one", "two", "three"), 1):
+            if number != 2:
+                wire.cut_at_answer(b'"content":"%s"' % text.encode())
+            await send_newest(run, text)
+            await until(lambda: is_ready(run))
+        assert wire.cuts == 2
+        assert await read_said(run) == ["one", "two", "three"]
+
+
+async def test_a_server_that_says_nothing(tmp_path: Path, server: OwnPostgres, wire: Wire) -> None:
+    """It accepts connections and answers nothing: no request waits for long, and once it answers,
+    every turn is there."""
+    async with run_with_scripted_models(
+        tmp_path, storage=name_storage(server, wire, "300ms")
+    ) as run:
+        assert await send_newest(run, "one") == "raw"
+        wire.stall()
+        assert await send_newest(run, "two") == "degraded"
+        assert await send_newest(run, "three") == "degraded"
+        assert not await is_ready(run)
+        wire.restore()
+        await until(lambda: is_ready(run))
+        assert await send_newest(run, "four") == "applied"
+        assert await read_said(run) == ["one", "two", "three", "four"]
+
+
+async def test_a_backup_that_is_restored(tmp_path: Path, server: OwnPostgres, storage: str) -> None:
+    """Its versions may be those of other states: nothing that was read before counts. Here the
+    version stays, and the text is another."""
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        assert await send_newest(run, "My boat is red.") == "raw"
+        server.kill()
+        server.start()
+        await rewrite_messages(server, storage, b"red", b"tan")
+        await send_newest(run, "Which colour?")
+        asked = run.models.requests_to("scripted-actor")[-1].body
+        assert b"My boat is tan." in asked
+        assert b"red" not in asked
+
+
+async def rewrite_messages(server: OwnPostgres, storage: str, old: bytes, new: bytes) -> None:
+    schema = storage.partition("prefix: ")[2].partition(",")[0]
+    connection = await asyncpg.connect(server.url)
+    try:
+        changed = await connection.execute(
+            f"""UPDATE "{schema}".message SET raw =
+            decode(replace(encode(raw, 'hex'), $1, $2), 'hex')""",  # noqa: S608 - a test's own name
+            old.hex(),
+            new.hex(),
+        )
+        assert changed == "UPDATE 2"
+    finally:
+        await connection.close()
+
+
+async def test_a_server_without_connections(
+    tmp_path: Path, server: OwnPostgres, storage: str
+) -> None:
+    """Others hold every connection at the start, then leave: memory comes by itself."""
+    others = [await asyncpg.connect(server.url) for _ in range(12)]
+    with capture_logs() as events:
+        async with run_with_scripted_models(tmp_path, storage=storage) as run:
+            reply, receipt = await run.chat().say("hello")
+            assert reply
+            assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+            for other in others:
+                await other.close()
+            await until(lambda: is_ready(run))
+            _, receipt = await run.chat().say("and now")
+            assert receipt["status"] == "raw"
+    [complaint] = [event for event in events if event["event"] == "storage.unavailable"]
+    assert "no connection left" in complaint["said"]
+    assert "geheim" not in str(events)
+
+
+async def test_a_start_without_its_server(
+    tmp_path: Path, server: OwnPostgres, storage: str
+) -> None:
+    """Chat goes on without memory, `readyz` says so, and one line a minute names the address without
+    its password. Memory comes with the server."""
+    server.kill()
+    with capture_logs() as events:
+        async with run_with_scripted_models(tmp_path, storage=storage) as run:
+            for text in ("one", "two"):
+                reply, receipt = await run.chat().say(text)
+                assert reply
+                assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+            assert not await is_ready(run)
+            server.start()
+            await until(lambda: is_ready(run))
+            _, receipt = await run.chat().say("three")
+            assert receipt["status"] == "raw"
+    [complaint] = [event for event in events if event["event"] == "storage.unavailable"]
+    assert complaint["log_level"] == "error"
+    assert f"postgresql://postgres@127.0.0.1:{server.port}/postgres" in complaint["said"]
+    assert "geheim" not in str(events)
+
+
+async def test_a_start_without_its_server_where_memory_is_required(
+    server: OwnPostgres, storage: str
+) -> None:
+    """`storage.required: true`, for those who would rather not serve than forget."""
+    server.kill()
+    with pytest.raises(StorageError, match=r"storage\.url: postgresql://postgres@127\.0\.0\.1"):
+        await create_app(parse(f"storage: {{{storage}, required: true}}")).start()
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ('url: "postgresql://om:geheim@127.0.0.1:1/om", required: true', "cannot be reached"),
+        ('url: "mysql://om:geheim@127.0.0.1/om"', "must be sqlite:///<file> or postgresql://"),
+        (
+            'url: "postgresql://om:ge/heim@127.0.0.1/om"',
+            "must be sqlite:///<file> or postgresql://",
+        ),
+        ('url: "postgresql://127.0.0.1/om", prefix: pg_om', "must not begin with pg_"),
+    ],
+    ids=["no server", "another database", "a slash in the password", "a reserved schema"],
+)
+def test_a_command_line_that_cannot_start(tmp_path: Path, section: str, said: str) -> None:
+    """One line and status 3; no password in it."""
+    config = tmp_path / "om.yaml"
+    config.write_text(f"storage: {{{section}}}\nserver: {{port: 0}}\n", encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "om_proxy", "serve", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 3
+    [line] = ended.stderr.strip().splitlines()
+    assert said in line
+    assert "heim" not in ended.stderr + ended.stdout

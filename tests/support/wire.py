@@ -1,0 +1,106 @@
+"""A TCP proxy of a test's own, which stalls, cuts and refuses connections as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+CHUNK_BYTES = 1 << 16
+
+
+class Wire:
+    """Passes bytes between `port` and a server, until a test disturbs it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
+        self.port = 0
+        self.cuts = 0  # connections that were cut at an answer
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refuses = False
+        self._words_of_cut = b""
+
+    def stall(self) -> None:
+        """Accept connections and bytes, and pass nothing on, in both directions."""
+        self._flowing.clear()
+
+    def refuse(self) -> None:
+        """End all connections, and each new one at once."""
+        self._refuses = True
+        self._end_all()
+
+    def restore(self) -> None:
+        """Serve new connections. Those that stalled end."""
+        self._refuses = False
+        if not self._flowing.is_set():
+            self._end_all()
+            self._flowing.set()
+
+    def cut_at_answer(self, words: bytes) -> None:
+        """Pass the next request on that contains these words, then cut its connection in place of
+        the answer. The server has done what it asked."""
+        self._words_of_cut = words
+
+    def _end_all(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(
+        self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
+    ) -> None:
+        if self._refuses:
+            client_writer.transport.abort()
+            return
+        reader, writer = await asyncio.open_connection(*self._target)
+        self._writers |= {client_writer, writer}
+        is_cut = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(self._pass_requests(client_reader, writer, is_cut))
+                directions.create_task(self._pass_answers(reader, client_writer, is_cut))
+        finally:
+            self._writers -= {client_writer, writer}
+            for end in (client_writer, writer):
+                end.transport.abort()
+
+    async def _pass_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event
+    ) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(CHUNK_BYTES):
+                await self._flowing.wait()
+                if self._words_of_cut and self._words_of_cut in piece:
+                    self._words_of_cut = b""
+                    is_cut.set()
+                writer.write(piece)
+                await writer.drain()
+        writer.transport.abort()
+
+    async def _pass_answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event
+    ) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(CHUNK_BYTES):
+                await self._flowing.wait()
+                if is_cut.is_set():
+                    self.cuts += 1
+                    break
+                writer.write(piece)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def open_wire(host: str, port: int) -> AsyncIterator[Wire]:
+    """Yield a wire to this server."""
+    wire = Wire(host, port)
+    listener = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+    wire.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield wire
+    finally:
+        listener.close()
+        wire.refuse()
+        wire.restore()
