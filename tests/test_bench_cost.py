@@ -8,13 +8,14 @@ from pathlib import Path
 import orjson
 import pytest
 
+from om_proxy.memory.notes.sections import split_by_thread
 from om_proxy.models import Price
 from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted
 from tests.bench.cost_new import new
 from tests.bench.cost_profiles import CONFIG, profiles
-from tests.bench.note_taker import drawn, taken
+from tests.bench.note_taker import answered_apart, drawn, taken
 from tests.bench.recordings import Session, paused, spaced
 from tests.bench.replaying import Reading, counted
 
@@ -146,6 +147,21 @@ def test_note_taker_tells_results_from_text() -> None:
     sizes = {mark: sum(by_words(line) for line in notes if line[2] == mark) for mark in "🟡🟢"}
     assert 180 <= sizes["🟡"] <= 240, "half of the transcript is text"
     assert 30 <= sizes["🟢"] <= 50
+
+
+def test_note_taker_answers_threads_apart() -> None:
+    """Each section holds the notes of its own thread: without sections, nobody knows whose they
+    are."""
+    first, second = "a" * 16, "b" * 16
+    new = (
+        f'<thread id="{first}">\nUser (09:00): the dock 1 takes no van\n</thread>\n'
+        f'<thread id="{second}">\nUser (09:00): the dock 2 takes any van\n</thread>\n'
+    )
+    notes = answered_apart(new, lambda text: "\n".join(drawn(text)))
+    assert split_by_thread(notes, {first, second}) == {
+        first: "\n* 🟡 (10:00) the dock 1 takes no van\n",
+        second: "\n* 🟡 (10:00) the dock 2 takes any van\n",
+    }
 
 
 def said(text: str, role: str = "user") -> dict[str, str]:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.bench.instructions import TOTAL_PATTERN, play, render_counts
+from tests.bench.instructions import TOTAL_PATTERN, Span, count_request, play, render_counts
 from tests.bench.loads import write_request
 
 
@@ -49,13 +49,23 @@ def serve_status(status: int) -> Iterator[tuple[int, Counter[bytes]]]:
 def test_each_request_is_played_once(connections: int) -> None:
     bodies = [b"%d" % number for number in range(7)]
     with serve_status(200) as (port, seen):
-        play([write_request(port, body, (), 0) for body in bodies], port, connections)
+        requests = [write_request(port, body, (), 0) for body in bodies]
+        answered: list[int] = []
+        play(requests, port, connections, 3, lambda: answered.append(seen.total()))
     assert seen == Counter(bodies)
+    assert answered == [3, 6, 7]
 
 
 def test_a_refusal_ends_the_run() -> None:
     with serve_status(503) as (port, _), pytest.raises(RuntimeError, match="503"):
-        play([write_request(port, b"x", (), 0)], port, 1)
+        play([write_request(port, b"x", (), 0)], port, 1, 1, lambda: None)
+
+
+def test_what_an_idle_server_runs_is_no_part_of_a_request() -> None:
+    """Nor is what comes once in a while: a write of 9 000 in one part, another while idle."""
+    parts = [Span(2_000 + 200, 2.0), Span(2_000 + 200 + 9_000, 2.0), Span(2_000 + 400, 4.0)]
+    idle = [Span(100, 1.0), Span(50, 0.5), Span(9_100, 1.0)]
+    assert count_request(parts, idle, 20) == 100.0
 
 
 def test_a_count_stands_beside_those_of_other_checkouts() -> None:

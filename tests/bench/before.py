@@ -121,6 +121,11 @@ def arguments() -> argparse.Namespace:
         type=Path,
         help="file for the rows, one JSON a line; default: in a temporary folder",
     )
+    options.add_argument(
+        "--watched",
+        action="store_true",
+        help="watch this checkout meanwhile: scrapes, dashboards, streams of events",
+    )
     return options.parse_args()
 
 
@@ -133,6 +138,8 @@ def main() -> int:
     if not command.exists():
         raise SystemExit(f"scripts/bench: no {command}; run scripts/setup in that checkout")
     os.environ["OM_BENCH"] = str(chosen.bench)
+    if chosen.watched:
+        os.environ["OM_WATCHED"] = "1"
     out = chosen.out or Path(tempfile.mkdtemp(prefix="om-bench-")) / "rows.jsonl"
     rows = measure_rounds(chosen.cells, chosen.rounds, chosen.seconds, command, out)
     changes = list(compare_rounds(rows, chosen.cells.split(",")))

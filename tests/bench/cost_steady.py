@@ -103,7 +103,7 @@ def _noted(memory: Memory) -> Memory:
         after=0,
         last=0,
         chain=EMPTY_CHAIN,
-        text="",
+        text="noted",
         tokens=ENTRY_TOKENS,
         source_tokens=0,
         at=0.0,
@@ -118,7 +118,7 @@ def _reflected(memory: Memory, decision: Reflect, source: int, tokens: int) -> M
     made = Reflection(
         generation=memory.log.generation,
         sources=tuple(o.id for o in stretch(memory, decision)),
-        text="",
+        text="noted",
         tokens=tokens,
         source_tokens=source,
         at=0.0,

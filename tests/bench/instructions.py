@@ -3,6 +3,10 @@
 Time depends on the machine's neighbours, instructions do not: two runs of one checkout differ by
 less than 1 %. What they do not tell: waiting, system calls' own time, and the kernel's work.
 One server runs at a time, 50 times slower than else; a cell takes a minute.
+
+What runs every few seconds would count 50 times too much. So requests are counted in parts. Of each
+part, what an idle server spends in the same time is taken off. The median part is told: a write that
+comes every 10 s falls into few of them.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from tests.bench.loads import list_turns, write_request
 from tests.bench.run import Bench
@@ -37,11 +43,28 @@ from tests.bench.table import aligned
 
 CELLS = "om_off 1k_n:1,om_raw 1k_n:1,om_applied 1k_n:1,om_raw grow:1,om_raw grow:16,om_applied 1m10k_n:1"
 WARM_REQUESTS, COUNTED_REQUESTS = 60, 200
-FEW_REQUESTS = 8  # of a large body
+REQUESTS_OF_A_PART = 20  # as many as a thread of real turns has
+FEW_REQUESTS, FEW_REQUESTS_OF_A_PART = 8, 2  # of a large body
+IDLE_PARTS, IDLE_PART_S = 5, 1.0
 LARGE_BODY_BYTES = 1 << 18
-REPLY_TIMEOUT_S = 300.0
+REPLY_TIMEOUT_S = 900.0  # for all of them
 DUMP_TIMEOUT_S = 60.0
 TOTAL_PATTERN = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+
+
+class Span(NamedTuple):
+    """What a server has run in a span of time."""
+
+    instructions: int
+    seconds: float
+
+
+def count_request(parts: Sequence[Span], idle: Sequence[Span], requests_of_a_part: int) -> float:
+    """Return the instructions of a request: those of the median part, without what the server runs
+    while it idles."""
+    idle_rate = median(span.instructions / span.seconds for span in idle)
+    busy = median(span.instructions - idle_rate * span.seconds for span in parts)
+    return busy / requests_of_a_part
 
 
 def count_cell(bench: Bench, checkout: Path, state: str, cell: str) -> float:
@@ -77,10 +100,29 @@ def _count(running: Running, name: str, connections: int, body: bytes, profile: 
     if name != "grow" and running.target.headers:
         make_known(running, name, connections, body)
     _control(running.pid, "--instr=on")
-    play(requests[:warm], running.target.port, connections)
-    _dump(running.pid, "warm", profile)
-    play(requests[warm:], running.target.port, connections)
-    return _dump(running.pid, "counted", profile) / counted / 1_000
+    spans = SpanCounter(running.pid, profile)
+    of_a_part = FEW_REQUESTS_OF_A_PART if few else REQUESTS_OF_A_PART
+    parts: list[Span] = []
+    play(requests, running.target.port, connections, of_a_part, lambda: parts.append(spans.count()))
+    idle = []
+    for _ in range(IDLE_PARTS):
+        time.sleep(IDLE_PART_S)
+        idle.append(spans.count())
+    return count_request(parts[warm // of_a_part :], idle, of_a_part) / 1_000
+
+
+class SpanCounter:
+    """Counts the instructions since it was asked before."""
+
+    def __init__(self, pid: int, profile: Path) -> None:
+        self._pid = pid
+        self._profile = profile
+        self._counted_at = time.monotonic()
+
+    def count(self) -> Span:
+        instructions = _dump(self._pid, "part", self._profile)
+        before, self._counted_at = self._counted_at, time.monotonic()
+        return Span(instructions, self._counted_at - before)
 
 
 def _list_requests(
@@ -96,22 +138,44 @@ def _list_requests(
             yield write_request(target.port, body, headers, number % connections)
 
 
-def play(requests: Sequence[bytes], port: int, connections: int) -> None:
-    """Send the requests, dealt out to the connections, and wait for all replies. Raises
-    RuntimeError for a reply that is not 200."""
+def play(
+    requests: Sequence[bytes],
+    port: int,
+    connections: int,
+    requests_of_a_part: int,
+    end_part: Callable[[], None],
+) -> None:
+    """Send the requests part by part, dealt out to the connections, and call `end_part` when all
+    replies of a part are there. Raises RuntimeError for a reply that is not 200."""
 
-    async def play_share(share: Sequence[bytes]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with closing(writer):
-            for request in share:
-                writer.write(request)
-                await _read_reply(reader)
-        await writer.wait_closed()
+    async def play_share(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, share: Sequence[bytes]
+    ) -> None:
+        for request in share:
+            writer.write(request)
+            await _read_reply(reader)
 
     async def play_all() -> None:
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
-            shares = [requests[number::connections] for number in range(connections)]
-            await asyncio.gather(*(play_share(share) for share in shares))
+        async with asyncio.timeout(REPLY_TIMEOUT_S), AsyncExitStack() as opened:
+            streams = []
+            for _ in range(connections):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                opened.push_async_callback(writer.wait_closed)
+                opened.callback(writer.close)
+                streams.append((reader, writer))
+            for first in range(0, len(requests), requests_of_a_part):
+                part = range(first, min(first + requests_of_a_part, len(requests)))
+                shares = [
+                    [requests[index] for index in part if index % connections == number]
+                    for number in range(connections)
+                ]
+                await asyncio.gather(
+                    *(
+                        play_share(*stream, share)
+                        for stream, share in zip(streams, shares, strict=True)
+                    )
+                )
+                end_part()
 
     asyncio.run(play_all())
 

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -49,6 +50,7 @@ PROMISED = 1.5  # times the shortest thread's time
 TAIL = 40  # raw messages every thread ends with
 ENTRIES = 20  # of every log, so that the lengths differ in what is covered and in nothing else
 WINDOW = 10  # messages the client shows
+START_TIMEOUT_S = 120.0  # of a busy machine
 HEADERS = {
     "authorization": "Bearer sk-bench",
     "content-type": "application/json",
@@ -170,11 +172,23 @@ def model() -> Iterator[int]:
         server.shutdown()
 
 
-@contextmanager
-def proxy(folder: Path, upstream: int) -> Iterator[int]:
+def find_free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
+
+
+class ServedProxy(NamedTuple):
+    """A running `om-proxy serve`."""
+
+    port: int
+    pid: int
+
+
+@contextmanager
+def proxy(folder: Path, upstream: int) -> Iterator[ServedProxy]:
+    port = find_free_port()
     config = {
         "server": {"port": port},
         "upstream": [{"base_url": f"http://127.0.0.1:{upstream}/v1", "layout": "blocks"}],
@@ -188,14 +202,14 @@ def proxy(folder: Path, upstream: int) -> Iterator[int]:
     )
     try:
         wait_ready(port)
-        yield port
+        yield ServedProxy(port, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 
 def wait_ready(port: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
         try:
             HTTPConnection("127.0.0.1", port, timeout=5).request("GET", "/healthz")
@@ -238,7 +252,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="om-bench-") as name, model() as upstream:
         folder = Path(name)
         asyncio.run(seed(f"{folder}/om.db", lengths, chosen.threads))
-        with proxy(folder, upstream) as port:
+        with proxy(folder, upstream) as (port, _):
             overheads(port, lengths[0], 0, 2)  # the first request of all loads the token ranks
             found = {
                 n: [overheads(port, n, t, chosen.turns) for t in range(chosen.threads)]
@@ -257,4 +271,5 @@ def main() -> None:
     sys.exit(ratio > PROMISED)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ SHORTER = 0.5  # of its input: how long a reflection is, well below the 0.75 tha
 _SPEAKER = re.compile(
     r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?"
 )
+_THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 _OURS = re.compile(r"^(?:Date: .*|</?transcript>)$")
 
 
@@ -57,7 +58,7 @@ class NoteTaker:
         request = orjson.loads(await asgi.read_body(receive))
         texts = [message_text(message) for message in request["messages"]]
         new = texts[-1].partition("# New messages")[2]
-        answer = self._notes(new) if new else self._reflection(texts[-1])
+        answer = answered_apart(new, self._notes) if new else self._reflection(texts[-1])
         read, written = sum(map(self._count, texts)), self._count(answer)
         self.asked.append(Asked(not new, read, written))
         message = {"role": "assistant", "content": answer}
@@ -83,6 +84,13 @@ class NoteTaker:
         kept = set(evenly(bullets, SHORTER))
         notes = "\n".join(line for line in lines if line in kept or line.startswith("Date: "))
         return f"<observations>\n{notes}\n</observations>\n{HINTS}"
+
+
+def answered_apart(new: str, notes: Callable[[str], str]) -> str:
+    """The notes of new messages; those of several threads in a section for each."""
+    threads = _THREAD.findall(new)
+    sections = (f'<thread id="{label}">\n{notes(text)}\n</thread>' for label, text in threads)
+    return "\n".join(sections) if threads else notes(new)
 
 
 def taken(transcript: str, text: float, results: float, count: Callable[[str], int]) -> str:

@@ -18,15 +18,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.bench.loads import TURNS_OF_A_THREAD, Load, read_cell, write_requests
 from tests.bench.servers import (
+    BEFORE,
     LOAD_CORE,
     Running,
+    Target,
     cpu_s,
     describe_target,
     make_known,
@@ -36,6 +38,7 @@ from tests.bench.servers import (
     serve_target,
     thread_headers,
 )
+from tests.bench.watchers import watched
 
 # in cells of turns: with its threshold each other turn waits for the memory model, and that one is
 # a fake
@@ -76,6 +79,19 @@ def measure_cell(
     if target.headers and load.body:
         make_known(running, name, load.connections, bench.body_file(load.body).read_bytes())
     command = generate_with(bench, running, load, seconds, tag)
+    with watched(target.port, LOAD_CORE) if is_watched(target) else nullcontext():
+        return _measure_load(running, load, seconds, command)
+
+
+def is_watched(target: Target) -> bool:
+    """With OM_WATCHED, this checkout's states are watched, and those of the other one are not."""
+    return bool(os.environ.get("OM_WATCHED")) and not target.name.endswith(BEFORE)
+
+
+def _measure_load(
+    running: Running, load: Load, seconds: float, command: Sequence[str]
+) -> dict[str, Any] | None:
+    target = running.target
     begun, used = time.monotonic(), cpu_s(running.pid)
     done = subprocess.run(
         ["taskset", "-c", LOAD_CORE, *command],
