@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from om_proxy import app as app_module
 from om_proxy.app import create_app, open_store
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.models import encodings
-from om_proxy.settings import Settings, parse
+from om_proxy.settings import Settings, StorageSettings, parse
+from om_proxy.storage.base import MAX_EVENT_AGE_S
+from om_proxy.storage.ledger_lines import LEDGER_KEPT_DAYS, SECONDS_PER_DAY, LedgerQuery
+from om_proxy.storage.migrate import list_migrations
+from om_proxy.storage.promises import list_promises
+from om_proxy.storage.records import AUDIT_KEPT_S, AuditRecord
+from om_proxy.storage.sqlite.promise import create_promise
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
@@ -71,6 +82,86 @@ async def test_alive_and_ready(tmp_path: Path) -> None:
         assert await read_readiness(run) == {"status": "ok"}
         answer = await run.http.get(f"{run.base}/healthz")
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+async def test_ready_with_what_the_store_promises(tmp_path: Path) -> None:
+    """`?verbose` says it, and says nothing of a store that cannot be asked."""
+    async with run_with_scripted_models(tmp_path) as run:
+        assert await read_readiness(run) == {"status": "ok"}
+        for query in ("verbose", "verbose=1", "a=b&verbose="):
+            answer = (await run.http.get(f"{run.base}/readyz?{query}")).json()
+            assert answer["status"] == "ok"
+            assert answer["store"] == {
+                "kind": "sqlite",
+                "durable": "fsync",
+                "erases": "now",
+                "schema_version": list_migrations("sqlite")[-1].number,
+                "promises": [*list_promises(create_promise(is_in_memory=False))],
+            }
+        assert (await run.http.get(f"{run.base}/readyz?verbosely")).json() == {"status": "ok"}
+        run.app._reopening._put_away()
+        answer = (await run.http.get(f"{run.base}/readyz?verbose")).json()
+        assert answer == {"status": "degraded", "reason": "om_storage", "store": None}
+
+
+async def test_dates_are_the_store_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock is ten minutes behind the store's dates its messages as the others do."""
+    machine_clock = SqliteStore.clock
+
+    async def clock(store: SqliteStore) -> float:
+        return await machine_clock(store) + 600.0
+
+    monkeypatch.setattr(SqliteStore, "clock", clock)
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+        memory = await run.memory()
+        assert memory.turn_at == run.clock() + 600.0
+        assert {message.at for message in memory.tail} == {run.clock() + 600.0}
+
+
+async def test_old_records_go_by_the_store_s_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hour, also while nothing is written. How late it is, the store is asked each time."""
+    monkeypatch.setattr(app_module, "PRUNE_INTERVAL_S", 0.001)
+    ahead_s = 0.0
+    machine_clock = SqliteStore.clock
+
+    async def clock(store: SqliteStore) -> float:
+        return await machine_clock(store) + ahead_s
+
+    monkeypatch.setattr(SqliteStore, "clock", clock)
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+        thread = {"authorization": "Bearer sk-a"}
+        url = f"{run.base}/om/v1/threads/t"
+        await run.http.patch(url, json={"title": "The dock"}, headers=thread)
+        await run.app.store.add_audit([AuditRecord(run.clock.now, "who", "s", "what")])
+        store, pruned = run.app.store, asyncio.Event()
+        prune_ledger = store.prune_ledger
+
+        async def prune_last(now: float) -> None:
+            await prune_ledger(now)
+            pruned.set()
+
+        monkeypatch.setattr(store, "prune_ledger", prune_last)
+
+        async def count_kept() -> tuple[int, int, int]:
+            for _ in range(2):  # the first one may have begun before
+                pruned.clear()
+                await asyncio.wait_for(pruned.wait(), 30)
+            events = (await store.events(None, None, None, 9)).events
+            days = await store.sum_ledger(LedgerQuery(None, "day"))
+            return len(events), len(await store.audit(None)), len(days)
+
+        await run.app.ledger_writer.write()
+        assert await count_kept() == (1, 2, 1)
+        ahead_s = MAX_EVENT_AGE_S + 60
+        assert await count_kept() == (0, 2, 1)
+        ahead_s = AUDIT_KEPT_S + 60.0
+        assert await count_kept() == (0, 0, 1)
+        ahead_s = (LEDGER_KEPT_DAYS + 2.0) * SECONDS_PER_DAY
+        assert await count_kept() == (0, 0, 0)
 
 
 class Ranks:
@@ -224,15 +315,12 @@ async def test_the_root_page(tmp_path: Path) -> None:
 
 
 OWN = [
-    "/metrics",
     "/metrics/",
+    "/metrics/x",
     "/docs",
     "/docs/oauth2-redirect",
-    "/om",
-    "/om/",
     "/om/v2",
     "/%6fm/v1",
-    "/%6Detrics",
     "/om%2Fv1",
 ]
 BELOW_A_THREAD = [
@@ -252,6 +340,15 @@ async def test_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
         for method in ("GET", "POST"):
             answer = await run.http.request(method, run.base + path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "om_not_found")
+        assert run.models.requests == []
+
+
+@pytest.mark.parametrize("path", ["/om", "/om/", "/om/assets/x"])
+async def test_the_dashboard_is_never_forwarded(tmp_path: Path, path: str) -> None:
+    async with run_with_scripted_models(tmp_path) as run:
+        for method in ("GET", "POST"):
+            answer = await run.http.request(method, run.base + path)
+            assert answer.status_code in (200, 307, 308, 404, 405)
         assert run.models.requests == []
 
 
@@ -318,7 +415,7 @@ async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
 
 async def alter_database(folder: Path, sql: str) -> None:
     """Change a database of the proxy while nothing else has it open."""
-    store = await open_store(f"sqlite:///{folder}/om.db")
+    store = await open_store(StorageSettings(url=f"sqlite:///{folder}/om.db"))
     await store.close()
     with contextlib.closing(sqlite3.connect(folder / "om.db", isolation_level=None)) as db:
         db.execute(sql)
@@ -335,11 +432,52 @@ async def test_a_failed_start_does_not_serve(tmp_path: Path) -> None:
             pytest.fail("it must not serve")
 
 
-@pytest.mark.parametrize("url", ["postgresql://db/om", "redis://cache"])
-async def test_a_store_without_a_backend(url: str) -> None:
-    """The error says which store to use instead."""
-    with pytest.raises(ConfigError, match="sqlite:///"):
-        await open_store(url)
+async def test_a_store_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how to install it."""
+    for name in [name for name in sys.modules if name.startswith("om_proxy.storage.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigError, match=r"pip install 'observational-memory-proxy\[postgres\]'"):
+        await open_store(StorageSettings(url="postgresql://om@127.0.0.1/om"))
+
+
+async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key of `storage` that is about a server."""
+    from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # takes the driver
+
+    opened: list[tuple[Any, ...]] = []
+
+    async def remember(url: str, options: Any, **named: Any) -> None:
+        opened.append((url, options, named))
+
+    monkeypatch.setattr(PostgresStore, "open", remember)
+    url = "postgres://om@127.0.0.1/om"
+    section = (
+        f'url: "{url}", prefix: mine, connections: 3, prepared: false, timeout: 2s, durable: false'
+    )
+    storage = parse(f"storage: {{{section}}}").storage
+    await open_store(storage, 5, create=False, on_connection_lost=opened.clear)
+    options = PostgresOptions("mine", 3, prepared=False, timeout_s=2.0, durable=False)
+    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear}
+    assert opened == [(url, options, named)]
+    await open_store(parse(f'storage: {{url: "{url}"}}').storage)
+    assert opened[1][1] == PostgresOptions()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://om:geheim@127.0.0.1:1/om?connect_timeout=1",
+        "postgresql://om@127.0.0.1:1/om?password=geheim",
+        "postgresql://om:geheim@127.0.0.1:1/om?sslmode=nonsense",
+    ],
+)
+async def test_a_server_that_cannot_be_used(url: str) -> None:
+    """The error names the server without its password."""
+    with pytest.raises(OmError) as failed:
+        await open_store(StorageSettings(url=url))
+    assert "geheim" not in str(failed.value)
+    assert "storage.url" in str(failed.value)
 
 
 async def test_a_stop_loses_no_turn(tmp_path: Path) -> None:
@@ -348,6 +486,45 @@ async def test_a_stop_loses_no_turn(tmp_path: Path) -> None:
         await run.chat().say("The dock is 2.85 m high.")
     async with run_with_scripted_models(tmp_path) as run:
         assert (await run.memory()).count == 2
+
+
+async def test_what_waits_is_not_for_another_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records and figures are keyed with the old secret. They are lost with it, and counted."""
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+
+        async def refuse(*_: object) -> None:
+            raise StorageError("database or disk is full")
+
+        with monkeypatch.context() as full:
+            full.setattr(SqliteStore, "add_audit", refuse)
+            url = f"{run.base}/om/v1/threads/t"
+            answer = await run.http.delete(url, headers={"authorization": "Bearer sk-a"})
+            assert answer.status_code == 200
+            with capture_logs() as lines:
+                await run.app._reopening.on_open(b"another secret" * 3, False)
+        lost = {
+            line["event"]: (line["error"], line.get("records", line.get("lines")))
+            for line in lines
+            if line["event"].endswith(".lost")
+        }
+        assert lost == {
+            "audit.lost": ("OtherDatabase", 1),
+            "ledger.lost": ("OtherDatabase", 1),
+        }
+        with capture_logs() as lines:
+            await run.app.ledger_writer.write()
+        assert lines == []
+
+
+def test_processes_do_not_look_for_work_in_step() -> None:
+    """Each look comes after another time, which stays near what the setting says."""
+    app = create_app(parse("background: {observer_interval: 10s}"))
+    intervals = {app._observer_interval_s() for _ in range(100)}
+    assert len(intervals) > 1
+    assert 8 <= min(intervals) <= max(intervals) <= 12
 
 
 async def test_two_processes_on_one_store(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from om_proxy.cli.parser import build_parser
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import OWN_HEADER_PREFIX
 from om_proxy.edge.receipt import build_receipt
+from om_proxy.edge.vocabulary import ERROR_CODE_ROWS
 from om_proxy.errors import OmError
 from om_proxy.identity.callers import Caller, identify
 from om_proxy.identity.identity_rules import IdentityRules
@@ -30,7 +31,7 @@ from om_proxy.memory.transcript.reconcile import Hints, History
 from om_proxy.reasons import Reason, Status
 from om_proxy.settings import Settings, UpstreamSettings, list_warnings, parse, render_settings
 from om_proxy.settings.report import NOT_IN_EFFECT
-from om_proxy.settings.watching import RESTART_PREFIXES
+from om_proxy.settings.watching import LIVE_SETTINGS, RESTART_PREFIXES
 from tests.docs import reference
 from tests.memory.clients import build_thread, chat, raw
 
@@ -46,6 +47,7 @@ CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
 # says every word for the pages: what is looked for elsewhere is not proven by it
 LISTS = "proxy/om_proxy/edge/vocabulary.py"
+METRICS_TABLE = "proxy/om_proxy/figures/metrics.py"
 
 
 @cache
@@ -97,7 +99,7 @@ def test_commands_exist(file: Path) -> None:
     """Every `om-proxy …` and `scripts/…` a document names can be run."""
     text = file.read_text(encoding="utf-8")
     assert set(re.findall(r"om-proxy (?=[a-z])(serve|check|demo|[a-z]+(?=`))", text)) <= commands()
-    for script in re.findall(r"scripts/\w+", text):
+    for script in re.findall(r"scripts/[\w-]+", text):
         assert (ROOT / script).is_file()
 
 
@@ -106,6 +108,13 @@ def test_every_command_is_told() -> None:
     page = (reference.FOLDER / "cli.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^## om-proxy (\S+)$", page, flags=re.M)) == commands()
     assert "scripts/demo" in README
+
+
+def test_no_template_is_left_in_the_commands() -> None:
+    """A page says the default itself, as `--help` does."""
+    page = reference.pages()["cli.md"]
+    assert "%(" not in page
+    assert "(default: recent)" in page
 
 
 def test_readme_is_short() -> None:
@@ -160,9 +169,8 @@ def test_settings_named_in_passing_exist() -> None:
     found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", PAGES))
     assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
     known |= {f"upstream.{name}" for name in UpstreamSettings.model_fields}
-    assert (
-        found - {"memory.uncommitted"} <= known
-    )  # an event of the log, which begins like a setting
+    events_of_log = {"memory.uncommitted", "memory.bypassed"}  # they begin like a setting
+    assert found - events_of_log <= known
 
 
 def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
@@ -210,6 +218,19 @@ def test_request_headers() -> None:
             identify([(header.lower().encode(), value.encode())], rules, b"secret")
 
 
+def test_trouble_is_told_by_symptom() -> None:
+    """Each reason and each error code has its line in the guide, and the guide names no other. A
+    line has a cause and something to do."""
+    guide = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+    first_cells = "\n".join(re.findall(r"^\| ([^|]+) \|", guide, flags=re.M))
+    codes = {name for row in ERROR_CODE_ROWS for name in row.names}
+    words = set(re.findall(r"`([a-z_]+(?:-[a-z]+)*)`", first_cells))
+    assert words == {reason.value for reason in Reason} | codes
+    rows = re.findall(r"^\|(.+)\|$", guide, flags=re.M)
+    assert len(rows) > 50
+    assert all(len(row.split(" | ")) == 3 for row in rows if "---" not in row)
+
+
 @pytest.mark.parametrize(("header", "values"), [("X-OM-Mode", 4), ("X-OM-History", 4)])
 def test_every_value_is_told(header: str, values: int) -> None:
     """None is left out."""
@@ -235,7 +256,8 @@ def test_response_headers() -> None:
     }
     assert len(counted) == 6
     assert all(name.startswith(OWN_HEADER_PREFIX.decode()) for name in fixed)
-    assert set(table("response")) == fixed | counted
+    # the one that comes only where it is ready in time (tests/e2e/test_shadow.py)
+    assert set(table("response")) == fixed | counted | {"x-om-tokens-shadow"}
 
 
 def test_reasons() -> None:
@@ -261,6 +283,8 @@ UNSEEN = {
     "om_unusable",
     "om_broken_answer",
     "om_cut_off",
+    "om_outdated",
+    "om_stopped",
     "om_oversized",
 }
 NO_CODES = {
@@ -272,7 +296,9 @@ NO_CODES = {
 def test_errors() -> None:
     """The table of errors is the closed list, each with the status of its class."""
     files = [
-        file for file in modules() if named(file).startswith("proxy/") and named(file) != LISTS
+        file
+        for file in modules()
+        if named(file).startswith("proxy/") and named(file) not in (LISTS, METRICS_TABLE)
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     codes = {code for text in texts for code in re.findall(r'"(om_[a-z_]+)"', text)}
@@ -290,13 +316,20 @@ def raised_classes(kind: type[OmError] = OmError) -> Iterator[type[OmError]]:
 
 
 def test_what_needs_a_restart() -> None:
-    """The page and the file name every setting that is read at the start only."""
-    for text in (CONFIGURATION_PAGE, CONFIG):
-        (told_of,) = re.findall(
-            r"([^.]*(?:\.\w[^.]*)*) need a\s+restart", " ".join(text.replace("#", "").split())
+    """Both pages and the file name every setting that is read at the start only, and every one
+    below those that is read at each request, and no other."""
+    spec = (DOCS / "spec" / "config.md").read_text(encoding="utf-8")
+    for text in (CONFIGURATION_PAGE, CONFIG, spec):
+        words = " ".join(re.sub(r"[#`]", "", text).split())
+        ((at_start, live),) = re.findall(
+            r"\. (\w+(?:[^.]|\.\w)*) need a restart, and the log says so\. Not so (.*?)\. ", words
         )
-        for key in RESTART_PREFIXES:
-            assert key.rstrip(".") in told_of.lower()
+        assert split_names(at_start) == {key.rstrip(".") for key in RESTART_PREFIXES}
+        assert split_names(live) == set(LIVE_SETTINGS)
+
+
+def split_names(text: str) -> set[str]:
+    return set(re.split(r", | and ", text.lower()))
 
 
 def test_statuses() -> None:
@@ -408,8 +441,37 @@ def test_what_is_not_marked_is_read() -> None:
         ROOT / "proxy/om_proxy/settings/service.py",
     ]
     program = "\n".join(file.read_text(encoding="utf-8") for file in sources)
-    unread = {key for key in leaves() if not re.search(rf"\.{key.rpartition('.')[2]}\b", program)}
+    unread = {key for key in leaves() if not is_read(key, program)}
     assert unread <= set(NOT_IN_EFFECT) | {"upstream"}
+
+
+# Settings that the program reads in another way than as an attribute of their section.
+READ_AS = {
+    "identity.thread_headers": "headers.thread_headers",
+    "identity.resource_headers": "headers.resource_headers",
+    "identity.scope_override": "headers.scope_override",
+    "storage.prepared": "settings.prepared",
+    "storage.timeout": "settings.timeout",
+    "memory.observation.model": 'choose_model(levels, "observation")',
+    "memory.observation.model_settings.temperature": "settings.temperature",
+    "memory.reflection.model": 'choose_model(levels, "reflection")',
+    "memory.reflection.model_settings.temperature": "settings.temperature",
+    "memory.reflection.instruction": "config.instruction",
+}
+
+
+def is_read(key: str, program: str) -> bool:
+    """Whether the program reads the setting as an attribute of its section, or as the table has
+    it."""
+    expression = READ_AS.get(key) or ".".join(key.split(".")[-2:])
+    return bool(re.search(rf"(?<!\w){re.escape(expression)}(?!\w)", program))
+
+
+def test_a_setting_that_nothing_reads_is_found() -> None:
+    """A last word that other things have too proves nothing."""
+    program = "logger.log(1); figures.metrics.add(1); settings.telemetry.log"
+    assert is_read("telemetry.log", program)
+    assert not is_read("telemetry.metrics", program)
 
 
 def test_profiles_do_what_they_say() -> None:

@@ -113,8 +113,9 @@ async def test_readme_s_own_without_a_key() -> None:
     readme = README.read_text(encoding="utf-8")
     assert "om-proxy demo --serve" in readme
     (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
-    async with serve_trial(0, log="off") as base:
-        out = await run(base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", base))
+    async with serve_trial(0, log="off") as served:
+        program = text.replace("http://127.0.0.1:8400", served.url)
+        out = await run(served.url, sys.executable, "-c", program)
     assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
     assert out.count("I am a scripted model") == 1
 

@@ -19,5 +19,14 @@ def test_subscribers_hear_in_order() -> None:
     assert heard == [("first", earlier), ("first", later), ("second", later)]
 
 
+def test_a_subscriber_hears_the_kinds_that_it_asked_for() -> None:
+    heard: list[Fact] = []
+    facts = Facts()
+    facts.subscribe(heard.append, Forgotten)
+    facts.emit(ForgottenMeanwhile(KEY))
+    facts.emit(forgotten := Forgotten(KEY, 3, "gone"))
+    assert heard == [forgotten]
+
+
 def test_nobody_needs_to_listen() -> None:
     Facts().emit(ForgottenMeanwhile(KEY))

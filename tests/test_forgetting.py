@@ -51,7 +51,8 @@ class Race:
     """One thread, its clients and who forgets it. A turn's canary may stay if it began after the
     last forgetting had ended."""
 
-    def __init__(self, p: Parts, seed: int) -> None:
+    def __init__(self, p: Parts, seed: int, scope: str) -> None:
+        self.scope = scope
         self.p, self.random, self.number = p, Random(seed), 0
         self.engine = Engine(
             p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock
@@ -89,7 +90,13 @@ class Race:
     async def forget(self, key: Key) -> None:
         self.forgettings += 1
         self.history = []
-        await self.p.memories.forget(key)
+        match self.scope:
+            case "thread":
+                await self.p.memories.forget(key)
+            case "resource":
+                await self.p.memories.forget_all(key.tenant, key.resource)
+            case "tenant":
+                await self.p.memories.forget_all(key.tenant)
         self.done += 1
 
     def may_stay(self, canary: str) -> bool:
@@ -122,13 +129,16 @@ async def kept(p: Parts, key: Key) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", [SMALL, SHARED], ids=["thread", "resource"])
-@pytest.mark.parametrize("seed", range(4))
-async def test_nothing_comes_back(settings: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("scope", "seed"),
+    [*(("thread", seed) for seed in range(4)), ("resource", 0), ("resource", 1), ("tenant", 2)],
+)
+async def test_nothing_comes_back(settings: str, scope: str, seed: int) -> None:
     """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is
     there after it has ended."""
     random = Random(seed)
     async with open_parts(settings=settings, llm=Repeating(random)) as p:
-        race, forgotten = Race(p, seed), 0
+        race, forgotten = Race(p, seed, scope), 0
         with capture_logs() as logs:
             for _ in range(12):
                 steps = [race.turn(KEY) for _ in range(random.randint(3, 8))]

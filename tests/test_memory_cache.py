@@ -21,10 +21,11 @@ from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.memory_cache import MAX_COMMIT_ATTEMPTS, Memories
+from om_proxy.settings import parse
 from om_proxy.storage.base import Change, ResourceWakeup
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.memory.building import KEY, chat, chunk
-from tests.support.policies import build_answering_policies
+from tests.support.policies import build_answering_policies, build_policies
 
 
 class Watched(SqliteStore):
@@ -39,10 +40,10 @@ class Watched(SqliteStore):
         self.meanwhile("load")
         return found
 
-    async def version(self, key: Key) -> int:
-        self.asked.append("version")
-        found = await super().version(key)
-        self.meanwhile("version")
+    async def refresh(self, held: Memory) -> Memory:
+        self.asked.append("refresh")
+        found = await super().refresh(held)
+        self.meanwhile("refresh")
         return found
 
 
@@ -69,14 +70,14 @@ def other_key(number: int) -> Key:
 
 
 async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
-    """A memory whose version stands costs one point read."""
+    """A memory that stands as it was costs one question."""
     memories = Memories(store, build_answering_policies())
     committed = await memories.update(KEY, say_turns(2))
     store.asked.clear()
     assert await memories.load(KEY) is committed
-    assert store.asked == ["version"]
+    assert store.asked == ["refresh"]
     assert await memories.latest(KEY) is committed
-    assert store.asked == ["version"], "what ends in a commit asks nobody"
+    assert store.asked == ["refresh"], "what ends in a commit asks nobody"
 
 
 async def test_the_sums_of_a_tail_stay_with_it(store: Watched) -> None:
@@ -113,9 +114,9 @@ async def test_the_least_recently_used_memory_is_evicted(store: Watched) -> None
     store.asked.clear()
     for number in (0, 2, 3):
         await memories.load(other_key(number))
-    assert store.asked == ["version"] * 3
+    assert store.asked == ["refresh"] * 3
     await memories.load(other_key(1))
-    assert store.asked[3:] == ["load"]
+    assert store.asked[3:] == ["refresh", "load"]
 
 
 async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
@@ -126,7 +127,7 @@ async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
     await memories.load(other_key(1))
     store.asked.clear()
     await memories.load(KEY)
-    assert store.asked == ["load"]
+    assert store.asked == ["refresh", "load"]
 
 
 async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> None:
@@ -193,7 +194,9 @@ async def test_it_gives_up_in_the_end(store: Watched) -> None:
         )  # as computed from a state that is gone
 
     class Stale(Memories):
-        async def commit(self, before: Memory, after: Memory, interrupted: object = ()) -> Memory:
+        async def commit(
+            self, before: Memory, after: Memory, interrupted: object = (), **more: object
+        ) -> Memory:
             return await super().commit(replace(before, version=before.version - 1), after)
 
     with pytest.raises(Conflict, match=str(MAX_COMMIT_ATTEMPTS)):
@@ -202,12 +205,12 @@ async def test_it_gives_up_in_the_end(store: Watched) -> None:
     assert (await store.load(KEY)).turns == 0
 
 
-async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
-    """A commit that begins while another request asks for the version does not drop that request's
+async def test_a_drop_while_the_store_is_asked(store: Watched) -> None:
+    """A commit that begins while another request asks the store does not drop that request's
     memory."""
     memories = Memories(store, build_answering_policies())
     committed = await memories.update(KEY, say_turns(1))
-    store.meanwhile = lambda what: memories.drop(KEY) if what == "version" else None
+    store.meanwhile = lambda what: memories.drop(KEY) if what == "refresh" else None
     assert await memories.load(KEY) == committed
 
 
@@ -232,7 +235,7 @@ async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> No
         )
     store.asked.clear()
     assert (await memories.latest(KEY)).title is None
-    assert store.asked == ["load"]
+    assert store.asked == ["refresh", "load"]
 
 
 async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
@@ -244,6 +247,30 @@ async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
     assert await store.due_threads(10.0, 5) == ()
     await memories.update(KEY, set_title("due"))
     assert await store.due_threads(10.0, 5) == (KEY,)
+
+
+async def test_every_commit_says_whether_its_work_needs_a_caller(store: Watched) -> None:
+    """By the settings in force, which may have changed since the last one. Of a shared log, the
+    thread that spoke last decides: its model is the one to ask."""
+    keyed = "upstream: [{base_url: 'https://models.example/v1', api_key: sk, match: ['ours-*']}]"
+    inherited = Memories(store, build_policies(parse(keyed)), label=named)
+    spoken = await inherited.update(KEY, lambda m: replace(say_turns(1)(m), model="ours-1"))
+    assert not spoken.needs_caller
+    spoken = await inherited.update(KEY, lambda m: replace(m, model="theirs-1"))
+    assert spoken.needs_caller
+    assert (await store.load(KEY)).needs_caller
+    sharing = other_key(1)
+    for model, needs in (("theirs-1", True), ("ours-1", False)):
+        thread = await inherited.load(sharing, "resource")
+        said = replace_log(
+            replace(say_turns(1)(thread), model=model), unproductive_tokens=len(model)
+        )
+        await inherited.commit(thread, said)
+        assert (await store.load(sharing)).needs_caller is needs
+        assert (await store.load(resource_key(sharing))).needs_caller is needs
+    configured = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"
+    later = Memories(store, build_policies(parse(configured)), label=named)
+    assert not (await later.update(KEY, set_title("again"))).needs_caller
 
 
 async def test_a_closed_store_raises_storage_error(store: Watched) -> None:
@@ -301,9 +328,9 @@ async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
     first = await memories.load(KEY, "resource")
     shares = await memories.commit(first, replace(first, tail=chat(1, 10), next_seq=3))
     bare, shared_log = detach_log(shares)
-    left = await memories.commit_shared(Change(bare, finish_leaving(bare, ())), None)
+    left = await memories.commit_shared(Change(bare, finish_leaving(bare, (), 1.0)), None)
     assert KEY in await store.due_threads(3.0, 9)
-    after = join_shared_log(replace(left, model="actor"), shared_log, named(KEY))
+    after = join_shared_log(replace(left, model="actor"), shared_log, named(KEY), 1.0)
     await memories.commit_shared(
         Change(left, detach_log(after)[0]),
         Change(shared_log, replace_log(shared_log, unproductive_tokens=1)),
@@ -359,11 +386,11 @@ class Torn(Watched):
 
     before_shared_log: Callable[[], Awaitable[object]] | None = None
 
-    async def load(self, key: Key) -> Memory:
-        if key == RESOURCE_KEY and (meddle := self.before_shared_log):
+    async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
+        if meddle := self.before_shared_log:
             self.before_shared_log = None
             await meddle()
-        return await super().load(key)
+        return await super().refresh_shared(thread, shared_log)
 
 
 async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
@@ -379,7 +406,7 @@ async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
 
 
 async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> None:
-    """If both change between the two reads, what is raw in the one is never observed in the
+    """If both change after the thread was read, what is raw in the one is never observed in the
     other."""
     store, meddle = await torn(tmp_path)
     store.before_shared_log = meddle

@@ -152,6 +152,7 @@ def tree(tmp_path: Path) -> Path:
         stand_in(tools / tool, tool)
     stand_in(tmp_path / "scripts" / "setup", "setup")
     stand_in(tmp_path / "scripts" / "image", "image")
+    stand_in(tmp_path / "scripts" / "servers", "servers")
     say(tmp_path / "path" / "id", "0")
     say(tmp_path / "path" / "df", "Avail\\n9000")
     for tool in ("apt-get", "buildah", "mmdebstrap"):
@@ -231,16 +232,18 @@ def test_setup_runs_where_the_environment_is_not_the_locks(
     assert ran(tree, script)[1][0] == "setup"
 
 
-@pytest.mark.parametrize("tool", ["python", "mypy", "setup", "image"])
+@pytest.mark.parametrize("tool", ["python", "mypy", "setup", "image", "servers"])
 def test_ci_is_honest(tree: Path, tool: str) -> None:
-    """Failing tests, checks, set-up or image fail CI."""
+    """Failing tests, checks, set-up, image or servers fail CI. The servers are ended."""
     status, commands = ran(tree, ".ci/run")
-    assert (status, commands[-1].strip()) == (0, "image")
+    assert status == 0
+    assert commands[0].strip() == "servers up"
+    assert [command.strip() for command in commands[-2:]] == ["image", "servers down"]
     if tool == "setup":
         (tree / ".venv" / "installed.lock").unlink()
         stand_in(tree / "scripts" / "setup", "setup", status=1)
-    elif tool == "image":
-        stand_in(tree / "scripts" / "image", "image", status=1)
+    elif tool in ("image", "servers"):
+        stand_in(tree / "scripts" / tool, tool, status=1)
     else:
         stand_in(tree / ".venv" / "bin" / tool, tool, status=1)
     assert ran(tree, ".ci/run")[0] == 1

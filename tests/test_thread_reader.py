@@ -3,6 +3,7 @@ readable, and what is announced to become active does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,56 @@ async def test_another_threads_messages_are_not_shown(tmp_path: Path) -> None:
 async def test_there_is_no_other_entry(run: Running, path: str) -> None:
     await play(run, 1)
     await read(run, path, 404)
+
+
+async def test_those_that_are_stored_are_named(run: Running) -> None:
+    """Entries and generations, as ranges."""
+    await play(run, 60)
+    listed = [line["number"] for line in (await read(run, "/generations"))["items"]]
+    ids = [entry["id"] for entry in (await read(run, "/observations"))["log"]]
+    for path, numbers in (
+        ("/observations/999", ids),
+        ("/generations/999", listed),
+        ("/observations?generation=999", listed),
+    ):
+        message = (await read(run, path, 404))["error"]["message"]
+        named = [int(n) for n in re.findall(r"[0-9]+", message.rpartition(": ")[2])]
+        assert (named[0], named[-1]) == (min(named), max(named))
+        assert min(named) <= min(numbers)
+        assert max(named) == max(numbers)
+
+
+async def test_two_generations_are_compared(run: Running) -> None:
+    """Line by line, in both directions; each says why it began."""
+    await play(run, 14)
+    first = (await read(run, "/observations"))["log"][0]
+    before = (await read(run, "/generations"))["items"][0]["number"]
+    url = f"{run.base}/om/v1/threads/t/observations/{first['id']}?resource=ada"
+    changed = await run.http.patch(url, headers=AUTH, json={"text": "* corrected"})
+    number = changed.json()["generation"]
+    found = await read(run, f"/generations/{number}?against={before}")
+    assert (found["why"], found["at"], found["is_current"]) == ("edit", run.clock.now, True)
+    assert [line["text"] for line in found["diff"] if line["kind"] == "added"] == ["* corrected"]
+    removed = [line["text"] for line in found["diff"] if line["kind"] == "removed"]
+    assert removed == first["text"].split("\n")
+    kept = [line["text"] for line in found["diff"] if line["kind"] != "removed"]
+    assert "\n".join(kept) == found["text"]
+    back = await read(run, f"/generations/{before}?against={number}")
+    assert (back["text"], back["against_text"]) == (found["against_text"], found["text"])
+    alone = await read(run, f"/generations/{before}")
+    assert (alone["against"], alone["against_text"], alone["diff"]) == (None, None, None)
+    for path in ("/generations/99", f"/generations/{number}?against=99", "/generations/x"):
+        await read(run, path, 404)
+
+
+async def test_long_generations_are_not_compared(run: Running) -> None:
+    """The two texts are shown all the same."""
+    await play(run, 14)
+    first = (await read(run, "/observations"))["log"][0]
+    url = f"{run.base}/om/v1/threads/t/observations/{first['id']}?resource=ada"
+    changed = await run.http.patch(url, headers=AUTH, json={"text": "x\n" * 5_000 + "x"})
+    number = changed.json()["generation"]
+    found = await read(run, f"/generations/{number}?against={number}")
+    assert found["diff"] is None
+    assert found["text"] == found["against_text"]
+    assert found["text"].startswith("x\nx")

@@ -9,10 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from om_proxy.agents.call_bill import CallBill, PaidCall
 from om_proxy.agents.llm import Abilities, Image, Target
 from om_proxy.agents.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
+from om_proxy.memory.usage import Usage
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, texts, words
 
@@ -50,11 +52,12 @@ async def asked(
 
 
 async def test_an_observation() -> None:
-    """Notes, hints and title are returned parsed, with their cost."""
+    """Notes, hints and title are returned parsed; the bill has the call."""
+    bill = CallBill()
     hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
     task = replace(TASK, want_title=True, want_suggestion=True)
     made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(
-        task, [A], Settings()
+        task, [A], Settings(), bill
     )
     assert made.text == "Date: May 22, 2023\n* 🔴 (10:00) User stated 40 MB"
     assert (made.task, made.suggestion, made.title, made.model) == (
@@ -63,12 +66,7 @@ async def test_an_observation() -> None:
         "Limits",
         "a",
     )
-    assert (made.calls, made.input_tokens, made.output_tokens, made.cached_tokens) == (
-        1,
-        100,
-        10,
-        40,
-    )
+    assert bill.calls == [PaidCall("a", Usage(100, 40, 0, 10), False)]
 
 
 async def test_the_prompt() -> None:
@@ -158,18 +156,19 @@ async def test_clipped() -> None:
     "bad", ["", "I'm sorry, but I can't help with that.", "The user set a limit."]
 )
 async def test_unusable_is_retried_once(bad: str) -> None:
-    """An unusable answer is retried once, and both calls count in the cost."""
-    made = await observer(ScriptedLLM.of(bad, bullets("40 MB"))).observe(TASK, [A], Settings())
+    """An unusable answer is retried once, and both calls are paid for."""
+    llm, bill = ScriptedLLM.of(bad, bullets("40 MB")), CallBill()
+    made = await observer(llm).observe(TASK, [A], Settings(), bill)
     assert made.text.endswith("40 MB")
-    assert (made.calls, made.input_tokens) == (2, 200)
+    assert (len(bill.calls), bill.usage.input_tokens) == (2, 200)
 
 
 async def test_unusable_twice() -> None:
-    """A second unusable answer is a failure."""
-    llm = ScriptedLLM.of("", "nothing to note", bullets("never asked for"))
+    """A second unusable answer is a failure. Both are paid for."""
+    llm, bill = ScriptedLLM.of("", "nothing to note", bullets("never asked for")), CallBill()
     with pytest.raises(Unusable):
-        await observer(llm).observe(TASK, [A], Settings())
-    assert len(llm.asked) == 2
+        await observer(llm).observe(TASK, [A], Settings(), bill)
+    assert len(llm.asked) == len(bill.calls) == 2
 
 
 async def test_the_retry_asks_another_model() -> None:
@@ -191,8 +190,10 @@ async def test_busy() -> None:
     fails."""
     waits = Waits()
     llm = ScriptedLLM.of(ModelBusy("busy"), ModelError("gone"), bullets("40 MB"))
-    made = await observer(llm, waits=waits).observe(TASK, [A, B], Settings())
-    assert (llm.models, len(waits.seconds), made.calls) == (["a", "a", "b"], 1, 3)
+    bill = CallBill()
+    await observer(llm, waits=waits).observe(TASK, [A, B], Settings(), bill)
+    assert (llm.models, len(waits.seconds), bill.tries) == (["a", "a", "b"], 1, 3)
+    assert [call.model for call in bill.calls] == ["b"]
 
 
 async def test_too_long() -> None:

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.agents import wording
+from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.dialect import Dialect
 from om_proxy.agents.llm import Answer, Target
 from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
 from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
 from om_proxy.memory.notes.cut_off import Finish
+from om_proxy.memory.usage import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 
@@ -23,7 +25,7 @@ def sized(size: int) -> str:
 
 
 async def reflect(
-    *steps: str | Answer | ModelError, target: int = 40
+    *steps: str | Answer | ModelError, target: int = 40, bill: CallBill | None = None
 ) -> tuple[Reflected, ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
@@ -33,6 +35,7 @@ async def reflect(
         instruction=None,
         targets=[Target("a")],
         settings=Settings(),
+        bill=bill,
     )
     return made, llm
 
@@ -40,13 +43,8 @@ async def reflect(
 async def test_accepted_at_once() -> None:
     """An answer below the target takes one call."""
     made, llm = await reflect(sized(39) + "<current-task>ship it</current-task>")
-    assert (made.tokens, made.task, made.suggestion, made.calls, made.model) == (
-        39,
-        "ship it",
-        None,
-        1,
-        "a",
-    )
+    assert (made.tokens, made.task, made.suggestion, made.model) == (39, "ship it", None, "a")
+    assert len(llm.asked) == 1
     assert llm.asked[0][1].system == wording.write_reflector_prompt(instruction=None)
 
 
@@ -82,7 +80,7 @@ async def test_guidance_rises() -> None:
         )
         for level, most in zip(levels, (36, 34, 28), strict=True)
     ]
-    assert (made.tokens, made.calls, made.input_tokens) == (30, 3, 300)
+    assert (made.tokens, len(llm.asked)) == (30, 3)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +90,15 @@ async def test_guidance_rises() -> None:
 async def test_the_smallest_is_kept(sizes: tuple[int, ...], kept: int) -> None:
     """After four calls, the smallest result below the log's size is used, even above the target."""
     made, llm = await reflect(*map(sized, sizes))
-    assert (made.tokens, made.calls, len(llm.asked)) == (kept, 4, 4)
+    assert (made.tokens, len(llm.asked)) == (kept, 4)
 
 
 async def test_nothing_smaller() -> None:
-    """A result as long as the log is not used."""
+    """A result as long as the log is not used. All the same it is paid for, each answer of it."""
+    bill = CallBill()
     with pytest.raises(Unusable):
-        await reflect(sized(100), sized(120), "", "prose without a bullet")
+        await reflect(sized(100), sized(120), "", "prose without a bullet", bill=bill)
+    assert (len(bill.calls), bill.usage) == (4, Usage(400, 160, 0, 40))
 
 
 LOOP = "<observations>\n" + "* 🔴 (10:00) the same line once more again\n" * 200 + "</observations>"
@@ -129,7 +129,7 @@ async def test_an_unusable_answer_repeats_its_level(bad: str) -> None:
     """An unusable answer says nothing about length: the guidance stays, and the model is not told
     that it wrote too much."""
     made, llm = await reflect(bad, bad, WHOLE)
-    assert (made.tokens, made.calls) == (30, 3)
+    assert (made.tokens, len(llm.asked)) == (30, 3)
     assert levels(llm) == ["none"] * 3
     assert not any("too long" in str(prompt.user[-1]) for _, prompt in llm.asked)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
 
+from om_proxy.agents.call_bill import CallBill, PaidCall
 from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.agents.retries import MAX_WAIT_S, CallCost, ModelCaller, schedule_tries
-from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.retries import MAX_WAIT_S, ModelCaller, schedule_tries
+from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
+from om_proxy.memory.usage import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, named, words
 
 A, B = Target("a"), Target("b")
@@ -40,8 +43,10 @@ def test_schedule(targets: list[Target], order: str) -> None:
 async def test_first_answer() -> None:
     """A first answer costs one call and no wait."""
     llm, waits = ScriptedLLM.of("fine"), Waits()
-    answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
-    assert (answer.text, spent, waits.seconds) == ("fine", CallCost(1, 100, 10, 40), [])
+    bill = CallBill()
+    answer = await asker(llm, waits).ask([A, B], lambda _: PROMPT, bill)
+    assert (answer.text, bill.usage, waits.seconds) == ("fine", Usage(100, 40, 0, 10), [])
+    assert (bill.tries, [call.model for call in bill.calls]) == (1, ["a"])
 
 
 async def test_a_busy_model_is_asked_three_times_with_growing_jitter() -> None:
@@ -58,8 +63,9 @@ async def test_retry_after_is_honoured() -> None:
     """The wait is the server's own, plus jitter, so that threads do not come back in one
     instant."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy", 12.0), "fine"), Waits()
-    _, spent = await asker(llm, waits).ask([A], lambda _: PROMPT)
-    assert spent.calls == 2
+    bill = CallBill()
+    await asker(llm, waits).ask([A], lambda _: PROMPT, bill)
+    assert bill.tries == 2
     assert 12 <= waits.seconds[0] <= 13
 
 
@@ -67,15 +73,16 @@ async def test_a_long_retry_after_is_not_waited_for() -> None:
     """A model that names a longer wait is not asked again now; the list's next model is asked at
     once."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy", MAX_WAIT_S + 1), "fine"), Waits()
-    answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    answer = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.model, llm.models, waits.seconds) == ("b", ["a", "b"], [])
 
 
 async def test_another_model_is_asked_without_waiting() -> None:
     """Only the busy model is asked after a wait, not the next one."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy"), ModelBusy("busy"), "fine"), Waits()
-    answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
-    assert (answer.model, llm.models, len(waits.seconds), spent.calls) == (
+    bill = CallBill()
+    answer = await asker(llm, waits).ask([A, B], lambda _: PROMPT, bill)
+    assert (answer.model, llm.models, len(waits.seconds), bill.tries) == (
         "b",
         ["a", "a", "b"],
         1,
@@ -86,7 +93,7 @@ async def test_another_model_is_asked_without_waiting() -> None:
 async def test_a_failed_model_is_not_asked_again() -> None:
     """A model with a permanent fault is not asked again; the next one is."""
     llm, waits = ScriptedLLM.of(ModelError("no such model"), "fine"), Waits()
-    answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    answer = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.model, llm.models) == ("b", ["a", "b"])
 
 
@@ -114,5 +121,40 @@ async def test_no_targets() -> None:
 async def test_usage_that_is_not_reported_is_counted() -> None:
     """Usage that a server does not report is counted."""
     llm = ScriptedLLM.of(Answer("four words of text", "a"))
-    _, spent = await asker(llm, Waits()).ask([A], lambda _: PROMPT)
-    assert spent == CallCost(1, 5, 4, 0)
+    bill = CallBill()
+    await asker(llm, Waits()).ask([A], lambda _: PROMPT, bill)
+    assert bill.calls == [PaidCall("a", Usage(5, 0, 0, 4), True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "paid"),
+    [
+        (BrokenAnswer("broke off"), [PaidCall("a", Usage(5), True)]),
+        (PromptTooLong("too long"), []),
+        (ModelError("refused"), []),
+    ],
+    ids=["an answer that broke off", "a prompt too long", "a refusal"],
+)
+async def test_failures_that_are_paid_for(error: ModelError, paid: list[PaidCall]) -> None:
+    """A model that began to answer is paid for its prompt. One that refused is not."""
+    bill = CallBill()
+    with pytest.raises(type(error)):
+        await asker(ScriptedLLM.of(error), Waits()).ask([A], lambda _: PROMPT, bill)
+    assert (bill.calls, bill.tries) == (paid, 1)
+
+
+async def test_a_call_that_is_given_up_is_paid_for() -> None:
+    """The server reads the prompt, and nobody hears how much it writes."""
+
+    class Hanging:
+        async def complete(self, target: Target, prompt: Prompt) -> Answer:
+            asked.set()
+            return await asyncio.Future()
+
+    asked, bill = asyncio.Event(), CallBill()
+    caller = ModelCaller(Hanging(), tokens=words, sleep=Waits(), rng=Random(7))
+    asking = asyncio.create_task(caller.ask([A], lambda _: PROMPT, bill))
+    await asked.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert bill.calls == [PaidCall("a", Usage(5), True)]

@@ -478,12 +478,13 @@ async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
 
 async def test_what_cannot_be_done_is_claimed_once_a_look() -> None:
     """A thread that is due and stays so, as nothing is at hand to do it with, does not keep the
-    process busy, nor others from it."""
+    process busy, nor others from it. An earlier release did not write whose work needs a caller."""
     async with open_parts(settings=INHERITED, opened=Leases, concurrency=1) as p:
         assert isinstance(p.store, Leases)
         keys = threads_of("a", 5)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            memory = await p.stored(chat(3, 50), key)
+            await p.store.commit(memory, replace(memory, needs_caller=False))
         looking = await look_once(p.background)
         async with asyncio.timeout(30):
             while len(p.store.claimed) < 5:
@@ -619,6 +620,71 @@ async def test_a_request_does_not_wait_for_a_process_that_may_have_crashed() -> 
         )
 
 
+async def test_work_that_needs_a_caller_is_left_to_who_holds_the_call(tmp_path: Path) -> None:
+    """A process without the call leases nothing of the thread, so the process that has it goes on
+    at once."""
+    file = tmp_path / "om.db"
+    async with (
+        open_parts(settings=INHERITED, path=file) as ours,
+        open_parts(settings=INHERITED, path=file, opened=Leases) as theirs,
+    ):
+        assert isinstance(theirs.store, Leases)
+        await due_thread(ours)
+        looking = await look_once(theirs.background)
+        assert (theirs.store.taken, theirs.models.asked) == (0, [])
+        assert not theirs.store.claimed
+        ours.background.wake(KEY, ours.context(inherited=OWN))
+        await ours.background.wait_idle()
+        looking.cancel()
+        assert await last_of_chunks(ours) == [6]
+
+
+async def test_who_holds_the_call_looks_for_its_work() -> None:
+    """After a back-off, and after the queue had no room for it: no claim finds such a thread."""
+    async with open_parts(ModelError("refused"), settings=INHERITED, opened=Leases) as p:
+        assert isinstance(p.store, Leases)
+        background = Background(
+            p.memories, p.worker, p.policies, concurrency=1, max_waiting=1, clock=p.clock
+        )
+        keys = threads_of("a", 4)
+        for key in keys:
+            await p.stored(chat(3, 50), key)
+            background.wake(key, p.context(inherited=OWN))
+        await background.wait_idle()
+        assert len(p.models.asked) == 2, "one failed, one waited, two found no room"
+        looking = await look_once(background)
+        assert len(p.models.asked) == 3
+        looking.cancel()
+        p.clock.now += FIRST_BACK_OFF_S
+        while len(p.models.asked) < 5:  # bounded: each look finds one, as long as any is left
+            before = len(p.models.asked)
+            looking = await look_once(background)
+            looking.cancel()
+            assert len(p.models.asked) > before
+        assert not p.store.claimed
+        assert [len((await p.memory(key)).chunks) for key in keys] == [1, 1, 1, 1]
+        looking = await look_once(background)
+        looking.cancel()
+        assert (len(p.models.asked), background._due.list_due_with_caller()) == (5, [])
+        await background.close()
+
+
+async def test_work_needs_no_caller_any_more(tmp_path: Path) -> None:
+    """A memory model was configured since: what was stored under `inherit` is claimed."""
+    async with open_parts(settings=INHERITED, path=tmp_path / "om.db") as p:
+        await due_thread(p)
+        assert (await p.memory()).needs_caller
+    async with open_parts(path=tmp_path / "om.db") as p:
+        looking = await look_once(p.background)
+        async with asyncio.timeout(30):
+            while await p.store.due_threads(p.clock.now, 10):
+                await p.background.wait_idle()
+        await p.background.wait_idle()
+        looking.cancel()
+        assert await last_of_chunks(p) == [6]
+        assert not (await p.memory()).needs_caller
+
+
 @pytest.mark.parametrize(
     "step", [HeldAnswer(), ModelError("refused"), bullets("fine")], ids=["ended", "failed", "done"]
 )
@@ -649,9 +715,16 @@ class Leases(SqliteStore):
         return await super().lease(key, holder, seconds)
 
     async def claim(
-        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
-        keys = await super().claim(now, limit, holder, seconds, skip=skip)
+        keys = await super().claim(now, limit, holder, seconds, callers=callers, skip=skip)
         self.claimed = [*self.claimed, *keys]
         return keys
 

@@ -64,7 +64,7 @@ def serve_in(
 
 
 def wait_listening(process: subprocess.Popen[str], port: int) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

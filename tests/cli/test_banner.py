@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.cli.commands import MISPLACED_KEY_CONFIG, serve_in
@@ -13,5 +14,6 @@ def test_the_banner_repeats_no_secret(tmp_path: Path) -> None:
         process.terminate()
         out, err = process.communicate(timeout=60)
     assert "sqlite:///om.db" in out
+    assert re.search(r"^dashboard: http://127\.0\.0\.1:\d+/om/$", out, re.M)
     assert "hush" not in out + err
     assert "sk-proj" not in out + err

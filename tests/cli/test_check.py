@@ -22,15 +22,28 @@ def test_check(tmp_path: Path) -> None:
     assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
     assert "upstream: openai at https://api.openai.com/v1, for every model" in lines
     assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
+    assert (
+        "the store promises: a power cut loses no turn whose reply has ended; forgotten bytes are "
+        "overwritten once no reader holds them; text is not encrypted; backups keep what was forgotten "
+        "since"
+    ) in lines
     assert lines[-1] == "nothing needs attention"
+
+
+def test_check_of_a_store_in_memory(tmp_path: Path) -> None:
+    """It says what is lost with the process. No store is made by looking."""
+    done = run_om_proxy("check", cwd=tmp_path, OM_PROXY__STORAGE__URL='"sqlite:///:memory:"')
+    assert "the store promises: all memories end with the process;" in done.stdout
+    run_om_proxy("check", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_check_all(tmp_path: Path) -> None:
     """With --all it prints every setting and where it comes from; the warnings still come last."""
-    done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__PREFIX="other")
+    done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__RETENTION__TTL_DAYS="7")
     lines = done.stdout.splitlines()
     assert "memory.observation.message_tokens = 30000  (default)" in lines
-    assert lines[-1] == "warning: storage.prefix = other is accepted, but not in effect yet"
+    assert lines[-1] == "warning: retention.ttl_days = 7 is accepted, but not in effect yet"
 
 
 def test_check_of_a_model(tmp_path: Path) -> None:
@@ -54,7 +67,7 @@ def test_check_of_a_model(tmp_path: Path) -> None:
 def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     """A setting that has no effect yet gives a warning; its default gives none."""
     (tmp_path / "x.yaml").write_text(
-        "memory: {retrieval: true}\nstorage: {prefix: other}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
+        "memory: {retrieval: true}\nretention: {ttl_days: 7}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
     )
     warned = {
         model: warnings(run_om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
@@ -62,7 +75,7 @@ def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     }
     assert warned["a"] == [
         f"{what} is accepted, but not in effect yet"
-        for what in ("storage.prefix = other", "memory.retrieval.enabled = true")
+        for what in ("memory.retrieval.enabled = true", "retention.ttl_days = 7")
     ]
     more = set(warned["small"]) - set(warned["a"])
     assert more == {"memory.retrieval.max_steps = 3 is accepted, but not in effect yet"}
@@ -83,7 +96,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("memmory: {}\n", r"x\.yaml:1.*memmory"),
         ("memory: [\n", r"x\.yaml"),
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
-        ("storage: {url: 'postgresql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {url: 'mysql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {url: 'redis://cache'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*remove the key"),
         (
@@ -97,7 +110,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
             "unknown key",
             "no YAML",
             "open without a token",
-            "PostgreSQL",
+            "another database",
             "Redis",
             "encryption",
         ),
@@ -107,9 +120,9 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_faulty_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
-    """The status is 2, and the error names key, value, rule and line."""
+    """The status is 3, and the error names key, value, rule and line."""
     (tmp_path / "x.yaml").write_text(text)
-    assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 2
+    assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 3
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("om-proxy: ")
@@ -118,7 +131,7 @@ def test_a_faulty_file(
 
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A named file must exist; the error is one line."""
-    assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere.yaml" in line
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from om_proxy.cli import demo, main
+from om_proxy.demo.stage import ServedDemo
 from om_proxy.demo.story import Story, load_story
 from om_proxy.errors import OmError
+from tests.cli.commands import run_om_proxy
 
 
 @pytest.fixture
@@ -57,8 +64,33 @@ def test_command_tells_of_a_failure(
     assert capsys.readouterr().err == "om-proxy demo: no stage\n"
 
 
-def test_served_until_a_signal_comes() -> None:
-    """`--serve` prints an address that answers and ends at a signal; a port in use is an error."""
+def read_config_line(process: subprocess.Popen[str]) -> str:
+    """Read up to the line that tells how commands find the settings, and return the variable's
+    value."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "OM_PROXY_CONFIG=" in line:
+            return shlex.split(line.partition("=")[2])[0]
+    raise AssertionError("no line names the settings")
+
+
+def test_commands_are_told_the_whole_configuration() -> None:
+    """Otherwise they would show thresholds and ask models that the demo does not have."""
+    line = demo.describe_commands(ServedDemo("http://h", Path("/a b/demo.yaml")))
+    assert shlex.split(line.partition(" export ")[2]) == ["OM_PROXY_CONFIG=/a b/demo.yaml"]
+
+
+def list_threads(config: str, folder: Path) -> list[dict[str, Any]]:
+    """List the threads as a command in any folder does."""
+    listed = run_om_proxy("threads", "--json", cwd=folder, OM_PROXY_CONFIG=config)
+    assert listed.returncode == 0, listed.stderr
+    found: list[dict[str, Any]] = json.loads(listed.stdout)["items"]
+    return found
+
+
+def test_served_until_a_signal_comes(tmp_path: Path) -> None:
+    """`--serve` prints an address that answers and where its store is, and ends at a signal; a port
+    in use is an error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "om_proxy", "demo", "--serve", "--port"]
@@ -75,9 +107,56 @@ def test_served_until_a_signal_comes() -> None:
             url = process.stdout.readline().rpartition(" ")[2].strip()
             assert url == f"http://127.0.0.1:{port}/v1"
             body = {"model": "any", "messages": [{"role": "user", "content": "It rains."}]}
-            answer = httpx.post(f"{url}/chat/completions", json=body, timeout=60, trust_env=False)
+            answer = httpx.post(
+                f"{url}/chat/completions",
+                json=body,
+                headers={"x-om-thread": "rain"},
+                timeout=60,
+                trust_env=False,
+            )
             assert answer.json()["choices"][0]["message"]["content"].startswith("Noted: It rains.")
+            threads = list_threads(config := read_config_line(process), tmp_path)
+            assert [line["thread"] for line in threads] == ["rain"]
+            done = run_om_proxy("doctor", "--call", cwd=tmp_path, OM_PROXY_CONFIG=config)
+            assert "call to scripted-observer returned notes" in done.stdout, done.stderr
+            assert "api.openai.com" not in done.stdout
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=60) == 0
         finally:
             process.kill()
+
+
+def test_the_kept_memory_is_shown_until_a_signal_comes(tmp_path: Path) -> None:
+    """`--keep` plays once and prints the dashboard's address, also where the port is in use. The
+    same command shows the memory again without playing."""
+    command = [sys.executable, "-m", "om_proxy", "demo", "--keep", "kept", "--port"]
+    for is_played in (True, False):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as taken,
+            subprocess.Popen(
+                [*command, str(taken.getsockname()[1])],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                lines = []
+                while not (lines and "Ctrl-C" in lines[-1]):
+                    lines.append(process.stdout.readline())
+                assert (len(lines) > 10) == is_played
+                found = re.search(r"http://127\.0\.0\.1:\d+/om/", "".join(lines))
+                assert found
+                page = httpx.get(found[0], timeout=60, trust_env=False)
+                assert page.status_code == 200
+                threads = httpx.get(f"{found[0]}v1/threads", timeout=60, trust_env=False).json()
+                assert [line["thread"] for line in threads["items"]] == ["van-planner"]
+                [config] = re.findall(r"OM_PROXY_CONFIG=(\S+)", "".join(lines))
+                listed = list_threads(shlex.split(config)[0], tmp_path)
+                assert [line["thread"] for line in listed] == ["van-planner"]
+                process.send_signal(signal.SIGINT)
+                assert process.wait(timeout=60) == 0
+            finally:
+                process.kill()
+        assert [path.name for path in tmp_path.iterdir()] == ["kept"]

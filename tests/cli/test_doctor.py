@@ -313,3 +313,34 @@ def test_doctor_needs_an_existing_file(
     assert said in attention
     assert "nowhere" in attention
     assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "folder"}
+
+
+async def test_the_findings_as_json(tmp_path: Path, doctor: Run) -> None:
+    """A program gets each finding, and nothing else is printed."""
+    failing = Memory(key=KEY, failures=Failures(1, 9e9, False, "observe om_cut_off"))
+    await store_threads(tmp_path, failing)
+    async with run_upstream_server(ANSWER_200) as server:
+        code, out = await doctor(server.base, "", "--json")
+        items = orjson.loads(out)["items"]
+        assert (code, {item["works"] for item in items}) == (1, {True, False})
+        assert any("kitchen" in item["text"] for item in items if not item["works"])
+        code, out = await doctor(server.base, "", "--json", "--tenant", "another")
+    assert (code, "kitchen" in out) == (0, False)
+
+
+async def test_a_setting_that_works_badly(tmp_path: Path, doctor: Run) -> None:
+    """The report has the warnings of `om-proxy check`."""
+    await store_threads(tmp_path)
+    async with run_upstream_server(ANSWER_200) as server:
+        code, out = await doctor(server.base, "memory: {model: [{model: inherit, max_retries: 9}]}")
+    assert code == 1
+    assert "max_retries above" in attention_part(out)
+
+
+async def test_a_name_that_a_terminal_would_obey(tmp_path: Path, doctor: Run) -> None:
+    key = Key("tenant", "user\x1b[2J", "kitchen")
+    await store_threads(tmp_path, Memory(key=key, failures=Failures(1, 9e9, False, "")))
+    async with run_upstream_server(ANSWER_200) as server:
+        _, out = await doctor(server.base)
+    assert "user\\u001b[2J / kitchen" in out
+    assert "\x1b" not in out

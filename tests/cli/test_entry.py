@@ -51,6 +51,6 @@ def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> Non
             stdout=gone,
             stderr=subprocess.PIPE,
             check=False,
-            timeout=30,
+            timeout=180,
         )
     assert (done.returncode, done.stderr) == (0, b"")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.cli.forget import forget_thread
+from om_proxy.cli.forget import wait_until_erased
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.canary_threads import count_canaries, store_canary_threads
@@ -127,15 +127,52 @@ async def test_forget_waits_for_a_reader_until_its_timeout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It reports a reader that never ends; the rows are gone anyway."""
-    await store_canary_threads(tmp_path / "om.db", Key("local", "t", "t"))
+    key = Key("local", "t", "t")
+    await store_canary_threads(tmp_path / "om.db", key)
     store = await SqliteStore.open(tmp_path / "om.db")
     with contextlib.closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM thread").fetchall()
-        assert (
-            await forget_thread(store, "t", None, None, confirm=lambda: True, erase_timeout_s=0.01)
-            == 0
-        )
+        assert (await store.forget(key)).log == "pending"
+        await wait_until_erased(store, 0.01, sys.stdout)
         assert "its bytes are still there" in capsys.readouterr().out
         assert await store.threads(None) == ()
         await store.close()
+
+
+def test_a_resource_and_a_tenant_are_forgotten_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what is named goes, and the receipt counts it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    keys = [Key("a", "r", "t"), Key("a", "r", "u"), Key("a", "s", "t"), Key("b", "r", "t")]
+    asyncio.run(store_canary_threads(tmp_path / "om.db", *keys))
+    forget = ["forget", "--all", "--yes", "--config", "om.yaml"]
+    assert main([*forget, "--resource", "q", "--tenant", "a"]) == 4
+    assert main([*forget, "--resource", "r"]) == 2  # of which tenant?
+    capsys.readouterr()
+    assert main([*forget, "--resource", "r", "--tenant", "a"]) == 0
+    out = capsys.readouterr().out
+    assert "resource r, tenant a: 2 threads\n" in out
+    assert "forgotten: 2 threads, 2 messages" in out
+    assert count_canaries(tmp_path / "om.db") == 2
+    assert main([*forget, "--tenant", "a", "--json"]) == 0
+    assert '"scope":"tenant"' in capsys.readouterr().out
+    assert count_canaries(tmp_path / "om.db") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a thread"),
+        (["--resource", "r"], "name a thread"),
+        (["--all"], "needs the --resource or the --tenant"),
+        (["t", "--all", "--resource", "r"], "takes no thread"),
+    ],
+)
+def test_nothing_is_forgotten_because_a_name_was_left_out(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["forget", "--yes", *arguments]) == 2
+    assert said in capsys.readouterr().err

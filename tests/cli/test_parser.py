@@ -6,11 +6,14 @@ import argparse
 import contextlib
 import importlib
 import re
+import subprocess
+import sys
 
 import pytest
 
 from om_proxy.cli import main
 from om_proxy.cli.parser import build_parser
+from tests.cli.commands import clean_environment
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
@@ -48,6 +51,23 @@ def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
         main(["demo", "--help"])
     assert ended.value.code == 0
     assert "--show-prompt" in capsys.readouterr().out
+
+
+def test_the_parser_imports_nothing_that_takes_time() -> None:
+    """The help and `check` start as fast as before there were commands on memories."""
+    code = (
+        "import sys; from om_proxy.cli.parser import build_parser; build_parser()\n"
+        "slow = {'om_proxy.app', 'om_proxy.storage', 'msgspec', 'asyncio', 'rich', 'argcomplete', 'click'}\n"
+        "found = slow & set(sys.modules); assert not found, found"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_command_has_a_module() -> None:

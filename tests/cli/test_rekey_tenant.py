@@ -41,7 +41,7 @@ def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProc
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=False,
     )
     assert "hush" not in ended.stdout + ended.stderr

@@ -41,6 +41,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         "store: sqlite:///om.db",
         "tokens: messages are observed at 30000, every 6000 new ones; about 6000 stay raw; a request waits at 36000",
         "tokens: observations are reflected at 40000, prepared from 20000; a request waits at 48000",
+        f"dashboard: {base}/om/",
     ]
     assert "Traceback" not in err
     assert took < START
@@ -130,10 +131,10 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
 def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
     """`--host` and `--port` are checked like the settings they override."""
     opened = run_om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
-    assert (opened.returncode, opened.stdout) == (2, "")
+    assert (opened.returncode, opened.stdout) == (3, "")
     assert "needs server.admin_token" in opened.stderr
     wrong = run_om_proxy("serve", "--port", "eighty", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert (wrong.returncode, wrong.stdout) == (3, "")
     assert "server.port = eighty: must be a whole number" in wrong.stderr
 
 
@@ -219,6 +220,6 @@ def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
     """The error names file, line and setting, without a traceback."""
     (tmp_path / "x.yaml").write_text("storage: {url: 'redis://cache'}\n")
     ended = run_om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.returncode, ended.stdout) == (3, "")
     assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", ended.stderr, flags=re.DOTALL)
     assert "Traceback" not in ended.stderr

@@ -17,14 +17,20 @@ from tests.cli.commands import CONFIG, clean_environment, run_om_proxy
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def run_on_terminal(*arguments: str, cwd: Path, **env: str) -> str:
-    """Return the command's output on a pseudo terminal of 80 columns."""
+def run_on_terminal(*arguments: str, cwd: Path, shows_stderr: bool = True, **env: str) -> str:
+    """Return the command's output on a pseudo terminal of 80 columns. Its progress is shown on
+    stderr."""
     main, side = pty.openpty()
     shape = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     command = [sys.executable, "-m", "om_proxy", *arguments]
     base = {name: value for name, value in clean_environment().items() if name != "NO_COLOR"}
     with subprocess.Popen(
-        command, cwd=cwd, env=base | shape | env, stdin=side, stdout=side, stderr=side
+        command,
+        cwd=cwd,
+        env=base | shape | env,
+        stdin=side,
+        stdout=side,
+        stderr=side if shows_stderr else subprocess.DEVNULL,
     ):
         os.close(side)
         chunks = []
@@ -50,7 +56,7 @@ def test_a_terminal_shows_the_words_of_the_pipe_in_columns(
 ) -> None:
     """No word is lost or read as markup, and a long line wraps below its own column."""
     arguments = (*command, "--config", "om.yaml")
-    shown = run_on_terminal(*arguments, cwd=folder)
+    shown = run_on_terminal(*arguments, cwd=folder, shows_stderr=False)
     piped = run_om_proxy(*arguments, cwd=folder).stdout
     assert "\x1b[1m" in shown
     plain = ESCAPES.sub("", shown)
@@ -64,7 +70,7 @@ def test_a_terminal_shows_the_words_of_the_pipe_in_columns(
 @pytest.mark.parametrize("command", ["check", "doctor"])
 def test_no_color_gives_a_terminal_the_plain_lines(command: str, folder: Path) -> None:
     arguments = (command, "--config", "om.yaml")
-    shown = run_on_terminal(*arguments, cwd=folder, NO_COLOR="1")
+    shown = run_on_terminal(*arguments, cwd=folder, shows_stderr=False, NO_COLOR="1")
     assert shown == run_om_proxy(*arguments, cwd=folder).stdout
 
 

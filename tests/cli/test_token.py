@@ -56,7 +56,6 @@ def test_a_token_is_taken(
 @pytest.mark.parametrize(
     ("auth", "options", "said"),
     [
-        ("{}", ["--resource", "ada"], "auth.token_secret is not set"),
         (
             f"{{token_secret: {TOKEN_SECRET}}}",
             ["--resource", "a\tb"],
@@ -95,3 +94,13 @@ def test_no_token_for_wrong_options(
     assert captured.out == ""
     assert said in captured.err
     assert TOKEN_SECRET not in captured.err
+
+
+def test_no_token_without_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration lacks it, so the status is another one than that of wrong options."""
+    config = tmp_path / "om.yaml"
+    config.write_text("auth: {}")
+    assert main(["token", "--config", str(config), "--resource", "ada"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "auth.token_secret is not set" in captured.err

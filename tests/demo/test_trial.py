@@ -17,16 +17,16 @@ async def test_a_fact_is_answered_from_the_notes() -> None:
     messages: list[dict[str, Any]] = []
     statuses = []
     async with (
-        serve_trial(0, log="off") as base,
+        serve_trial(0, log="off") as served,
         httpx.AsyncClient(trust_env=False, timeout=60) as http,
     ):
         for text in (FACT, "It rains today.", QUESTION):
             messages.append({"role": "user", "content": text})
             response = await http.post(
-                f"{base}/v1/chat/completions",
+                f"{served.url}/v1/chat/completions",
                 json={"model": "any", "messages": messages},
                 headers={"X-OM-Thread": "pier"},
-                timeout=30,
+                timeout=180,
             )
             statuses.append(response.headers["x-om-status"])
             messages.append(response.json()["choices"][0]["message"])

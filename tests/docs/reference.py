@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import yaml
 
 from om_proxy.cli import exit_status
@@ -24,7 +25,10 @@ from om_proxy.edge.vocabulary import (
     RESPONSE_HEADER_ROWS,
     Row,
 )
-from om_proxy.settings.watching import LIVE_SETTINGS, RESTART_PREFIXES
+from om_proxy.figures.metrics import FAILURE_CAUSES, LABEL_VALUES, METRICS
+from om_proxy.memory.events.parts import StoredPart
+from om_proxy.memory.events.status import MemoryStatus
+from om_proxy.settings.watching import needs_a_restart
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -41,6 +45,8 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "cli.md": cli_page(),
         "admin-api.md": admin_api_page(),
+        "metrics.md": metrics_page(),
+        "events.md": events_page(),
     }
 
 
@@ -154,7 +160,7 @@ def _settings_table(rows: Iterable[Setting]) -> str:
 
 
 def _restart(key: str) -> str:
-    return " ↻" if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS else ""
+    return " ↻" if needs_a_restart(key) else ""
 
 
 # ── headers, reasons, errors ─────────────────────────────────────────────────────────────────────
@@ -224,6 +230,60 @@ All other errors are the model server's own.""",
 # ── admin API ────────────────────────────────────────────────────────────────────────────────────
 
 
+def metrics_page() -> str:
+    return joined(
+        "# Metrics",
+        MADE_BY,
+        """\
+`GET /metrics` answers Prometheus. It needs `telemetry.metrics_token` or the admin token as
+`Authorization: Bearer …`, and no token on loopback. [Figures](../spec/seeing.md#figures) says what
+the numbers promise.
+
+```yaml
+scrape_configs:
+  - job_name: om-proxy
+    authorization: {credentials_file: /etc/prometheus/om-proxy-token}
+    static_configs: [{targets: ["om-proxy:8400"]}]
+```
+
+With `telemetry.resource_labels` or `thread_labels`, the metrics marked † also have the label
+`resource` or `thread`.""",
+        table(
+            ("name", "type", "labels", "what it counts"),
+            (
+                (
+                    f"`{metric.name}`{' †' if metric.names_thread else ''}",
+                    metric.kind,
+                    code(metric.labels),
+                    metric.help,
+                )
+                for metric in METRICS
+            ),
+        ),
+        "## Label values",
+        table(("label", "values"), LABEL_VALUES.items()),
+        "## Causes of failures",
+        table(("cause", "what happened"), ((f"`{c}`", t) for c, t in FAILURE_CAUSES.items())),
+        """\
+## Savings
+
+`om_cost_savings_total` is a gauge: a turn whose memory costs more than it saves lowers it. For
+rates and for sums over restarts, record the counters that it is made of:
+
+```yaml
+groups:
+  - name: om-proxy
+    rules:
+      - record: om:cost_savings:increase1d
+        expr: >-
+          sum(increase(om_cost_baseline_total{history="full"}[1d]))
+          - sum(increase(om_cost_actual_total{history="full"}[1d]))
+          - (sum(increase(om_observer_cost_total{history="full"}[1d])) or vector(0))
+          - (sum(increase(om_reflector_cost_total{history="full"}[1d])) or vector(0))
+```""",
+    )
+
+
 def admin_api_page() -> str:
     document = build_openapi()
     operations = [
@@ -243,9 +303,9 @@ its OpenAPI document, from which this page is made.
 - The admin token (`server.admin_token`, sent as `X-OM-Admin`) reaches all threads, with `?tenant=`.
 - Add `?resource=` where the thread has a resource. Percent-encode names, slashes too.
 - Pages of other sites are refused and, on a loopback bind, any public `Host`.
-- A change has the header `Content-Type: application/json`. With `If-Match: <ETag>` it is refused with
-  409 if the thread has changed since; without it, it is made on what is stored. `If-None-Match`
-  answers 304 where nothing has changed.
+- A change has a JSON body, with the header `Content-Type: application/json`, or the method `DELETE`.
+  With `If-Match: <ETag>` it is refused with 409 if the thread has changed since; without it, it is
+  made on what is stored. `If-None-Match` answers 304 where nothing has changed.
 - Unknown names in a query or a body are refused with 400. [Errors](errors.md) lists the codes.""",
         "## Routes",
         table(
@@ -306,6 +366,60 @@ def _type_of(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
+# ── events ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def events_page() -> str:
+    parts = (*get_args(StoredPart), MemoryStatus)
+    references, schemas = msgspec.json.schema_components(parts, ref_template="#/{name}")
+    names = [reference["$ref"].rpartition("/")[2] for reference in references]
+    inner = [name for name in schemas if name not in names]
+    return joined(
+        "# Events",
+        MADE_BY,
+        """\
+[Seeing and steering](../spec/seeing.md#events) says when an event is told and how long it is kept.
+It comes by `GET /om/v1/events`, as a list or a stream, by a [webhook](../spec/seeing.md#webhooks),
+or before a reply (`X-OM-Events: inline`, [headers](headers.md)). The tables are of `data`.
+
+A field that is not required is left out where nothing is to be said. A field marked † holds words
+of a conversation: it is null for a reader who may see no text. Times are ISO 8601 in UTC. `recordId`
+is the thread's label, `.g` and the generation of its log. An empty `threadId` is the shared log of
+a resource. `error` is a code of ours. Call ids in `cycleId` pair a start with its end.""",
+        table(
+            ("type", "what happened"),
+            (
+                (f"[`{part.TYPE}`](#{part.TYPE})", (part.__doc__ or "").split("\n\n")[0])
+                for part in parts
+            ),
+        ),
+        *(
+            block
+            for part, name in zip(parts, names, strict=True)
+            for block in (
+                f"## {part.TYPE}",
+                _event_fields(schemas[name], getattr(part, "TEXT_FIELDS", ())),
+            )
+        ),
+        *(block for name in inner for block in (f"## {name}", _event_fields(schemas[name], ()))),
+    )
+
+
+def _event_fields(schema: dict[str, Any], text_fields: Sequence[str]) -> str:
+    required = schema.get("required", ())
+    return table(
+        ("field", "type", "required"),
+        (
+            (
+                f"`{field}`{' †' if field in text_fields else ''}",
+                _type_of(part),
+                "yes" if field in required else "no",
+            )
+            for field, part in schema["properties"].items()
+        ),
+    )
+
+
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -327,7 +441,11 @@ def cli_page() -> str:
 def command_section(name: str, parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield f"## om-proxy {name}"
     yield parser.description or sentence(summary)
-    rows = [(_option(action), _help(action)) for action in parser._actions if action.dest != "help"]
+    rows = [
+        (_option(action), _help(parser, action))
+        for action in parser._actions
+        if action.dest != "help"
+    ]
     yield table(("argument", "meaning"), rows) if rows else ""
     yield parser.epilog or ""
 
@@ -339,8 +457,10 @@ def _option(action: argparse.Action) -> str:
     return f"`{action.option_strings[-1]}{value}`"
 
 
-def _help(action: argparse.Action) -> str:
-    return f"{action.help}{' (required)' if action.required and action.option_strings else ''}"
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """The help as `--help` prints it, with its `%(default)s` filled in."""
+    text = parser._get_formatter()._expand_help(action)
+    return f"{text}{' (required)' if action.required and action.option_strings else ''}"
 
 
 def main() -> None:

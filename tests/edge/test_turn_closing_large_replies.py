@@ -14,14 +14,22 @@ from om_proxy.errors import StorageError
 from om_proxy.facts import Facts
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
+from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.turns.turn import NOTHING_COMMITTED, CommittedTurn
 
 BIG = Reply(message=b"x" * (LARGE_PIECE_BYTES + 1), complete=True)
 SMALL = Reply(message=b"x", complete=True)
 
 
+class Accountant:
+    async def account(self, *_: object) -> AccountedTurn:
+        return NOTHING_ACCOUNTED
+
+
 class Engine:
     """A store that takes replies when the test lets it."""
+
+    accountant = Accountant()
 
     def __init__(self) -> None:
         self.under_way = self.most = 0
@@ -39,7 +47,7 @@ class Engine:
             await asyncio.Event().wait()  # it waits for another try
 
     async def close_turn(
-        self, turn: Any, reply: Reply, *, accepted: bool, is_end_unseen: bool
+        self, turn: Any, reply: Reply, _: AccountedTurn, *, accepted: bool, is_end_unseen: bool
     ) -> CommittedTurn:
         if turn.name == "refused":
             raise StorageError("locked")
@@ -62,6 +70,7 @@ def closing(turns: TurnClosing, name: str, reply: Reply) -> asyncio.Task[None]:
         caller=SimpleNamespace(key=SimpleNamespace(thread="t")),
         body=b"",
         missed_at=None,
+        shadow=None,
         delivery=Delivery(),
     )
     return turns.start(cast(Any, exchange), reply, 200)

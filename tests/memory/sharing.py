@@ -103,6 +103,7 @@ class Resource:
         self.voices = {name: self._new(name) for name in names}
         self.keep = keep
         self.numbers = count(1)
+        self.edited_words: set[str] = set()  # of messages whose notes a person has changed
 
     def _new(self, name: str) -> Voice:
         key = self.shared_log.key._replace(thread=name)
@@ -221,9 +222,11 @@ class Resource:
         does."""
         voice, memory = self.voices[name], self.load_joined(name)
         if cut < memory.coverage:
-            log, forgotten = branch.find_rollback_target(memory, cut, self.past, voice.chains)
-            if forgotten:
-                at = next((m.mark for m in reversed(voice.messages) if m.seq <= cut), EMPTY_MARK)
+            log, note_seq = branch.find_rollback_target(memory, cut, self.past, voice.chains)
+            if note_seq is not None:
+                at = next(
+                    (m.mark for m in reversed(voice.messages) if m.seq <= note_seq), EMPTY_MARK
+                )
                 log = branch.add_rollback_note(
                     memory, log, at, datetime.fromtimestamp(NOW, UTC), tokens
                 )
@@ -246,9 +249,9 @@ class Resource:
     def leave(self, name: str) -> None:
         """Give the thread a log of its own."""
         voice, memory = self.voices[name], self.load_joined(name)
-        own, shared_log = log_sharing.leave_shared_log(memory, self.past)
+        own, shared_log = log_sharing.leave_shared_log(memory, self.past, NOW)
         thread, _ = log_sharing.detach_log(memory)
-        alone = log_sharing.finish_leaving(thread, own)
+        alone = log_sharing.finish_leaving(thread, own, NOW)
         voice.memory = self.roll_back(voice, alone, memory.end, own)
         self.store_log(shared_log)
         voice.blurred = voice.blurred or any(
@@ -257,12 +260,13 @@ class Resource:
 
     def join(self, name: str) -> None:
         voice = self.voices[name]
-        self.commit(name, log_sharing.join_shared_log(voice.memory, self.shared_log, voice.label))
+        joined = log_sharing.join_shared_log(voice.memory, self.shared_log, voice.label, NOW)
+        self.commit(name, joined)
 
     def forget(self, name: str) -> None:
         """Forget the thread as a store does. It begins anew, under its old name."""
         gone, before = self.voices[name].label, self.shared_log
-        self.shared_log = thread_removal.remove_thread(before, self.past, gone)
+        self.shared_log = thread_removal.remove_thread(before, self.past, gone, NOW)
         older = [Generation(before.log.generation, before.log.entries), *self.past]
         cleared = [
             (number, tuple(o for o in log if not thread_removal.mentions_thread(o, gone)))
@@ -305,8 +309,8 @@ class Resource:
         """The thread's coverage is the reach of its parts, which follow one another from the
         beginning. The chunks go on from there, the rest is raw."""
         end, chain = 0, EMPTY_CHAIN
-        for after, last, at, is_note in self._ranges(voice, memory):
-            assert after <= end if is_note or not last else after == end, (voice.name, self.log)
+        for after, last, at, goes_back in self._ranges(voice, memory):
+            assert after <= end if goes_back else after == end, (voice.name, self.log)
             end, chain = last, at
         assert memory.coverage == end == branch.find_coverage(memory, memory.log.entries)
         assert voice.chains.get(end, EMPTY_CHAIN) == chain, (
@@ -324,14 +328,13 @@ class Resource:
             assert voice.chains[chunk.last] == chunk.chain
             end = chunk.last
 
-    @staticmethod
-    def _ranges(voice: Voice, memory: Memory) -> Iterator[tuple[int, int, bytes, bool]]:
+    def _ranges(self, voice: Voice, memory: Memory) -> Iterator[tuple[int, int, bytes, bool]]:
         for o in memory.log.entries:
             if not memory.shared_log_ref:
-                yield o.after, o.last, o.chain, o.kind == "note"
+                yield o.after, o.last, o.chain, self._goes_back(o)
             for p in o.parts if memory.shared_log_ref else ():
-                if p.label == voice.label:
-                    yield p.after, p.last, p.chain, o.kind == "note"
+                if p.label == voice.label and log_sharing.moves_coverage(o, p):
+                    yield p.after, p.last, p.chain, self._goes_back(o)
 
     def _check_notes(self, voice: Voice, memory: Memory) -> None:
         """The notes name every covered message of the thread, and nothing of an abandoned
@@ -340,17 +343,17 @@ class Resource:
             memory.log.entries, {voice.label, None} if memory.shared_log_ref else {None}, voice.name
         )
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
-        assert covered <= noted, f"{voice.name}: covered and noted nowhere: {covered - noted}"
-        forgiven = (
-            any(o.kind == "note" or self._swallowed_note(o) for o in memory.log.entries)
-            or voice.blurred
-        )
-        assert forgiven or noted == covered, (
+        lost = covered - noted - self.edited_words
+        assert not lost, f"{voice.name}: covered and noted nowhere: {lost}"
+        forgiven = any(map(self._goes_back, memory.log.entries)) or voice.blurred
+        assert forgiven or noted <= covered, (
             f"{voice.name}: of an abandoned branch: {noted - covered}"
         )
 
-    def _swallowed_note(self, o: Observation) -> bool:
-        return o.kind == "reflection" and "taken back" in o.text
+    @staticmethod
+    def _goes_back(o: Observation) -> bool:
+        """Return whether the entry is a rollback note, or a reflection of one."""
+        return o.kind == "note" or (o.kind == "reflection" and "taken back" in o.text)
 
     @staticmethod
     def list_noted_words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Memory
@@ -117,6 +118,48 @@ def test_work_found_after_a_restart_needs_a_model_that_can_be_asked() -> None:
     assert (found.inherited.model, found.inherited.api_key) == ("gpt-4o", "sk-upstream")
 
 
+CONFIGURED = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"
+KEYED = "upstream: [{base_url: 'https://models.example/v1', api_key: sk-upstream}]"
+ONE_KEYED = """
+upstream:
+  - {name: ours, base_url: 'https://models.example/v1', api_key: sk-upstream, match: ['gpt-*']}
+  - {name: theirs, base_url: 'https://others.example/v1'}
+"""
+INHERITED_BY_ONE = (
+    CONFIGURED
+    + """
+models:
+  "gpt-*": {memory: {observation: {model: inherit}}}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "needs", "may_need"),
+    [
+        ("", "gpt-4o", True, True),
+        (CONFIGURED, "gpt-4o", False, False),
+        (CONFIGURED, None, False, False),
+        (KEYED, "gpt-4o", False, False),
+        (ONE_KEYED, "gpt-4o", False, True),
+        (ONE_KEYED, "o5", True, True),
+        (ONE_KEYED + CONFIGURED, "o5", False, False),
+        (INHERITED_BY_ONE, "gpt-4o", True, True),
+        (INHERITED_BY_ONE, "o5", False, True),
+        ("memory: {model: [inherit, openai/notes]}", "gpt-4o", False, False),
+    ],
+)
+def test_work_needs_a_caller_whose_credential_it_inherits(
+    text: str, model: str | None, needs: bool, may_need: bool
+) -> None:
+    """Not if the memory model is configured, or the upstream has a key of its own. It is as true of
+    one memory as a context without a request is missing."""
+    policy, memory = policy_of(text), memory_of(model)
+    assert policy.needs_caller(memory) is needs
+    assert policy.needs_caller(memory) is (policy.context_without_request(memory) is None)
+    assert policy.may_need_caller is may_need
+
+
 # ── when work is due ──────────────────────────────────────────────────────────────────────────────
 
 # both fit `ab` alone, which is asked about when it is met
@@ -143,6 +186,7 @@ def test_overrides_that_contradict_each_other_make_nothing_due() -> None:
     assert policy.due_at(actors, NOW) is None
     assert policy.resource_wakeup(actors, NOW) is None
     assert policy.context_without_request(actors) is None
+    assert not policy.needs_caller(actors)
 
 
 def test_a_shared_log_wakes_at_the_interval() -> None:

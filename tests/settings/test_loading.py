@@ -15,6 +15,10 @@ from om_proxy.settings import MemorySettings, Settings, load, parse
 from om_proxy.settings.memory import ObservationSettings
 from om_proxy.settings.validation_messages import SECRET_SETTINGS
 
+HOOK = "{url: 'http://h/?key=k', secret: sixteen-letters-}"
+TYPO_HOOK = HOOK.replace("}", ", events: [data-om-activation, data-om-edit]}")
+OTHER_HOOK = HOOK.replace("http://h/", "http://i/")
+
 
 def faults_of(text: str, **env: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
@@ -58,14 +62,17 @@ def test_defaults() -> None:
             f"auth: {{token_secret: ssh-rsa {'A' * 64}}}",
             "auth.token_secret = (hidden): must not be a key in PEM, SSH or JWK form",
         ),
+        (f"telemetry: {{webhooks: [{HOOK}, {OTHER_HOOK}, {HOOK}]}}", "telemetry.webhooks = […]: each url must stand once"),
+        (f"telemetry: {{webhooks: [{TYPO_HOOK}]}}", "telemetry.webhooks[0].events = […]: an event has one of the types data-om-"),
         ("auth: {token_required: true}", "auth.token_required = true: needs auth.token_secret"),
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = (hidden): must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
-        ("storage: {url: 'postgresql://db/om'}", "storage.url = postgresql://db/om: must be sqlite:///<file>"),
+        ("storage: {url: 'mysql://db/om'}", "storage.url = mysql://db/om: must be sqlite:///<file>"),
+        ("storage: {prefix: pg_own}", "storage.prefix = pg_own: must not begin with pg_"),
         ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
         ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove"),
-        ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file in storage.url"),
+        ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file or a server"),
         ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: must not contain authorization: it carries"),
         ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: must not contain x-api-key: it carries"),
         ("upstream: [{base_url: 'http://h/v1/chat/completions/'}]",
@@ -85,6 +92,7 @@ def test_defaults() -> None:
             "memory.observation.buffer_token: is not a setting; did you mean buffer_tokens or buffer_on_idle?",
         ),
         ("background: {reflector_interval: 30s}", "background.reflector_interval = 30s: is no longer a setting"),
+        ("storage: {on_down: 500}", "storage.on_down = 500: must be 'bypass' or '503'"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),

@@ -192,3 +192,20 @@ def test_long_instruction_is_cut() -> None:
     assert find_line(lines, "memory.reflection.instruction").startswith(
         "memory.reflection.instruction = a…"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://om:geheim@db:5432/om?sslmode=require", "postgresql://…@db:5432/om"),
+        ("postgres://db/om?user=om&password=geheim", "postgres://db/om"),
+        ("postgresql://om:ge%40heim@/om?host=/run/postgresql", "postgresql://…@/om"),
+        ("sqlite:////data/om.db", "sqlite:////data/om.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    settings = parse(f'storage: {{url: "{url}"}}')
+    assert f"store: {shown}" in render_summary(settings)
+    lines = [*render_summary(settings), *render_settings(settings)]
+    assert find_line(lines, "storage.url = ").startswith(f"storage.url = {shown}")
+    assert "heim" not in str(lines)

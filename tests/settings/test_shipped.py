@@ -22,8 +22,10 @@ def keys(model: type[BaseModel], above: str = "") -> set[str]:
         inner_model = getattr(annotation, "__args__", (annotation,))[0]
         names.add(f"{above}{name}")
         if (
-            isinstance(inner_model, type) and issubclass(inner_model, BaseModel) and name != "keys"
-        ):  # auth.keys is empty by default
+            isinstance(inner_model, type)
+            and issubclass(inner_model, BaseModel)
+            and name not in ("keys", "webhooks")  # lists that are empty by default
+        ):
             names |= keys(inner_model, f"{above}{name}.")
     return names
 

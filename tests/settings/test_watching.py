@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy.settings import Settings, WatchedSettings, load
-from om_proxy.settings.watching import list_changed_keys
+from om_proxy.settings.watching import list_changed_keys, needs_a_restart
 
 Next = Callable[[], Awaitable[bool]]
 
@@ -110,6 +110,41 @@ background: {concurrency: 3, observer_interval: 3s}
 retention: {generations: 9}
 telemetry: {log: json}
 """
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "server: {api: admin, admin_reads: false}",
+        "telemetry: {webhooks: [{url: 'https://h/x', secret: another-of-sixteen, text: true}]}",
+        "telemetry: {metrics_token: another}",
+    ],
+)
+async def test_what_is_live_needs_no_restart(tmp_path: Path, changed: str) -> None:
+    """Also a part of a webhook, which is a key of its own."""
+    file = tmp_path / "x.yaml"
+    hook = "telemetry: {webhooks: [{url: 'https://h/x', secret: a-secret-of-sixteen}]}"
+    with capture_logs() as logs:
+        async with watch_file(file, hook) as (_, following):
+            file.write_text(changed)
+            assert await following()
+    assert logs[-1]["event"] == "settings.reloaded"
+    assert logs[-1]["changed"]
+
+
+@pytest.mark.parametrize(
+    ("key", "needs_restart"),
+    [
+        ("telemetry.webhooks", False),
+        ("telemetry.webhooks.0.secret", False),
+        ("telemetry.webhooks_of_tomorrow", True),
+        ("server.api", False),
+        ("server.port", True),
+        ("memory.enabled", False),
+    ],
+)
+def test_keys_that_need_a_restart(key: str, needs_restart: bool) -> None:
+    assert needs_a_restart(key) is needs_restart
 
 
 async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:

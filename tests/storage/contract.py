@@ -8,11 +8,11 @@ test begins.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle import log_sharing, transitions
+from om_proxy.memory.lifecycle import edits, log_sharing, transitions, withdrawal
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RECENT_MARKS,
@@ -30,19 +30,37 @@ from om_proxy.memory.model import (
     Key,
     Memory,
     Message,
+    Scope,
     extend_chain,
     replace_log,
     resource_key,
 )
-from om_proxy.storage.base import Change, ForgetResult, MoveResult, ResourceWakeup, Store
+from om_proxy.storage.base import (
+    Change,
+    Durability,
+    Erasure,
+    MoveResult,
+    NoteErasure,
+    ResourceWakeup,
+    Store,
+    StoreTotals,
+    summarize_generation,
+)
+from om_proxy.storage.promises import list_promises
+from om_proxy.storage.records import ForgetResult
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
-from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
-from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore
+from tests.storage.event_contract import OTHER, TEXTS, EventContract, moved_fingerprint
+from tests.storage.ledger_contract import LedgerContract
+from tests.storage.listing_contract import ListingContract
+from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things, store_covered
+from tests.storage.people_machine import PEOPLE, PeopleMachine
+from tests.storage.records_contract import RecordsContract
+from tests.storage.refresh_contract import RefreshContract
+from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore, share_log
 from tests.storage.store_machine import MACHINE, Opener, StoreMachine
 
-OTHER = Key("other tenant", KEY.resource, KEY.thread)
 ODD = {
     "nul": b'{"role":"user","content":"a\x00b"}',
     "escaped nul": b'{"role":"user","content":"\\u0000"}',
@@ -52,13 +70,6 @@ ODD = {
     "huge number": b'{"n":1e999,"m":123456789012345678901234567890,"x":NaN}',
     "twice the key": b'{"a":1,"a":2}',
     "empty": b"",
-}
-TEXTS = {
-    "nul": "a\0b",
-    "lone surrogate": "a\ud800b",
-    "two halves": "\ud83d\ude00",
-    "emoji": "🔴 – ✅",
-    "empty": "",
 }
 
 
@@ -70,14 +81,10 @@ async def read_everything(store: Store, key: Key) -> tuple[Any, ...]:
         await store.load(key),
         outline,
         every,
+        await store.stored_messages(key, 0, limit=1_000),
         await store.generations(key, 1_000),
         await store.threads(key.tenant),
     )
-
-
-def moved_fingerprint(raw: bytes) -> bytes:
-    """Return the fingerprint of a message under another tenant."""
-    return hashlib.blake2b(raw, key=b"moved", digest_size=16).digest()
 
 
 def moved_item(text: str, role: str = "user", **more: Any) -> Item:
@@ -127,7 +134,9 @@ def small_things_with_attempt(thread: MemoryBuilder) -> dict[str, Any]:
     return more | {"views": (*more["views"], whole)}
 
 
-class StoreContract:
+class StoreContract(
+    RefreshContract, LedgerContract, ListingContract, RecordsContract, EventContract
+):
     durable = True  # whether a second store opened on the same storage sees the same
 
     @pytest.fixture
@@ -396,6 +405,66 @@ class StoreContract:
             memory.log.generation
         )
         assert [n for n, _ in await store.generations(KEY, 1)] == [0]
+        older = await store.generations(KEY, 99)
+        assert await store.generation_summaries(KEY, 99) == tuple(map(summarize_generation, older))
+        for before, limit in itertools.product((0, 1, 99), (0, 1, 2)):
+            page = tuple(generation for generation in older if generation.number < before)[:limit]
+            assert await store.generations(KEY, before, limit) == page
+
+    async def test_each_generation_says_why_it_began(self, store: Store) -> None:
+        """The current one with the memory, all by number. The first one says nothing. What a person
+        changed in an entry comes back with it."""
+        thread = MemoryBuilder().chat(6)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        memory = await store.commit(memory, thread.cover(2).cover(2).memory())
+        assert memory.log.began is None
+        for number in (1, 2):
+            edited = edits.edit_entry(memory, memory.log.entries[0].id, f"* {number}", 1, 7.5)
+            assert edited is not None
+            memory = await store.commit(memory, edited)
+            assert await store.load(KEY) == memory
+        assert memory.log.began == ("edit", 7.5)
+        assert await store.beginnings(KEY) == {1: ("edit", 7.5), 2: ("edit", 7.5)}
+
+    async def test_erased_notes_keep_their_place(self, store: Store) -> None:
+        """Older generations read with the blank entries, from the commit on that withdraws one of
+        them. Nothing is erased or committed if something has changed since."""
+        thread = MemoryBuilder().chat(6)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        first = await store.commit(memory, thread.cover(2).cover(2).memory())
+        gone = edits.withdraw_entry(first, first.log.entries[0].id, 7.5, forget=True)
+        assert gone is not None
+        blanks = (withdrawal.blank(first.log.entries[0]),)
+        for change, version in (
+            (Change(memory, replace(gone, version=memory.version)), first.version),
+            (Change(first, gone), memory.version),
+        ):
+            with pytest.raises(Conflict):
+                await store.commit_erasing(change, [NoteErasure(KEY, version, blanks)])
+            assert await store.load(KEY) == first
+        erasure = NoteErasure(KEY, first.version, blanks)
+        memory, erased = await store.commit_erasing(Change(first, gone), [erasure])
+        assert erased[:5] == ForgetResult(observations=1)[:5]
+        assert (await store.generations(KEY, 1))[0].entries == (*blanks, first.log.entries[1])
+        assert await store.load(KEY) == memory
+        assert await store.version(KEY) == memory.version > first.version
+
+    async def test_erasing_shared_notes_clears_what_others_were_told(self, store: Store) -> None:
+        s = await self._shared(store)
+        told = replace(s.stored["B"], other_threads_text="A said: canary")
+        before, _ = await store.commit_shared(Change(s.stored["B"], told), None)
+        shared_log = await store.load(resource_key(KEY))
+        erasure = NoteErasure(shared_log.key, shared_log.version, ())
+        await store.commit_erasing(Change(shared_log, shared_log), [erasure])
+        after = await store.load(before.key)
+        assert (after.other_threads_text, after.version > before.version) == ("", True)
+
+    async def test_versions_come_from_one_counter(self, store: Store) -> None:
+        """Of two commits the later one has the larger version, also of another thread."""
+        first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        other = await store.commit(Memory(key=OTHER), MemoryBuilder(OTHER).chat(1).memory())
+        again = await store.commit(first, replace(first, turns=3))
+        assert first.version < other.version < again.version
 
     async def test_dropped_chunks_are_deleted(self, store: Store) -> None:
         """Chunks in neither the new chunks nor the new log are gone."""
@@ -482,13 +551,18 @@ class StoreContract:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            await store.ping()  # queued behind whatever is still under way
-            loaded = await store.load(KEY)
-            assert replace(loaded, version=0, row_id=0) in (
-                replace(memory, version=0, row_id=0),
-                thread.memory(),
-            )
-            memory = await store.commit(loaded, thread.memory(loaded.version, loaded.row_id))
+            while True:
+                loaded = await store.load(KEY)
+                assert replace(loaded, version=0, row_id=0) in (
+                    replace(memory, version=0, row_id=0),
+                    thread.memory(),
+                )
+                after = thread.memory(loaded.version, loaded.row_id)
+                try:
+                    memory = await store.commit(loaded, after)
+                    break
+                except Conflict:
+                    continue  # the cancelled one was still under way
             assert await store.load(KEY) == memory
 
     # ── reading messages ──
@@ -516,6 +590,43 @@ class StoreContract:
         await store.commit(first, thread.supersede([3]).cover(2).memory())
         found = await store.messages(KEY, after, through, limit)
         assert found == tuple(thread.every[seq] for seq in seqs)
+
+    @pytest.mark.parametrize(
+        ("after", "through", "limit", "seqs"),
+        [
+            (0, None, 9, [1, 2, 3, 4, 5, 6, 7]),
+            (2, None, 3, [3, 4, 5]),
+            (2, 4, 9, [3, 4]),
+            (3, 2, 9, []),
+            (7, None, 9, []),
+            (0, None, 0, []),
+        ],
+    )
+    async def test_page_of_all_messages(
+        self, store: Store, after: int, through: int | None, limit: int, seqs: list[int]
+    ) -> None:
+        """A page holds live, superseded and interrupted messages, by seq, each with its state and
+        the live message before it."""
+        thread = MemoryBuilder().chat(5)
+        interrupted = thread.interrupt_reply(item("I was say", "assistant"))
+        first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
+        await store.commit(first, thread.supersede([3]).cover(2).chat(1).memory())
+        found = await store.stored_messages(KEY, after, through, limit=limit)
+        assert found == tuple(stored for stored in thread.stored() if stored.message.seq in seqs)
+        assert [stored.message.seq for stored in found] == seqs
+        states = {stored.message.seq: stored.state for stored in thread.stored()}
+        assert (states[2], states[3], states[6]) == ("live", "superseded", "interrupted")
+
+    async def test_an_interrupted_reply_that_was_live_is_superseded(self, store: Store) -> None:
+        thread = MemoryBuilder().chat(3)
+        interrupted = thread.interrupt_reply(item("I was say", "assistant"))
+        first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
+        second = await store.commit(first, thread.revive(interrupted.seq).memory())
+        [found] = await store.stored_messages(KEY, 3, limit=9)
+        assert found.state == "live"
+        await store.commit(second, thread.supersede([interrupted.seq]).memory())
+        [found] = await store.stored_messages(KEY, 3, limit=9)
+        assert found.state == "superseded"
 
     async def test_by_seq_takes_live_and_dead_and_leaves_out_unknown(self, store: Store) -> None:
         """The requested messages are returned once each, in order, live or not."""
@@ -608,6 +719,22 @@ class StoreContract:
         assert [key.thread for key in await store.claim(99.0, 3, "me", 60)] == ["b0", "q0", "b1"]
         assert [key.thread for key in await store.claim(99.0, 9, "you", 60)] == ["b2", "q1", "b3"]
 
+    async def test_claim_without_callers(self, store: Store) -> None:
+        """Work that needs a caller's credential is left to the process that holds it: it neither
+        fills the limit nor is leased. Each commit says anew whether its work does."""
+        keys = [Key(f"t{n % 2}", "r", f"x{n}") for n in range(4)]
+        for n, key in enumerate(keys):
+            memory = replace(MemoryBuilder(key).chat(1).memory(), due_at=float(n))
+            await store.commit(Memory(key=key), replace(memory, needs_caller=n < 2))
+        assert await store.claim(9.0, 2, "me", 60, callers=False) == (keys[2], keys[3])
+        assert await store.claim(9.0, 9, "you", 60, callers=False) == ()
+        assert await store.due_threads(9.0, 9) == (keys[0], keys[1])
+        before = await store.load(keys[0])
+        assert before.needs_caller
+        await store.commit(before, replace(before, needs_caller=False))
+        assert await store.claim(9.0, 9, "you", 60, callers=False, skip={keys[3]}) == (keys[0],)
+        assert await store.claim(9.0, 9, "you", 60, callers=True) == (keys[1],)
+
     async def test_claim_skips(self, store: Store) -> None:
         """Threads that a holder cannot work on do not fill the limit, and stay free for others."""
         keys = [Key(f"t{n}", 'r "quoted"', "x") for n in range(4)]
@@ -665,20 +792,7 @@ class StoreContract:
     async def _shared(
         self, store: Store, names: str = "AB", reflected: bool = False
     ) -> SharedStore:
-        """Store two messages of each thread in the log, twice; A has the latest turn."""
-        secret = await store.secret()
-        s = SharedStore(store, names, resource_key(KEY), lambda key: label_thread(secret, key))
-        for name in [*names, *reversed(names)]:
-            s.led.say(name, 3)
-            await s.commit(name)
-            s.led.observe(name, 2)
-            s.led.activate(name)
-            await s.commit(name)
-        if reflected:
-            s.led.reflect()
-            s.led.swap("A")
-            await s.commit("A")
-        return s
+        return await share_log(store, names, reflected=reflected)
 
     async def test_a_thread_and_its_shared_log_are_written_together(self, store: Store) -> None:
         """Thread and shared log read as they were committed, and the list of threads leaves the
@@ -1062,7 +1176,7 @@ class StoreContract:
         thread.cover(2).supersede([6]).more = small_things()
         await store.commit(first, thread.swap_reflection().memory())
         [info] = await store.threads(KEY.tenant)
-        assert info == (
+        assert info[:9] == (
             KEY,
             line.created_at,
             1_700_000_001.125,
@@ -1087,10 +1201,12 @@ class StoreContract:
         thread.swap_reflection().cover(2).chunk(1).keep_reflection().supersede([8])
         await store.commit(memory, replace(thread.memory(), due_at=1.0))
         await store.lease(KEY, "me", 60)
-        assert await store.forget(KEY) == ForgetResult(
-            1, 9, observations=5, generations=2, reflections=1
+        removed = await store.forget(KEY)
+        assert removed[:5] == (1, 9, 5, 2, 1)
+        assert (removed.database == "until_rewrite") == (
+            (await store.describe()).erases == "rewrite"
         )
-        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), (), ())
         assert (
             await store.version(KEY),
             await store.messages(KEY, 0),
@@ -1153,7 +1269,7 @@ class StoreContract:
             new.every[seq] for seq in sorted(new.every)
         )
         assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
-        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), (), ())
         assert await store.load(third) == theirs
         assert not await store.lease(third, "you", 60)
         assert await store.lease(OTHER, "you", 60)
@@ -1250,6 +1366,9 @@ class StoreContract:
         memory = await store.commit(
             first, replace(thread.cover(2).swap_reflection().cover(1).memory(), due_at=5.0)
         )
+        edited = edits.edit_entry(memory, memory.log.entries[0].id, "* edited", 1, 7.5)
+        assert edited is not None
+        memory = await store.commit(memory, edited)
         await store.lease(KEY, "me", 60)
         stood = await read_everything(store, KEY)
 
@@ -1263,7 +1382,14 @@ class StoreContract:
             (),
             (),
         )
+        assert await store.stored_messages(stranger, 0, limit=9) == ()
+        assert await store.observations(stranger, 0, limit=9) == ()
+        assert await store.generation_entries(stranger, -1, limit=9) == ()
         assert await store.generations(stranger, 9) == ()
+        assert await store.beginnings(stranger) == {}
+        erasure = NoteErasure(stranger, memory.version, memory.log.entries)
+        with pytest.raises(Conflict):
+            await store.commit_erasing(Change(memory, memory), [erasure])
         assert await store.forget(stranger) == ForgetResult()
         assert await store.lease(stranger, "you", 60)
         await store.release(stranger, "me")
@@ -1278,7 +1404,7 @@ class StoreContract:
         )
         assert await store.load(KEY) == memory
         assert await store.load(stranger) == theirs
-        assert await store.forget(stranger) == ForgetResult(1, 3)
+        assert (await store.forget(stranger))[:5] == (1, 3, 0, 0, 0)
         assert await read_everything(store, KEY) == stood
         assert not await store.lease(KEY, "you", 60)
 
@@ -1291,6 +1417,68 @@ class StoreContract:
         assert await store.threads(OTHER.tenant, None, KEY) == ()
 
     # ── the store itself ──
+
+    async def test_totals_of_an_empty_store(self, store: Store) -> None:
+        """A lease belongs to no thread."""
+        await store.lease(Key("", "", "totals"), "me", 60)
+        assert await store.totals(1e11) == StoreTotals()
+
+    async def test_totals_count_every_thread_once(self, store: Store) -> None:
+        """Every tenant's, with a log of their own or of their resource, reflected or not."""
+        keys = [KEY, OTHER, KEY._replace(thread="raw")]
+        thread = await store_covered(store, KEY, 9, 2)
+        thread.cover(2).keep_reflection().swap_reflection().cover(2).chunk(1)
+        await store.commit(await store.load(KEY), thread.memory())
+        await store_covered(store, OTHER, 3, 2)
+        await store.commit(Memory(key=keys[2]), MemoryBuilder(keys[2]).chat(4).memory())
+        shared = await self._shared(store, reflected=True)
+        keys += [memory.key for memory in shared.stored.values()]
+        memories = [await store.load(key) for key in keys]
+        # a thread shows its resource's log, which counts where it is stored
+        logs = [m.log for m in memories if m.scope == "thread" or m.key.thread == RESOURCE_THREAD]
+        tokens = {
+            kind: sum(e.tokens for log in logs for e in log.entries if e.kind == kind)
+            for kind in ("observation", "reflection")
+        }
+        assert min(tokens.values()) > 0
+        totals = await store.totals(0.0)
+        assert totals == StoreTotals(
+            sum(memory.pending_tokens for memory in memories),
+            tokens["observation"],
+            tokens["reflection"],
+        )
+        await store.forget(OTHER)
+        assert (await store.totals(0.0)).observations_tokens < totals.observations_tokens
+
+    async def test_totals_of_due_and_parked_threads(self, store: Store) -> None:
+        """Due work that another process has taken up is not due."""
+        for name, due in {"early": 10.0, "late": 30.0, "never": None, "parked": 5.0}.items():
+            await self._due_at(store, Key("t", "r", name), due)
+        await self._due_at(store, Key("another", "r", "early"), 10.0)
+        await store.park(Key("t", "r", "parked"), True)
+        assert (await store.totals(9.9))[3:] == (0, 1)
+        assert (await store.totals(10.0))[3:] == (2, 1)
+        assert (await store.totals(30.0))[3:] == (3, 1)
+        await store.lease(Key("t", "r", "early"), "me", 60)
+        assert (await store.totals(30.0))[3:] == (2, 1)
+
+    async def test_clock_is_the_one_that_leases_end_by(self, store: Store) -> None:
+        """It goes on, and it is that of unix time, as far as machines agree on it."""
+        first, second = await store.clock(), await store.clock()
+        assert first <= second
+        assert abs(first - time.time()) < 86_400
+
+    async def test_promise_is_whole(self, store: Store) -> None:
+        """A store says what it is, what a power cut takes, when forgotten bytes go, and which schema
+        it has."""
+        promise = await store.describe()
+        assert promise.kind
+        assert promise.durable in get_args(Durability)
+        assert (promise.durable == "process") == (not self.durable)
+        assert promise.erases in get_args(Erasure)
+        assert promise.schema_version >= 0
+        assert list_promises(promise)
+        await store.check_schema()
 
     async def test_ping_answers(self, store: Store) -> None:
         """A ping of a healthy store returns nothing and changes nothing."""
@@ -1373,6 +1561,21 @@ class StoreContract:
                 )
             finally:
                 runner.run(store[0].close())
+
+    @pytest.mark.parametrize("scope", ["thread", "resource"])
+    def test_people_lose_no_change(self, opener: Opener, scope: Scope) -> None:
+        """What people change stands, whatever else happens to the notes meanwhile; an undo gives
+        the bytes back."""
+        with asyncio.Runner() as runner:
+            stores = [runner.run(opener()) for _ in range(2 if self.durable else 1)]
+            numbers = itertools.count()
+            try:
+                run_state_machine_as_test(
+                    lambda: PeopleMachine(runner, stores, scope, next(numbers)), settings=PEOPLE
+                )
+            finally:
+                for store in stores:
+                    runner.run(store.close())
 
     def test_store_is_a_dictionary(self, opener: Opener) -> None:
         """The store agrees with a dictionary of threads on any steps in any order."""

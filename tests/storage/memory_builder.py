@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from om_proxy.memory.ledger import Account, PromptMark, ThreadLedger
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RECENT_MARKS,
@@ -26,7 +27,7 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
-from om_proxy.storage.base import Outline
+from om_proxy.storage.base import MessageState, Outline, Store, StoredMessage
 
 KEY = Key("tenant", "resource", "thread")
 
@@ -47,6 +48,7 @@ class MemoryBuilder:
         self.every: dict[int, Message] = {}
         self.parents: dict[int, int] = {}
         self.live: list[int] = []
+        self.interrupted: set[int] = set()
         self.log: tuple[Observation, ...] = ()
         self.chunks: tuple[Observation, ...] = ()
         self.reflection: Reflection | None = None
@@ -105,6 +107,17 @@ class MemoryBuilder:
             tuple((mark, self.parents[mark.seq]) for mark in superseded),
         )
 
+    def stored(self) -> tuple[StoredMessage, ...]:
+        return tuple(
+            StoredMessage(self.every[seq], self.parents[seq], self._state(seq))
+            for seq in sorted(self.every)
+        )
+
+    def _state(self, seq: int) -> MessageState:
+        if seq in self.live:
+            return "live"
+        return "interrupted" if seq in self.interrupted else "superseded"
+
     def generations(self, before: int) -> tuple[Generation, ...]:
         return tuple(
             Generation(n, log)
@@ -132,6 +145,7 @@ class MemoryBuilder:
         parent = self.live[-1] if self.live else 0
         seq = self._store(one)
         self.parents[seq] = parent
+        self.interrupted.add(seq)
         self.every[seq] = replace(self.every[seq], chain=extend_chain(self._chain(parent), one.fp))
         return self.every[seq]
 
@@ -233,6 +247,7 @@ class MemoryBuilder:
     def _set_live(self, live: Sequence[int]) -> None:
         """Set the live messages. Those before coverage must not have changed."""
         self.live = list(live)
+        self.interrupted -= set(live)
         previous = 0
         for seq in self.live:
             if seq > self.coverage:
@@ -286,9 +301,28 @@ def small_things() -> dict[str, Any]:
         "render_date": 1_700_000_000.5,
         "timezone": "Europe/Lisbon",
         "undated_to": 3,
+        "history_after": 2,
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
         "failures": Failures(3, 1_700_000_600.75, True, "observe om_cut_off"),
         "due_at": 1_700_000_700.0,
+        "needs_caller": True,
         "title": "Holidays",
+        "ledger": ThreadLedger(
+            full=Account(3, 100, 50, 25, 9, 10**12),
+            full_memory=Account(calls=1, cost=4_500),
+            partial=Account(calls=2, unpriced=1),
+            mark=PromptMark(1_700_000_000.5, 900, 300, (2.0, 5.0, 7.0, 1_700_000_000.5)),
+            cached=7,
+            repeated=9,
+            shadow_parts=(("instructions", 12), ("tail", 3)),
+        ),
     }
+
+
+async def store_covered(store: Store, key: Key, count: int, covered: int) -> MemoryBuilder:
+    """Store a thread of `count` messages, then notes of the first ones."""
+    thread = MemoryBuilder(key).chat(count)
+    before = await store.commit(Memory(key=key), thread.memory())
+    await store.commit(before, thread.cover(covered).memory())
+    return thread

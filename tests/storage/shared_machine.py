@@ -17,6 +17,7 @@ from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, replace_log, resource_key
 from om_proxy.storage.base import Change, Store
 from tests.memory.sharing import Resource
+from tests.storage.memory_builder import KEY
 from tests.storage.store_machine import MACHINE
 
 SHARED = settings(MACHINE, max_examples=20, stateful_step_count=30)
@@ -32,6 +33,8 @@ class SharedStore:
         self.store = store
         self.led = Resource(names, key=key, label=label)
         self.stored: dict[str, Memory] = {}
+        # of each thread: itself and the shared log, as some process may still hold them
+        self.held: dict[str, tuple[Memory, Memory]] = {}
         self.stale: list[tuple[Memory, Memory]] = []
 
     def wanted(self, name: str) -> Memory:
@@ -87,6 +90,19 @@ class SharedStore:
                 == memory
             )
 
+    async def refresh(self, name: str) -> None:
+        """Refresh what was held of the thread and of the shared log since the last refresh."""
+        log_key = self.led.shared_log.key
+        unknown = Memory(key=log_key._replace(thread=name)), Memory(key=log_key)
+        held = self.held.get(name, unknown)
+        refreshed = await self.store.refresh_shared(*held)
+        newest = await self.store.load(held[0].key), await self.store.load(log_key)
+        for before, after, loaded in zip(held, refreshed, newest, strict=True):
+            assert replace(after, due_at=None) == replace(loaded, due_at=None)
+            assert (after is before) == (before.version == loaded.version)
+            assert after.due_at == loaded.due_at or after is before
+        self.held[name] = refreshed
+
     async def forget(self, name: str) -> None:
         rows = len(self.led.voices[name].rows)
         self.led.forget(name)
@@ -100,7 +116,17 @@ class SharedStore:
                 self.led.shared_log, self.led.past = Memory(key=self.led.shared_log.key), []
             else:
                 self.stored[other] = replace(found, due_at=None)
+                if other == RESOURCE_THREAD:
+                    self._take_beginning(found)
                 assert self.stored[other] == self.wanted(other)
+
+    def _take_beginning(self, found: Memory) -> None:
+        """Take the store's own time at which the generation without the thread began."""
+        expected, began = self.led.shared_log.log.began, found.log.began
+        assert expected is not None
+        assert began is not None
+        assert expected.why == began.why == "forgotten"
+        self.led.shared_log = replace_log(self.led.shared_log, began=began)
 
     async def compare(self) -> None:
         """Compare everything that a store returns about the threads."""
@@ -133,6 +159,23 @@ class SharedStore:
                 (n for n in sharing if n != name), key=lambda n: -(sharing[n].turn_at or 0)
             )[:2]
             assert [(k.thread, ms) for k, ms in told] == [(n, sharing[n].tail[-3:]) for n in latest]
+
+
+async def share_log(store: Store, names: str = "AB", *, reflected: bool = False) -> SharedStore:
+    """Store two messages of each thread in a shared log, twice; A has the latest turn."""
+    secret = await store.secret()
+    s = SharedStore(store, names, resource_key(KEY), lambda key: label_thread(secret, key))
+    for name in [*names, *reversed(names)]:
+        s.led.say(name, 3)
+        await s.commit(name)
+        s.led.observe(name, 2)
+        s.led.activate(name)
+        await s.commit(name)
+    if reflected:
+        s.led.reflect()
+        s.led.swap("A")
+        await s.commit("A")
+    return s
 
 
 class SharedMachine(RuleBasedStateMachine):
@@ -204,6 +247,10 @@ class SharedMachine(RuleBasedStateMachine):
         if name in self.s.stored and RESOURCE_THREAD in self.s.stored:
             (self.s.led.leave if self.s.led.shares(name) else self.s.led.join)(name)
             self._step(name)
+
+    @rule(name=names)
+    def refresh(self, name: str) -> None:
+        self.runner.run(self.s.refresh(name))
 
     @rule(name=names)
     def forget(self, name: str) -> None:

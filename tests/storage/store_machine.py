@@ -44,6 +44,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.threads = {key: MemoryBuilder(key) for key in self.keys}
         self.stored = {key: Memory(key=key) for key in self.keys}
         self.stale: list[Memory] = []
+        # of each thread: a memory that some process may still hold, refreshed now and then
+        self.held = dict(self.stored)
         self.at = self.keys[0]
 
     @property
@@ -64,6 +66,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.stale.append(before)
         self.stored[self.at] = after
         assert self.runner.run(self.store.load(self.at)) == after
+        assert self.runner.run(self.store.refresh(before)) == after
 
     @rule(pick=st.integers(0, 3))
     def turn_to(self, pick: int) -> None:
@@ -178,6 +181,33 @@ class StoreMachine(RuleBasedStateMachine):
             )
         assert self.runner.run(self.store.load(stale.key)) == self.stored[stale.key]
 
+    @precondition(lambda self: self.stored[self.at].version)
+    @rule(parked=st.booleans())
+    def park(self, parked: bool) -> None:
+        """Change the thread's row without a commit."""
+        before = self.stored[self.at]
+        assert self.runner.run(self.store.park(self.at, parked))
+        self.stale.append(before)
+        self.stored[self.at] = self.runner.run(self.store.load(self.at))
+        assert self.stored[self.at].version > before.version
+        assert self.stored[self.at].failures.suspended == parked
+
+    @rule()
+    def refresh(self) -> None:
+        """Refresh what was held since the last refresh, whatever happened in between."""
+        held, stored = self.held[self.at], self.stored[self.at]
+        self.held[self.at] = self.runner.run(self.store.refresh(held))
+        assert self.held[self.at] == stored == self.runner.run(self.store.load(self.at))
+        if held.version == stored.version:
+            assert self.held[self.at] is held
+
+    @precondition(lambda self: self.stale)
+    @rule(pick=picks)
+    def refresh_stale(self, pick: int) -> None:
+        stale = self.stale[pick % len(self.stale)]
+        refreshed = self.runner.run(self.store.refresh(stale))
+        assert refreshed == self.stored[stale.key] == self.runner.run(self.store.load(stale.key))
+
     @rule()
     def forget(self) -> None:
         forgotten = self.runner.run(self.store.forget(self.at))
@@ -218,6 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert await store.messages_by_seq(key, list(thread.every)) == tuple(
             thread.every[seq] for seq in sorted(thread.every)
         )
+        assert await store.stored_messages(key, 0, limit=1_000) == thread.stored()
         assert await store.generations(key, thread.generation) == thread.generations(
             thread.generation
         )

@@ -23,6 +23,7 @@ NOTHING = Difference(
     entries=(),
     is_shortened=False,
     has_new_reflection=False,
+    began=None,
 )
 
 

@@ -44,7 +44,11 @@ def test_state_comes_back() -> None:
     state = encoding.decode_state(encoding.encode_state(memory))
     names = [name for name in encoding.ThreadState.__dataclass_fields__ if name != "cause"]
     # by the name in the stored state, if that is another one
-    field_of = {"shown": "shown_log_state", "unproductive_at": "unproductive_tokens"}
+    field_of = {
+        "shown": "shown_log_state",
+        "unproductive_at": "unproductive_tokens",
+        "log_tokens": "tokens",
+    }
     for name in names:
         field = field_of.get(name, name)
         source = memory if hasattr(memory, field) else memory.log

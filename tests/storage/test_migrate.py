@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
-from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import Migration, list_migrations, list_missing_migrations
+from om_proxy.errors import ProgramTooOld, StorageError
+from om_proxy.storage.migrate import (
+    Migration,
+    SchemaRow,
+    list_migrations,
+    list_missing_migrations,
+)
 
 ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREATE TABLE b (x);")
 
@@ -35,11 +42,51 @@ def test_refused(applied: dict[int, str], words: str) -> None:
         list_missing_migrations((ONE, TWO), applied)
 
 
-def test_shipped_migrations_are_numbered_without_gaps() -> None:
-    """The SQL files of SQLite are numbered from 1 and hold statements."""
+@pytest.mark.parametrize(
+    ("row", "is_refused"),
+    [
+        (SchemaRow(3, 1, 1), False),
+        (SchemaRow(3, 1, 2), False),
+        (SchemaRow(3, 1, 3), True),
+        (SchemaRow(3, 3, 1), True),
+    ],
+)
+def test_a_newer_database_says_who_may_use_it(row: SchemaRow, is_refused: bool) -> None:
+    """A migration that this program does not know is accepted if the row lets it write."""
+    applied = {1: ONE.checksum, 2: TWO.checksum, 3: "unknown"}
+    if is_refused:
+        with pytest.raises(ProgramTooOld, match="run a newer om-proxy"):
+            list_missing_migrations((ONE, TWO), applied, row)
+    else:
+        assert list_missing_migrations((ONE, TWO), applied, row) == ()
+        assert list_missing_migrations((ONE, TWO), {1: ONE.checksum, 3: "x"}, row) == (TWO,)
+
+
+def test_a_migration_that_was_changed_is_refused_whatever_the_row_says() -> None:
+    with pytest.raises(StorageError, match=r"migration 1 \(one\) differs"):
+        list_missing_migrations((ONE, TWO), {1: "x", 3: "unknown"}, SchemaRow(3, 1, 1))
+
+
+def test_the_newest_migration_raises_the_row_no_higher_than_itself() -> None:
+    """Or this program would exclude itself."""
     shipped = list_migrations("sqlite")
-    assert [step.number for step in shipped] == list(range(1, len(shipped) + 1))
+    db = sqlite3.connect(":memory:")
+    for step in shipped:
+        db.executescript(step.sql)
+    row = SchemaRow(*db.execute("SELECT version, min_reader, min_writer FROM schema").fetchone())
+    db.close()
+    row.check_program(shipped[-1].number)
+
+
+def test_shipped_migrations_are_numbered_once_each() -> None:
+    """The SQL files of SQLite are numbered from 1, no number twice, and hold statements."""
+    shipped = list_migrations("sqlite")
+    numbers = [step.number for step in shipped]
+    assert (numbers[0], len(numbers)) == (1, len(set(numbers)))
     assert all(
-        step.name and any(word in step.sql for word in ("CREATE TABLE", "ALTER TABLE"))
+        step.name
+        and any(
+            word in step.sql for word in ("CREATE TABLE", "ALTER TABLE", "CREATE INDEX", "UPDATE")
+        )
         for step in shipped
     )

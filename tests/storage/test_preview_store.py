@@ -14,6 +14,7 @@ from om_proxy.storage.preview_store import PreviewStore
 from om_proxy.storage.spool_budget import MAX_SPOOLED_BYTES
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, item
+from tests.storage.records_contract import RECEIPT
 
 
 @pytest.fixture
@@ -56,6 +57,9 @@ async def test_a_commit_of_any_size_is_kept(stored: SqliteStore) -> None:
     "write",
     [
         lambda store: store.forget(KEY),
+        lambda store: store.forget_batch("a"),
+        lambda store: store.add_audit([]),
+        lambda store: store.add_receipt(RECEIPT),
         lambda store: store.park(KEY, True),
         lambda store: store.set_due(KEY, 1.0),
         lambda store: store.lease(KEY, "me", 1.0),

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs as heard
 
 from om_proxy.errors import Conflict, StorageError
@@ -46,7 +48,11 @@ class Clock:
 @asynccontextmanager
 async def open_reopening_store(file: Path, clock: Clock) -> AsyncIterator[ReopeningStore]:
     store = ReopeningStore(
-        lambda: SqliteStore.open(file), file, clock=clock, reopen_interval_s=0.01
+        lambda: SqliteStore.open(file),
+        file,
+        clock=clock,
+        reopen_interval_s=0.01,
+        schema_check_interval_s=0.01,
     )
     task = asyncio.create_task(store.reopen_forever())
     try:
@@ -54,6 +60,12 @@ async def open_reopening_store(file: Path, clock: Clock) -> AsyncIterator[Reopen
     finally:
         task.cancel()
         await store.close()
+
+
+async def wait_until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - a permanent task tells nobody; bounded above
+            await asyncio.sleep(0.001)
 
 
 async def bring_back(store: ReopeningStore, clock: Clock) -> None:
@@ -106,7 +118,65 @@ async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
         assert found.version != before.version != await store.version(KEY)
         with pytest.raises(Conflict):
             await store.commit(before, MemoryBuilder().chat(3).memory())
+        with pytest.raises(Conflict):
+            await store.forget(KEY, before.version)
         assert await store.commit(found, found)
+
+
+def set_min_writer(file: Path, migration: int) -> None:
+    """Say in the file which programs may write to it, as a newer release does."""
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE schema SET min_writer = ?", (migration,))
+
+
+async def test_a_schema_that_a_newer_release_has_changed(tmp_path: Path) -> None:
+    """This program writes nothing more. The log of the file stays, because its commits are not all
+    in the file yet. Once the file lets it write again, it goes on where it was."""
+    clock, file = Clock(), tmp_path / "om.db"
+    async with open_reopening_store(file, clock) as store:
+        await store.open()
+        before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        with heard() as events:
+            set_min_writer(file, 9999)
+            await wait_until(lambda: store.is_away)
+            with pytest.raises(StorageError):
+                await store.commit(before, before)
+            with pytest.raises(StorageError):
+                await store.load(KEY)
+            await wait_until(lambda: len(events) > 1)
+        assert [event["event"] for event in events] == [
+            "storage.program_too_old",
+            "storage.unavailable",
+        ]
+        assert all("run a newer om-proxy" in event["said"] for event in events)
+        set_min_writer(file, 1)
+        await bring_back(store, clock)
+        after = await store.load(KEY)
+        assert replace(after, version=before.version) == before
+        assert (await store.commit(after, replace(after, turns=1))).turns == 1
+
+
+async def test_troubles_of_a_check_leave_the_store_open(tmp_path: Path) -> None:
+    """Only a schema that excludes this program puts the store away: another error of the check may
+    pass."""
+
+    class Troubled(SqliteStore):
+        checks = 0
+
+        async def check_schema(self) -> None:
+            Troubled.checks += 1
+            raise StorageError("disk I/O error")
+
+    store = ReopeningStore(
+        lambda: Troubled.open(tmp_path / "om.db"), None, schema_check_interval_s=0.001
+    )
+    await store.open()
+    task = asyncio.create_task(store.reopen_forever())
+    await wait_until(lambda: Troubled.checks > 1)
+    assert not store.is_away
+    assert await store.load(KEY) == Memory(key=KEY)
+    task.cancel()
+    await store.close()
 
 
 @pytest.mark.parametrize("how", ["no database", "read-only"])

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, resource_key
 from om_proxy.storage.base import Change, Store
+from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.storage.contract import Opener, StoreContract
+from tests.storage.contract import MOVES, Opener, Step, StoreContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.faulty_store import Faulty
 
@@ -138,6 +140,60 @@ async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
         assert (await store.load(KEY)).count == 7
 
 
+async def pay(store: Store, cost: int, *more: str) -> None:
+    """Store a turn of this cost."""
+    before = await store.load(KEY)
+    ledger = add_turn(before.ledger, TurnEntry(Account(calls=1, cost=cost)))
+    await store.commit(before, replace(add_messages(before, *more), ledger=ledger))
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+async def test_a_waiting_turn_is_paid_for_once(tmp_path: Path, writers: int) -> None:
+    """The costs of waiting turns are stored with them, and beside those of another writer."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await pay(store, 1, "u1", "a1")
+        faulty.refuses = True
+        await pay(store, 10, "u2", "a2")
+        await pay(store, 100, "u3", "a3")
+        if writers > 1:
+            await pay(faulty._store, 1_000, "u9", "a9")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        full = (await faulty._store.load(KEY)).ledger.full
+        assert (full.calls, full.cost) == ((3, 111) if writers == 1 else (4, 1_111))
+
+
+async def test_waiting_messages_count_with_their_own_turn(tmp_path: Path) -> None:
+    """Waiting messages of a thin client come after another writer's: each stays on its side of the
+    ledger."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        before = await store.load(KEY)
+        waiting = replace(add_messages(before, "u2", "a2"), style="thin", history_after=2)
+        await store.commit(before, waiting)
+        await say(faulty._store, KEY, "u9", "a9")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        memory = await faulty._store.load(KEY)
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u9", "a9", "u2", "a2"]
+        sides = [memory.history_at(message.seq) for message in memory.tail]
+        assert sides == ["full"] * 4 + ["partial"] * 2
+
+
+async def test_an_uncertain_commit_is_paid_for_once(tmp_path: Path) -> None:
+    """A commit that was written although it seemed to fail adds its cost once."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await pay(store, 1, "u1", "a1")
+        faulty.forgets_to_say = True
+        await pay(store, 10, "u2", "a2")
+        await pay(store, 100, "u3", "a3")
+        await store.flusher.flush()
+        faulty.forgets_to_say = False
+        assert await store.flusher.flush()
+        assert (await faulty._store.load(KEY)).ledger.full.cost == 111
+
+
 async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
     """Nothing brings back a thread that this process or another forgot."""
     for here in (True, False):
@@ -167,6 +223,68 @@ async def test_a_fork_that_waits(tmp_path: Path) -> None:
         assert await store.outline(KEY) == waiting
         assert [m.seq for m in waiting.live] == [1, 5]
         assert [m.seq for m, _ in waiting.superseded] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("resource", [KEY.resource, None])
+async def test_forgetting_a_resource_whose_turns_wait(tmp_path: Path, resource: str | None) -> None:
+    """Its waiting turns go too, and their replies go on; others wait on."""
+    stranger = Key("stranger", KEY.resource, KEY.thread)
+    async with open_spool(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        for key in (KEY, OTHER, stranger):
+            await say(store, key, "u2", "a2")
+        with pytest.raises(StorageError):
+            await store.forget(KEY, (await store.load(KEY)).version)
+        assert texts((await store.load(KEY)).tail) == ["u1", "a1", "u2", "a2"]
+        with pytest.raises(StorageError):
+            await store.observations(KEY, 0, limit=9)
+        with pytest.raises(StorageError):
+            await store.generation_entries(KEY, 0, limit=9)
+        batch = await store.forget_batch(KEY.tenant, resource)
+        assert batch.threads == (KEY,)
+        await store.wait_until_stored(KEY)
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        left = [key for key in (KEY, OTHER, stranger) if await store.version(key)]
+        assert left == ([OTHER, stranger] if resource else [stranger])
+
+
+WAITING: dict[str, Sequence[Step]] = MOVES | {
+    "a fork of notes that waits": (
+        lambda t: t.chat(4),
+        lambda t: t.cover(2).chat(2, "again"),
+        lambda t: t.supersede([4]).chat(2, "instead"),
+        lambda t: t.cover(3).chat(1),
+        lambda t: t.supersede([2, 3]).chat(1, "otherwise"),
+    )
+}
+
+
+@pytest.mark.parametrize("steps", WAITING.values(), ids=WAITING)
+@pytest.mark.parametrize("stored_count", range(4))
+async def test_waiting_turns_are_read_as_if_stored(
+    tmp_path: Path, steps: Sequence[Step], stored_count: int
+) -> None:
+    """Whatever the turns that wait have changed, every read of messages answers as it will once
+    they are stored."""
+    async with open_spool(tmp_path) as (store, faulty):
+        builder, memory = MemoryBuilder(), Memory(key=KEY)
+        for number, step in enumerate(steps):
+            faulty.refuses = number >= stored_count
+            step(builder)
+            interrupted = [builder.interrupt_reply(item(f"bro {number}", "assistant"))]
+            memory = await store.commit(memory, builder.memory(memory.version), interrupted)
+        for _ in range(2):
+            assert await store.stored_messages(KEY, 0, limit=99) == builder.stored()
+            live = tuple(builder.every[seq] for seq in builder.live)
+            assert await store.messages(KEY, 0) == live
+            assert await store.messages(KEY, 1, 3) == tuple(m for m in live if 1 < m.seq <= 3)
+            assert await store.messages(KEY, 0, limit=2) == live[:2]
+            assert await store.outline(KEY) == builder.outline()
+            assert await store.stored_messages(KEY, 2, 5, limit=2) == builder.stored()[2:4]
+            faulty.refuses = False
+            assert await store.flusher.flush()
 
 
 async def test_a_log_that_is_shared(tmp_path: Path) -> None:
@@ -259,6 +377,57 @@ async def test_a_commit_that_hangs(tmp_path: Path) -> None:
         await faulty._store.commit(late, add_messages(late, "u1", "a1"))
         assert await store.flusher.flush()
         assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2"]
+
+
+class Unreadable(Faulty):
+    """A store that counts how often it is asked."""
+
+    asked = 0
+
+    async def refresh(self, held: Memory) -> Memory:
+        self.asked += 1
+        return await super().refresh(held)
+
+
+async def test_a_store_that_fails_to_be_read_five_times(tmp_path: Path) -> None:
+    """From then on no request waits for it, but one a second, which finds out once it is back."""
+    now = 100.0
+    faulty = Unreadable(await SqliteStore.open(tmp_path / "memory.db"))
+    store = SpoolingStore(faulty, clock=lambda: now)
+    held = await say(store, KEY, "u1", "a1")
+    faulty.cannot_be_read = True
+    for _ in range(10):
+        with pytest.raises(StorageError):
+            await store.refresh(held)
+    assert faulty.asked == MAX_FAILURES_IN_A_ROW
+    assert store.is_failing
+    with pytest.raises(StorageError, match="does not answer"):
+        await store.load(KEY)
+    now += PROBE_INTERVAL_S
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            await store.refresh(held)
+    assert faulty.asked == MAX_FAILURES_IN_A_ROW + 1
+    faulty.cannot_be_read = False
+    with pytest.raises(StorageError, match="does not answer"):
+        await store.refresh(held)
+    now += PROBE_INTERVAL_S
+    assert await store.refresh(held) is held
+    assert await store.load(KEY) == held
+    assert not store.is_failing
+    await store.close()
+
+
+async def test_a_probe_that_succeeds_lets_all_read(tmp_path: Path) -> None:
+    """As the one for readiness does."""
+    async with open_spool(tmp_path, clock=lambda: 100.0) as (store, faulty):
+        faulty.cannot_be_read = True
+        for _ in range(MAX_FAILURES_IN_A_ROW):
+            with pytest.raises(StorageError):
+                await store.load(KEY)
+        faulty.cannot_be_read = False
+        await store.ping()
+        assert await store.load(KEY) == Memory(key=KEY)
 
 
 async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from structlog.testing import capture_logs
 
 from om_proxy.facts import (
     Bypassed,
+    Decided,
     Fact,
     Forgotten,
     ForgottenMeanwhile,
     MemoryWorkFailed,
+    NotesChanged,
     Observed,
     Reflected,
     TurnEnded,
@@ -109,6 +111,18 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
             line("memory.uncommitted", "error", error="SpoolFull", thread="kitchen", turns=2),
         ),
         (
+            Decided(KEY, "request", "activate", {"count": 2, "why": "threshold"}),
+            line(
+                "decision",
+                "info",
+                thread="kitchen",
+                place="request",
+                decision="activate",
+                count=2,
+                why="threshold",
+            ),
+        ),
+        (
             Observed(KEY, 900, 90, True, "m"),
             line("observed", "info", thread="kitchen", source=900, tokens=90, kept=True),
         ),
@@ -134,6 +148,10 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
         (
             Forgotten(KEY, 3, "gone"),
             line("memory.forgotten", "info", thread="kitchen", messages=3, bytes="gone"),
+        ),
+        (
+            NotesChanged(KEY, "edited"),
+            line("memory.changed", "info", thread="kitchen", change="edited"),
         ),
         (ForgottenMeanwhile(KEY), line("memory.forgotten_meanwhile", "info", thread="kitchen")),
     ],

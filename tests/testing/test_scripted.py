@@ -19,6 +19,7 @@ from om_proxy.testing.scripted import (
     REFLECTOR,
     UNKNOWN_ANSWER,
     ScriptedServer,
+    find_scripted_model,
     improvise,
 )
 
@@ -278,3 +279,17 @@ def test_requests_are_recorded_by_model() -> None:
     asyncio.run(call())
     (seen,) = scripted.requests_to(ACTOR)
     assert (seen.body, dict(seen.headers)[b"x-trace"]) == (body, b"7")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        (ACTOR, ACTOR),
+        (f"openai/{OBSERVER}", OBSERVER),
+        (f"{ACTOR}/gpt-4o", ACTOR),
+        (f"openai/{REFLECTOR}/gemini/gemini-2.5-flash", REFLECTOR),
+        ("openai/gpt-4o", "gpt-4o"),
+    ],
+)
+def test_a_name_may_end_as_a_model_with_a_price(name: str, model: str) -> None:
+    assert find_scripted_model(name) == model

@@ -177,6 +177,30 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
         assert await t.live() == ["hello again", "hi"]
 
 
+async def test_a_branch_that_is_forgotten_while_it_is_gone_back_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The memory is read, and its thread forgotten before the old messages are. Nothing of the turn
+    is stored; what begins afterwards is a thread of its own."""
+    async with open_turns() as t:
+        history = [user("a"), assistant("b"), user("c")]
+        await t.turn(history[:1], "b")
+        await t.turn(history, "d")
+        await t.turn([*history[:2], user("edited")], "e")
+        read = t.parts.store.messages_by_seq
+
+        async def forget_first(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            await t.parts.memories.forget(KEY)
+            return await read(*arguments)
+
+        monkeypatch.setattr(t.parts.store, "messages_by_seq", forget_first)
+        await t.turn([*history, assistant("d"), user("f")], "g")
+        assert await t.live() == []
+        await t.turn([user("hello again")], "hi")
+        assert await t.live() == ["hello again", "hi"]
+
+
 async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
     """Its client may have begun anew before the old reply came."""
     async with open_turns() as t:
@@ -264,18 +288,16 @@ async def test_nothing_to_close() -> None:
     turn committed since."""
     async with open_turns() as t:
         first = await t.open([user("a")])
-        assert not t.engine.find_stored_reply_seq(first, make_reply("b"))  # nothing stands there
+        assert not t.engine.close_repeated(first, make_reply("b"))  # nothing stands there
         await t.engine.close_turn(first, make_reply("b"), accepted=True)
         again = await t.open([user("a")])
-        assert t.engine.find_stored_reply_seq(again, make_reply("b")) == 2
-        assert not t.engine.find_stored_reply_seq(again, make_reply("another"))
-        assert not t.engine.find_stored_reply_seq(again, make_reply("b", complete=False))
+        assert t.engine.close_repeated(again, make_reply("b")) == 2
+        assert not t.engine.close_repeated(again, make_reply("another"))
+        assert not t.engine.close_repeated(again, make_reply("b", complete=False))
         more = await t.open([user("a"), assistant("b"), user("c")])
-        assert not t.engine.find_stored_reply_seq(
-            more, make_reply("b")
-        )  # the same words, elsewhere
+        assert not t.engine.close_repeated(more, make_reply("b"))  # the same words, elsewhere
         await t.engine.close_turn(more, make_reply("d"), accepted=True)
-        assert not t.engine.find_stored_reply_seq(again, make_reply("b"))  # the thread has gone on
+        assert not t.engine.close_repeated(again, make_reply("b"))  # the thread has gone on
 
 
 async def test_another_reply_to_the_same_request() -> None:

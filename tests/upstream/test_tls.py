@@ -155,7 +155,8 @@ def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
 
             server_of.append(server)
             answer = await ask(upstream, server, content)
-            assert await anext(aiter(answer.chunks())) == b"more"
+            # a busy machine reads two at once
+            assert (await anext(aiter(answer.chunks()))).startswith(b"more")
             (second,) = server.connections
             await answer.aclose()
             await asyncio.wait_for(second.closed.wait(), 30)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from om_proxy.apis.api import Reply
 from om_proxy.apis.chat import reply as reading
 from om_proxy.apis.chat.reply import ChatReplyReader
+from om_proxy.memory.usage import Usage
 
 
 def event(data: Any) -> bytes:
@@ -79,7 +80,7 @@ STREAM = b"".join(
         delta({"content": "Grüße "}),
         delta({"content": "😀"}),
         delta({}, "stop"),
-        event({"choices": [], "usage": {"total_tokens": 7}}),
+        event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}),
         DONE,
     )
 )
@@ -97,7 +98,7 @@ def test_stream(size: int | None, ends: bytes, batch: int, monkeypatch: pytest.M
         '{"role":"assistant","content":"Grüße 😀"}'.encode(),
         True,
         "stop",
-        {"total_tokens": 7},
+        Usage(5, output_tokens=2),
         False,
         (),
     )
@@ -117,7 +118,9 @@ def test_a_long_stream_is_read_on_its_way() -> None:
 def test_cut_stream() -> None:
     """A stream cut anywhere gives what had come, and is complete only once its end was
     announced."""
-    finish = STREAM.index(event({"choices": [], "usage": {"total_tokens": 7}}))
+    finish = STREAM.index(
+        event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
+    )
     for cut in range(len(STREAM)):
         reply = read(STREAM[:cut])
         assert reply.complete is (cut >= finish)
@@ -215,7 +218,7 @@ def test_half_characters_in_two_deltas() -> None:
     assert json.loads(reply.message or b"")["content"] == "a\ufffd\ufffdb"
 
 
-BODY = b' {"id":"x", "choices": [ {"index":0,"message":{"role": "assistant", "content":"hi","x":1.0},"finish_reason":"stop"},{"index":1,"message":{"content":"b"}} ],"usage":{"total_tokens":3}} '
+BODY = b' {"id":"x", "choices": [ {"index":0,"message":{"role": "assistant", "content":"hi","x":1.0},"finish_reason":"stop"},{"index":1,"message":{"content":"b"}} ],"usage":{"prompt_tokens":3}} '
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -226,7 +229,7 @@ def test_body(stream: bool, size: int | None) -> None:
         b'{"role": "assistant", "content":"hi","x":1.0}',
         True,
         "stop",
-        {"total_tokens": 3},
+        Usage(3),
         False,
         (b'{"content":"b"}',),
     )

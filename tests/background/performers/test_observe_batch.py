@@ -4,15 +4,20 @@ thread, and for no other."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from om_proxy.agents.llm import Answer
 from om_proxy.background.performers.observe_batch import MAX_CALLS_PER_RESOURCE
+from om_proxy.facts import Fact, MemoryCallEnded
+from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.lifecycle.decisions import Observe
-from om_proxy.memory.model import Key, resource_key
+from om_proxy.memory.model import Key, Style, resource_key
 from tests.memory.building import KEY, chat
-from tests.support.performing import SMALL, HeldAnswer, Parts, open_parts
+from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, open_parts
 
 ALONE = SMALL.replace("memory:", "memory:\n  scope: resource").replace(
     "block_timeout", "max_tokens_per_batch: 300, block_timeout"
@@ -25,12 +30,21 @@ def threads(count: int) -> list[Key]:
     return [KEY._replace(thread=f"thread {n}") for n in range(count)]
 
 
-async def gathering(p: Parts, keys: list[Key], held: list[HeldAnswer]) -> None:
+async def gathering(
+    p: Parts, keys: list[Key], held: list[HeldAnswer], styles: Sequence[Style] = ()
+) -> None:
     """The resource's run is under way; a call for each thread, as many as there may be at once."""
-    for key in keys:
+    for key, style in zip_longest(keys, styles, fillvalue=None):
+        assert key is not None
         tail = tuple(chat(3, 50))
         told = partial(
-            replace, tail=tail, next_seq=7, model="actor", scope="resource", turn_at=p.clock.now
+            replace,
+            tail=tail,
+            next_seq=7,
+            model="actor",
+            scope="resource",
+            turn_at=p.clock.now,
+            style=style or "full",
         )
         await p.memories.update(key, told, "resource")
     p.background.wake(resource_key(KEY), p.context())
@@ -98,3 +112,57 @@ async def test_threads_that_were_asked_about_together_back_off_together() -> Non
         await p.background.wait_idle()
         assert [(await p.memory(key)).failures.count for key in keys] == [1, 1, 1]
         assert len(p.models.asked) == 1
+
+
+async def test_threads_that_were_asked_about_together_share_the_cost() -> None:
+    """Their one call is paid for once: each has a share, also of a call that brought nothing."""
+    for answer in (NOTES, ""):
+        steps = [Answer(answer, "m", 1_001, 100, finish="stop")] * 2
+        settings = ALONE.replace("300,", "10000,")
+        async with open_parts(*steps, settings=settings) as p:
+            paid: list[Account] = []
+
+            def keep_paid(fact: Fact, paid: list[Account] = paid) -> None:
+                if isinstance(fact, MemoryCallEnded):
+                    paid.extend(account for _, account in fact.accounts)
+
+            p.memories.facts.subscribe(keep_paid)
+            keys = threads(3)
+            await gathering(p, keys, [])
+            await p.background.wait_idle()
+            shares = [(await p.memory(key)).ledger.full_memory for key in keys]
+            assert sum(share.input for share in shares) == sum(call.input for call in paid) > 2_000
+            assert all(share.input > 300 for share in shares)
+
+
+async def test_a_call_for_several_threads_counts_on_one_side() -> None:
+    """It stands under the saving if one of them does; its shares stand where the call does."""
+    mixed: tuple[Style, ...] = ("thin", "full", "thin")
+    for styles, history in ((mixed, "full"), (("thin",) * 3, "partial")):
+        answer = Answer(NOTES, "m", 1_001, 100, finish="stop")
+        settings = ALONE.replace("300,", "10000,")
+        async with open_parts(*[answer] * 2, settings=settings) as p:
+            calls: list[MemoryCallEnded] = []
+
+            def keep_call(fact: Fact, calls: list[MemoryCallEnded] = calls) -> None:
+                if isinstance(fact, MemoryCallEnded):
+                    calls.append(fact)
+
+            p.memories.facts.subscribe(keep_call)
+            keys = threads(3)
+            await gathering(p, keys, [], styles)
+            await p.background.wait_idle()
+            assert len(calls[0].keys) == 3
+            assert calls[0].history == history
+            ledgers = [(await p.memory(key)).ledger for key in keys]
+            for kind in ("full", "partial"):
+                paid = sum(
+                    account.input
+                    for call in calls
+                    if call.history == kind
+                    for _, account in call.accounts
+                )
+                shares = [getattr(ledger, f"{kind}_memory") for ledger in ledgers]
+                assert sum(share.input for share in shares) == paid
+            if history == "partial":
+                assert all(ledger.full_memory == EMPTY_ACCOUNT for ledger in ledgers)

@@ -4,16 +4,21 @@ are read from the table of routes, so that a new route has them too."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
 from om_proxy.edge.admin.openapi import build_openapi
-from om_proxy.edge.admin.route_table import ADMIN_ROUTES, AdminRoute
+from om_proxy.edge.admin.route import AdminRoute
+from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 from om_proxy.errors import Conflict, StorageError
+from om_proxy.identity.naming import encode_name
+from om_proxy.settings import parse
 from tests.e2e.running import Running, run_with_scripted_models
 
 ADMIN_TOKEN = "a-long-admin-token"
@@ -30,6 +35,17 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/threads/{thread}"): {"title": "Crates"},
     ("PATCH", "/threads/{thread}/settings"): {"observation": {"message_tokens": 9000}},
     ("POST", "/threads/{thread}/undo"): {},
+    ("POST", "/threads/{thread}/observe"): {"wait": 5},
+    ("POST", "/threads/{thread}/reflect"): {"wait": 5},
+    ("POST", "/threads/{thread}/activate"): {},
+    ("POST", "/threads/{thread}/park"): {},
+    ("POST", "/threads/{thread}/revive"): {},
+    ("POST", "/resources/{resource}/pins"): {"text": "Crate 7 is fragile"},
+    ("PATCH", "/resources/{resource}/pins/{id}"): {"text": "Crate 7 is fragile"},
+    ("POST", "/threads/{thread}/pins"): {"text": "Crate 7 is fragile"},
+    ("PATCH", "/threads/{thread}/pins/{id}"): {"text": "Crate 7 is fragile"},
+    ("PATCH", "/threads/{thread}/observations/{id}"): {"text": "* Crate 7 is at dock 9"},
+    ("PATCH", "/threads/{thread}/chunks/{id}"): {"text": "* Crate 7 is at dock 9"},
     ("POST", "/threads/{thread}/context"): {
         "model": "scripted-actor",
         "messages": [{"role": "user", "content": "Where is crate 8?"}],
@@ -37,6 +53,10 @@ BODIES: dict[tuple[str, str], Any] = {
 }
 QUERIES = {("GET", "/threads/{thread}/context"): "text=Where?"}
 # a thread that has no memory yet has a first request all the same
+# settings and the like are every tenant's
+ABOUT_NO_THREAD = {"/config"}
+# its answer is lines, and begins with the same one for everybody
+EXPORT = "/export"
 FOR_NEW_THREADS = {("POST", "/threads/{thread}/context")}
 
 
@@ -55,11 +75,39 @@ async def ask(
     return await run.http.request(method, url, headers=headers, json=body)
 
 
+def list_allowed_statuses(route: AdminRoute) -> set[int]:
+    """The thread has no notes yet. A route with codes of its own may refuse the change."""
+    if "{id}" in route.path or "{receipt}" in route.path:
+        return {404}
+    if route.path == "/resources/{resource}/pins":
+        return {404}  # its threads share no log
+    if route.may_go_on:
+        return {200, 400, 422}
+    return {200, 400} if route.codes else {200}
+
+
+def needs_tenant(route: AdminRoute) -> bool:
+    """Return whether the admin token has to name a tenant."""
+    return route.names_thread or "{resource}" in route.path or route.path in (EXPORT, "/resources")
+
+
+async def fill_path(run: Running, route: AdminRoute) -> str:
+    """Return the path with what the thread of `run` is and has."""
+    names = {"{thread}": "crates", "{resource}": "crates", "{id}": "1", "{receipt}": "no-receipt"}
+    if "{tenant}" in route.path:
+        stored = await run.app.store.threads(None, limit=1)
+        names["{tenant}"] = stored[0].key.tenant if stored else "forgotten"
+    path = route.path
+    for name, value in names.items():
+        path = path.replace(name, value)
+    return path
+
+
 async def ask_route(
     run: Running, route: AdminRoute, headers: dict[str, str], query: str = ""
 ) -> httpx.Response:
     parts = [part for part in (QUERIES.get((route.method, route.path)), query) if part]
-    named = route.path.replace("{thread}", "crates").replace("{id}", "1")
+    named = await fill_path(run, route)
     path = named + (f"?{'&'.join(parts)}" if parts else "")
     body = BODIES[route.method, route.path] if route.body is not None else None
     return await ask(run, route.method, path, headers, body)
@@ -76,15 +124,20 @@ async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
         answer = await ask_route(run, route, CREDENTIALS[name])
         if (route.method, route.path) in FOR_NEW_THREADS:
             assert answer.json()["case"] == "first"
-        elif route.names_thread:
+        elif "{" in route.path:
             assert answer.status_code == 404
-        else:
+        elif route.path == EXPORT:
+            assert [json.loads(line)["om"] for line in answer.text.splitlines()] == [
+                "export",
+                "end",
+            ]
+        elif route.path not in ABOUT_NO_THREAD:
             assert answer.json()["items"] == []
-    if route.names_thread:
+    if needs_tenant(route):
         nameless = await ask_route(run, route, CREDENTIALS["admin"])
         assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "tenant")
     assert (await ask(run, "GET", "/threads/crates")).headers["etag"] == version
-    allowed = {200, 400} if route.codes else {404} if "{id}" in route.path else {200}
+    allowed = list_allowed_statuses(route)
     admin = await ask_route(run, route, CREDENTIALS["admin"], f"tenant={tenant}")
     assert admin.status_code in allowed
     if admin.status_code == 400:
@@ -92,8 +145,9 @@ async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
 
 
 async def test_the_own_credential_needs_no_tenant(run: Running) -> None:
-    """Another tenant that it names is not looked at."""
-    for query in ("", "?tenant=other"):
+    """It may name its own one."""
+    own = (await ask(run, "GET", "/threads")).json()["items"][0]["tenant"]
+    for query in ("", f"?tenant={own}"):
         assert (await ask(run, "GET", f"/threads/crates{query}")).status_code == 200
 
 
@@ -124,18 +178,61 @@ async def test_a_name_is_decoded_once(run: Running) -> None:
 async def test_an_unchanged_thread_is_not_sent_again(run: Running) -> None:
     answer = await ask(run, "GET", "/threads/crates")
     etag = answer.headers["etag"]
-    assert etag == f'"{answer.json()["version"]}"'
-    again = await ask(run, "GET", "/threads/crates", OWN | {"if-none-match": etag})
-    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    assert etag.startswith(f'"{answer.json()["version"]}-')
+    for sent in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        again = await ask(run, "GET", "/threads/crates", OWN | {"if-none-match": sent})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
     await run.chat("crates").say("And crate 8?")
     newer = await ask(run, "GET", "/threads/crates", OWN | {"if-none-match": etag})
     assert (newer.status_code, newer.headers["etag"] != etag) == (200, True)
 
 
+async def test_other_settings_are_another_answer(tmp_path: Path) -> None:
+    """The thread has its version still, and another threshold in force."""
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat("crates").say("Where is crate 7?")
+        paths = ("/threads/crates", "/threads/crates/settings")
+        before = {path: await ask(run, "GET", path) for path in paths}
+        known = {path: OWN | {"if-none-match": before[path].headers["etag"]} for path in paths}
+        for path in paths:
+            assert (await ask(run, "GET", path, known[path])).status_code == 304
+        watched = run.app._watched
+        watched.current = parse(
+            f'upstream: [{{base_url: "{watched.current.upstream[0].base_url}"}}]\n'
+            "memory: {observation: {message_tokens: 9000}}"
+        )
+        for path in paths:
+            after = await ask(run, "GET", path, known[path])
+            assert after.status_code == 200
+            assert after.json()["version"] == before[path].json()["version"]
+
+
+async def test_an_answer_without_texts_is_another_one(tmp_path: Path) -> None:
+    more = f"server: {{admin_token: {ADMIN_TOKEN}, admin_reads: false}}"
+    async with run_with_scripted_models(tmp_path, more=more) as run:
+        await run.chat("crates").say("Where is crate 7?")
+        await ask(run, "PATCH", "/threads/crates", OWN, {"title": "Crates"})
+        own = await ask(run, "GET", "/threads/crates")
+        path = f"/threads/crates?tenant={own.json()['tenant']}"
+        known = CREDENTIALS["admin"] | {"if-none-match": own.headers["etag"]}
+        answer = await ask(run, "GET", path, known)
+        assert (answer.status_code, answer.json()["title"]) == (200, None)
+
+
 CHANGES = [route for route in ADMIN_ROUTES if route.changes_memory]
+CHANGES_OF_THREADS = [route for route in CHANGES if route.names_thread]
+CHANGES_OF_MORE = [route for route in CHANGES if not route.names_thread]
 
 
-@pytest.mark.parametrize("route", CHANGES, ids=lambda r: f"{r.method} {r.path}")
+@pytest.mark.parametrize("route", CHANGES_OF_MORE, ids=lambda r: f"{r.method} {r.path}")
+async def test_what_has_no_version_is_not_compared(run: Running, route: AdminRoute) -> None:
+    """A version that nothing is compared with guards nothing: it is refused."""
+    refused = await ask_route(run, route, OWN | {"if-match": '"7"'})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "if-match")
+    assert (await ask(run, "GET", "/threads/crates")).status_code == 200
+
+
+@pytest.mark.parametrize("route", CHANGES_OF_THREADS, ids=lambda r: f"{r.method} {r.path}")
 async def test_an_old_version_is_not_changed(run: Running, route: AdminRoute) -> None:
     old = (await ask(run, "GET", "/threads/crates")).headers["etag"]
     changed = await ask(run, "PATCH", "/threads/crates", OWN | {"if-match": old}, {"title": "One"})
@@ -145,7 +242,7 @@ async def test_an_old_version_is_not_changed(run: Running, route: AdminRoute) ->
     now = await ask(run, "GET", "/threads/crates")
     assert (now.json()["title"], now.headers["etag"]) == ("One", changed.headers["etag"])
     fitting = await ask_route(run, route, OWN | {"if-match": now.headers["etag"]})
-    assert fitting.status_code in ({200, 400} if route.codes else {200})
+    assert fitting.status_code in list_allowed_statuses(route)
 
 
 async def test_of_two_changes_at_once_one_is_refused(run: Running) -> None:
@@ -164,7 +261,7 @@ async def test_lists_say_more_than_they_hold(run: Running) -> None:
         await run.chat(name).say("Hello.")
     names, cursor = [], ""
     while cursor is not None:
-        query = f"?limit=1&cursor={cursor}".replace("\t", "%09")
+        query = f"?limit=1&cursor={cursor}"
         page = (await ask(run, "GET", f"/threads{query}")).json()
         assert page["items"] == page["threads"]
         names += [line["thread"] for line in page["items"]]
@@ -189,7 +286,7 @@ async def test_a_store_that_fails(
     async def fail(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(run.app.store, "threads", fail)
+    monkeypatch.setattr(run.app.store, "find_threads", fail)
     answer = await ask(run, "GET", "/threads")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.headers["x-should-retry"] == "true"
@@ -201,7 +298,7 @@ async def test_a_page_of_another_site_changes_nothing(run: Running, route: Admin
     refused = await ask_route(run, route, OWN | {"origin": "https://elsewhere.example"})
     assert refused.status_code == 401
     if route.body is not None:
-        url = f"{run.base}/om/v1{route.path.replace('{thread}', 'crates')}"
+        url = f"{run.base}/om/v1{await fill_path(run, route)}"
         simple = OWN | {"content-type": "text/plain"}
         plain = await run.http.request(route.method, url, headers=simple, content=b"{}")
         assert plain.status_code == 400
@@ -211,3 +308,41 @@ async def test_a_page_of_another_site_changes_nothing(run: Running, route: Admin
 async def test_a_body_is_bounded(run: Running) -> None:
     answer = await ask(run, "PATCH", "/threads/crates", OWN, {"title": "x" * 70_000})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "om_too_large")
+    assert "limits.body" not in answer.json()["error"]["message"]
+
+
+async def test_a_slow_body_is_refused(tmp_path: Path) -> None:
+    """With the status that the document names."""
+    async with run_with_scripted_models(tmp_path, more="limits: {body_timeout: 1s}") as run:
+        port = int(run.base.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = (
+            "PATCH /om/v1/threads/t HTTP/1.1",
+            f"host: 127.0.0.1:{port}",
+            "content-type: application/json",
+            "content-length: 20",
+        )
+        writer.write("\r\n".join((*head, "", "{")).encode())
+        answer = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"om_too_slow" in answer
+
+
+@pytest.mark.parametrize("name", [".", "..", "-", "a/../b", "%2e"])
+async def test_a_name_that_a_path_cannot_carry(run: Running, name: str) -> None:
+    """The query carries it, of a thread and of a resource; the path has a hyphen in its place."""
+    chat = run.chat(encode_name(name), **{"x-om-resource": encode_name(name)})
+    await chat.say("Where is crate 8?")
+    query = urlencode({"name": name, "resource": name})
+    found = (await ask(run, "GET", f"/threads/-?{query}")).json()
+    assert (found["thread"], found["resource"]) == (name, name)
+    resource = (await ask(run, "GET", f"/resources/-?{urlencode({'name': name})}")).json()
+    assert resource["resource"] == name
+    twice = await ask(run, "GET", f"/threads/crates?{query}")
+    assert (twice.status_code, twice.json()["error"]["param"]) == (400, "name")
+    foreign = await ask(run, "GET", f"/threads/-?{query}", FOREIGN)
+    assert foreign.status_code == 404
+    forgotten = await ask(run, "DELETE", f"/threads/-?{query}")
+    assert forgotten.json()["forgotten"]["threads"] == 1
+    assert (await ask(run, "GET", "/threads/crates")).status_code == 200

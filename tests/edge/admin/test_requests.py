@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.inspect import IntType, Metadata, StructType, UnionType, type_info
 
 from om_proxy.edge.admin.requests import (
     NoChange,
-    ThreadListQuery,
     ThreadQuery,
-    TitleChange,
+    describe_taken,
     parse_body,
-    parse_cursor,
-    parse_etag,
     parse_query,
-    write_cursor,
 )
+from om_proxy.edge.admin.route import AdminRoute
+from om_proxy.edge.admin.route_table import ADMIN_ROUTES
+from om_proxy.edge.admin.routes.memory_work import ObserveRequest, ReflectRequest
+from om_proxy.edge.admin.routes.stats import StatsQuery
+from om_proxy.edge.admin.routes.threads import ThreadListQuery, TitleChange
 from om_proxy.errors import BadRequest
-from om_proxy.memory.model import Key
 
 JSON = [(b"content-type", b"application/json; charset=utf-8")]
 
@@ -76,6 +80,55 @@ def test_a_fault_of_the_body_is_named(body_type: type, body: bytes, param: str |
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("query_type", "query", "words"),
+    [
+        (StatsQuery, b"by=nix", "by takes one of day, model, resource, thread. What the"),
+        (
+            StatsQuery,
+            b"from=2026-03-01",
+            "from takes a number. From the day of this moment on, in unix seconds.",
+        ),
+        (StatsQuery, b"to=soon", "in unix seconds."),
+        (StatsQuery, b"limit=0", "limit takes a whole number from 1 to 1 000."),
+        (StatsQuery, b"since=1", "has no since; it takes by, cursor, from, limit, tenant, to"),
+        (ThreadListQuery, b"state=nix", "state takes one of active, failing, observed, parked."),
+    ],
+)
+def test_a_refused_query_is_told_what_to_send(
+    query_type: type[Struct], query: bytes, words: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_query(query_type, query)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body_type", "body", "words"),
+    [
+        (ObserveRequest, b'{"wait": 99}', "wait takes a number from 0 to 60. Seconds"),
+        (ObserveRequest, b'{"all": "yes"}', "all takes true or false."),
+        (ObserveRequest, b'{"more": 1}', "has no more; it takes all, wait"),
+        (ReflectRequest, b'{"instruction": 3}', "text of at most 4000 characters or null. For"),
+        (TitleChange, b"{}", "title must be there: text or null. Pinned;"),
+        (NoChange, b'{"more": 1}', "has no more; it takes no names"),
+        (dict, b"[]", "the body is a JSON object"),
+    ],
+)
+def test_a_refused_body_is_told_what_to_send(body_type: type, body: bytes, words: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_body(body_type, body, JSON)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("route", ADMIN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_each_name_that_is_sent_has_words_for_its_values(route: AdminRoute) -> None:
+    for struct in (route.query, route.body):
+        info = type_info(struct) if struct is not None else None
+        for field in info.fields if isinstance(info, StructType) else ():
+            assert describe_taken(field, may_be_null=False).endswith(".")
+
+
 def test_no_value_of_a_body_is_in_its_error() -> None:
     with pytest.raises(BadRequest) as caught:
         parse_body(TitleChange, b'{"title": ["secret words"]}', JSON)
@@ -92,31 +145,26 @@ def test_an_empty_body_says_nothing() -> None:
     assert parse_body(NoChange, b"", JSON) == NoChange()
 
 
-@pytest.mark.parametrize(
-    ("value", "version"),
-    [(b'"7"', 7), (b'W/"7"', 7), (b' "-3" ', -3), (b"*", None), (None, None)],
-)
-def test_an_etag_is_a_version(value: bytes | None, version: int | None) -> None:
-    headers = [] if value is None else [(b"if-match", value)]
-    assert parse_etag(headers, b"if-match") == version
+def _list_numbers(info: Any) -> list[IntType]:
+    """Return the whole numbers among the types of a field."""
+    match info:
+        case Metadata(type=inner):
+            return _list_numbers(inner)
+        case UnionType(types=types):
+            return [number for inner in types for number in _list_numbers(inner)]
+        case IntType():
+            return [info]
+        case _:
+            return []
 
 
-@pytest.mark.parametrize("value", [b"7", b'"x"', b'"7", "8"', b'""', b'"' + b"9" * 30 + b'"'])
-def test_another_etag_is_refused(value: bytes) -> None:
-    with pytest.raises(BadRequest) as caught:
-        parse_etag([(b"if-match", value)], b"if-match")
-    assert caught.value.param == "if-match"
-
-
-def test_a_cursor_continues_its_list() -> None:
-    key = Key("tenant", "res ource", "thr/ead")
-    assert parse_cursor(write_cursor(key), "tenant") == key
-    assert parse_cursor(write_cursor(key), None) == key
-    assert parse_cursor("", "tenant") is None
-
-
-@pytest.mark.parametrize("cursor", ["x", "a\tb", "a\tb\tc\td", "other\tb\tc"])
-def test_the_cursor_of_another_list_is_refused(cursor: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        parse_cursor(cursor, "tenant")
-    assert caught.value.param == "cursor"
+@pytest.mark.parametrize("route", ADMIN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_numbers_that_are_sent_are_bounded(route: AdminRoute) -> None:
+    """The store would break off at a number of more than 64 bits, as if it were away."""
+    bodies = [route.body] if isinstance(route.body, type) else []
+    for struct in (route.query, *bodies):
+        assert issubclass(struct, Struct)
+        info = type_info(struct)
+        assert isinstance(info, StructType)
+        numbers = {field.encode_name: _list_numbers(field.type) for field in info.fields}
+        assert [name for name, found in numbers.items() for one in found if one.le is None] == []

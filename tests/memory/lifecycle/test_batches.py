@@ -158,7 +158,7 @@ def test_what_enters_the_log_together(
     """From T on, the notes of the threads idle longest enter the log, until no more than F is
     raw."""
     found = due(*waiting)
-    assert found == (ActivateIdle(tuple(map(key, expected))) if expected else None)
+    assert found == (ActivateIdle(tuple(map(key, expected)), why="threshold") if expected else None)
 
 
 def test_a_shared_budget_moves_all_thresholds() -> None:

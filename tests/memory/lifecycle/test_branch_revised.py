@@ -45,15 +45,15 @@ def test_only_what_was_not_kept_is_forgotten() -> None:
     """A generation to return to, a log that never reflected, or nothing that stays: no note is
     needed."""
     plain = observed(WHOLE, 6)
-    assert branch.find_rollback_target(PAST, 8, (), LIVE) == ((), True)
-    assert branch.find_rollback_target(PAST, 8, [(1, PAST.log.entries)], LIVE) == ((), True)
+    assert branch.find_rollback_target(PAST, 8, (), LIVE) == ((), 8)
+    assert branch.find_rollback_target(PAST, 8, [(1, PAST.log.entries)], LIVE) == ((), 8)
     assert branch.find_rollback_target(PAST, 8, [(0, plain.log.entries)], LIVE) == (
         plain.log.entries,
-        False,
+        None,
     )
-    assert branch.find_rollback_target(PAST, 3, [(0, plain.log.entries)], LIVE) == ((), False)
-    assert branch.find_rollback_target(plain, 3, (), LIVE) == ((), False)
-    assert branch.find_rollback_target(PAST, 0, (), LIVE) == ((), False)
+    assert branch.find_rollback_target(PAST, 3, [(0, plain.log.entries)], LIVE) == ((), None)
+    assert branch.find_rollback_target(plain, 3, (), LIVE) == ((), None)
+    assert branch.find_rollback_target(PAST, 0, (), LIVE) == ((), None)
 
 
 def test_a_fork_through_a_stretch_in_the_middle() -> None:
@@ -74,11 +74,11 @@ def test_a_fork_through_a_stretch_in_the_middle() -> None:
     )  # 1…4, a reflection of 5…12, 13…16
     assert branch.find_rollback_target(short, 9, [(0, four.log.entries)], LIVE) == (
         four.log.entries[:2],
-        False,
+        None,
     )
-    assert branch.find_rollback_target(short, 9, (), LIVE) == (short.log.entries[:1], True)
-    assert branch.find_rollback_target(short, 4, (), LIVE) == (short.log.entries[:1], False)
-    assert branch.find_rollback_target(short, 14, (), LIVE) == (short.log.entries[:2], False)
+    assert branch.find_rollback_target(short, 9, (), LIVE) == (short.log.entries[:1], 9)
+    assert branch.find_rollback_target(short, 4, (), LIVE) == (short.log.entries[:1], None)
+    assert branch.find_rollback_target(short, 14, (), LIVE) == (short.log.entries[:2], None)
     assert [
         o.last for o in branch.add_rollback_note(short, short.log.entries[:1], MARKS[9], NOON, len)
     ] == [
@@ -127,9 +127,9 @@ def test_a_later_fork_keeps_what_the_note_stands_behind() -> None:
     log = revised(PAST, 8)
     rolled = branch.roll_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
     later = observed(rolled, 12)
-    assert branch.find_rollback_target(later, 10, (), LIVE) == (log, False)
-    assert branch.find_rollback_target(later, 12, (), LIVE) == (later.log.entries, False)
-    assert branch.find_rollback_target(later, 6, (), LIVE) == ((), True)
+    assert branch.find_rollback_target(later, 10, (), LIVE) == (log, None)
+    assert branch.find_rollback_target(later, 12, (), LIVE) == (later.log.entries, None)
+    assert branch.find_rollback_target(later, 6, (), LIVE) == ((), 6)
 
 
 def test_reflecting_a_log_with_a_note() -> None:

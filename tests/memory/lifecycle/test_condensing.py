@@ -23,7 +23,7 @@ def entry(tokens: int, depth: int = 0, *, note: bool = False) -> Observation:
         after=0,
         last=0,
         chain=EMPTY_CHAIN,
-        text="",
+        text="noted",
         tokens=tokens,
         source_tokens=0,
         at=0.0,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, log_sharing, transitions
+from om_proxy.memory.lifecycle import branch, edits, log_sharing, transitions
 from om_proxy.memory.lifecycle.hints import active_hints
+from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import EMPTY_MARK, Part, replace_log
 from om_proxy.memory.notes import sections
 from tests.memory.building import KEY, memory
@@ -156,6 +157,131 @@ def test_where_the_sources_are_gone_the_reflection_stays_and_a_note_says_so(
     assert reach(r, "A") > covered
 
 
+@pytest.mark.parametrize(
+    ("cut", "parts"),
+    [
+        pytest.param(3, [(A, 0, 2), (A, 2, 3), (A, 3, 3)], id="inside: it ends at the fork"),
+        pytest.param(2, [(A, 0, 2), (A, 0, 0), (A, 2, 2)], id="before it: it covers nothing of A"),
+        pytest.param(1, [(A, 0, 0), (A, 0, 0)], id="inside the entry before: that one goes"),
+        pytest.param(0, [(A, 0, 0), (A, 0, 0)], id="before everything"),
+    ],
+)
+def test_a_reflection_that_has_to_stay_leaves_no_gap(
+    cut: int, parts: list[tuple[str, int, int]]
+) -> None:
+    """Of a reflection in the middle the sources are gone: whatever goes before it, no message
+    falls between what is covered and what is raw."""
+    r = Resource("AB", keep=0)
+    for name in "ABA":
+        r.cover(name, 2)
+    r.reflect(2, start=1)
+    r.swap("A")
+    others = r.others("A")
+    r.fork("A", cut)
+    r.check()
+    assert [p[:3] for o in r.log for p in o.parts if p.label == A] == parts
+    assert r.others("A") == others
+    r.cover("A", 2)
+    r.check()
+    r.reflect()
+    r.swap("B")
+    r.check()
+    r.leave("A")
+    r.check()
+
+
+def test_an_uncovered_reflection_hides_no_earlier_coverage() -> None:
+    """It stands between what is covered and the note: condensed with either, or behind a forgotten
+    thread, coverage is the same."""
+    for start, number in ((0, 2), (1, 2), (0, 3)):
+        r = Resource("ABC", keep=0)
+        for name in "ACBA":
+            r.cover(name, 2)
+        r.reflect(2, start=2)
+        r.swap("A")
+        r.fork("A", 2)
+        r.forget("C")
+        r.check()
+        assert reach(r, "A") == 2
+        r.reflect(number, start=start)
+        r.swap("A")
+        r.check()
+        assert reach(r, "A") == 2
+
+
+def test_a_fork_through_an_edited_reflection_drops_the_edit() -> None:
+    """Its sources come back as they were; where they are gone the edit stays, before a note."""
+    for keep, kinds in ((None, ["observation"] * 3), (1, ["reflection", "note"])):
+        r = Resource("AB", keep)
+        for name in "ABBA":
+            r.cover(name, 2)
+        r.reflect()
+        r.swap("A")
+        edited = edits.edit_entry(r.shared_log, r.log[0].id, "* corrected", 1, NOW)
+        assert edited is not None
+        r.store_log(replace(edited, render_date=None))
+        r.fork("A", 3)
+        assert [o.kind for o in r.log] == kinds
+        assert ("* corrected" in [o.text for o in r.log]) == (keep is not None)
+
+
+def test_going_back_behind_the_note_of_an_uncovered_reflection() -> None:
+    """The note goes, and another says where coverage ends now."""
+    r = Resource("AB", keep=0)
+    for name in "AABA":
+        r.cover(name, 2)
+    r.reflect(2, start=2)
+    r.swap("A")
+    for cut in (4, 3):
+        r.fork("A", cut)
+        r.check()
+    assert [(o.kind, o.parts[0].last) for o in r.log] == [
+        ("observation", 2),
+        ("reflection", 0),
+        ("note", 2),
+    ]
+
+
+def test_undoing_an_edit_does_not_bring_back_what_a_reflection_covered() -> None:
+    r = Resource("AB", keep=0)
+    for name in "ABA":
+        r.cover(name, 2)
+    r.reflect(2, start=1)
+    r.swap("A")
+    r.keep = 1
+    edited = edits.edit_entry(r.shared_log, r.log[1].id, "* corrected", 1, NOW)
+    assert edited is not None
+    r.store_log(replace(edited, render_date=None))
+    r.keep = None
+    r.fork("A", 1)
+    assert undo_newest_change(r.shared_log, r.past, NOW) is None
+
+
+def test_a_note_that_another_thread_shares_goes_with_what_it_took_back() -> None:
+    """A thread brings a reflection and the note that takes some of it back. The note is condensed
+    with another thread's notes: who leaves takes along nothing of the abandoned branch."""
+    r = Resource("AB", keep=0)
+    r.leave("A")
+    own = (
+        replace(entry("A", 0, 2), id=1),
+        replace(entry("A", 2, 6, kind="reflection"), id=2),
+        replace(entry("A", 4, 4, kind="note"), id=3),
+    )
+    thread = replace(
+        replace_log(r.voices["A"].memory, entries=own, generation=2, next_generation=3),
+        coverage=4,
+        next_id=4,
+    )
+    joined = log_sharing.join_shared_log(thread, r.shared_log, A, NOW)
+    note = joined.log.entries[2]
+    mixture = replace(
+        note, kind="reflection", parts=(*note.parts, Part(B, 0, 2, b"two")), sources=(7, 8)
+    )
+    mixed_log = replace_log(joined, entries=(*joined.log.entries[:2], mixture))
+    left, _ = log_sharing.leave_shared_log(mixed_log, (), NOW)
+    assert [(o.after, o.last) for o in left] == [(0, 2)]
+
+
 def test_a_note_that_was_reflected_forgives_only_what_it_stood_behind() -> None:
     """Undone to a reflection that cannot be undone further, its note and what came later: what came
     later is raw again."""
@@ -204,8 +330,8 @@ def test_revised_at_the_very_beginning() -> None:
     nothing of it."""
     r = mixed(keep=0)
     m = r.load_joined("A")
-    log, forgotten = branch.find_rollback_target(m, 0, (), r.voices["A"].chains)
-    assert forgotten
+    log, note_seq = branch.find_rollback_target(m, 0, (), r.voices["A"].chains)
+    assert note_seq == 0
     note = branch.add_rollback_note(m, log, EMPTY_MARK, datetime.fromtimestamp(NOW, UTC), tokens)[
         -1
     ]
@@ -227,14 +353,14 @@ def test_a_log_of_ones_own_goes_along() -> None:
     thread = replace(
         replace_log(memory(()), entries=own, generation=2, next_generation=3), key=KEY, coverage=6
     )
-    joined = log_sharing.join_shared_log(thread, r.shared_log, A)
+    joined = log_sharing.join_shared_log(thread, r.shared_log, A, NOW)
     assert [o.id for o in joined.log.entries] == [1, 2, 3]
     assert [(p.label, p.after, p.last) for o in joined.log.entries[1:] for p in o.parts] == [
         (A, 0, 4),
         (A, 4, 6),
     ]
     assert [s.label for s in sections.split_entry(joined.log.entries[1])] == [A]
-    back, shared_log = log_sharing.leave_shared_log(joined, ())
+    back, shared_log = log_sharing.leave_shared_log(joined, (), NOW)
     assert [(o.text, o.after, o.last, o.chain, o.kind) for o in back] == [
         (o.text, o.after, o.last, o.chain, o.kind) for o in own
     ]
@@ -290,15 +416,16 @@ def test_a_reflection_that_came_along_is_not_taken_back_by_range() -> None:
         scope="thread",
         coverage=4,
     )
-    joined = log_sharing.join_shared_log(thread, r.shared_log, A)
+    joined = log_sharing.join_shared_log(thread, r.shared_log, A, NOW)
     _, shared_log = log_sharing.detach_log(joined)
-    assert branch.undo_reflection(shared_log, [(0, r.log)], NOW) is None
+    assert undo_newest_change(shared_log, [(0, r.log)], NOW) is None
 
 
 # ── any course of things ──────────────────────────────────────────────────────────────────────────
 
 names = st.sampled_from("ABC")
 numbers = st.integers(1, 4)
+starts = st.integers(0, 9)
 
 
 class Sharing(RuleBasedStateMachine):
@@ -348,9 +475,9 @@ class Sharing(RuleBasedStateMachine):
             self.r.activate(name, number)
 
     @precondition(lambda self: self.r.log)
-    @rule(number=st.integers(1, 9))
-    def reflect(self, number: int) -> None:
-        self.r.reflect(number)
+    @rule(number=st.integers(1, 9), start=starts)
+    def reflect(self, number: int, start: int) -> None:
+        self.r.reflect(number, start % len(self.r.log))
 
     @precondition(lambda self: self.r.shared_log.log.reflection)
     @rule(name=names)
@@ -359,10 +486,10 @@ class Sharing(RuleBasedStateMachine):
             self.r.swap(name)
 
     @precondition(lambda self: self.r.log)
-    @rule(name=names, number=st.integers(1, 9))
-    def reflect_at_once(self, name: str, number: int) -> None:
+    @rule(name=names, number=st.integers(1, 9), start=starts)
+    def reflect_at_once(self, name: str, number: int, start: int) -> None:
         if self.r.shares(name):
-            self.r.reflect(number)
+            self.r.reflect(number, start % len(self.r.log))
             self.r.swap(name)
 
     @rule(name=names, back=st.integers(1, 12), then=st.integers(0, 3))

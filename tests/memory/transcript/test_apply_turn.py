@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
-from om_proxy.memory.transcript.reconcile import StoredTranscript, Verdict, reconcile
+from om_proxy.memory.transcript.reconcile import Hints, StoredTranscript, Verdict, reconcile
 from tests.memory.clients import (
     Thread,
     build_covered_thread,
@@ -190,3 +190,27 @@ def test_views_are_bounded_and_questions_outlive_steps() -> None:
     assert len(views) == MAX_VIEWS
     assert [v.count for v in views][:3] == [1, 3, 5]
     assert views[-1].count == len(so_far)
+
+
+def test_a_message_counts_with_its_own_turn() -> None:
+    """The first turn of a lone message tells nothing of its client. What is about it stays in its
+    account when the next turn shows a thin client, and so on when that sends all again."""
+    thread = Thread()
+    thread.turn(chat("u1"), reply("1"))
+    first = thread.memory
+    thread.turn(chat("u2"), reply("2"))
+    second = thread.memory
+    assert (first.history, second.history) == ("full", "partial")
+    for memory in (first, second):
+        assert [memory.history_at(seq) for seq in (1, 2)] == ["full", "full"]
+    assert [second.history_at(seq) for seq in (3, 4)] == ["partial", "partial"]
+    thread.turn(chat("u3"), reply("3"))
+    assert thread.memory.history_after == 2
+    thread.turn(chat("u1 a1 u2 a2 u3 a3 u4"), reply("4"))
+    assert [thread.memory.history_at(seq) for seq in (6, 7, 8)] == ["partial", "full", "full"]
+
+
+def test_a_client_that_says_so_is_thin_from_the_start() -> None:
+    thread = Thread()
+    thread.turn(chat("u1"), reply("1"), Hints(history="new"))
+    assert [thread.memory.history_at(seq) for seq in (1, 2)] == ["partial", "partial"]

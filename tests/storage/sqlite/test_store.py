@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.errors import Conflict, ProgramTooOld, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.storage.base import Change, Store
@@ -375,26 +375,70 @@ async def test_reopened_file_is_as_it_was(path: Path) -> None:
         assert await store.load(KEY) == memory
 
 
+FUTURE = "INSERT INTO migration (number, name, checksum) VALUES (9999, 'future', '')"
+
+
+def change_schema(path: Path, *changes: str) -> None:
+    """Change the file as another release would."""
+    with closing(sqlite3.connect(path)) as other, other:
+        for change in changes:
+            other.execute(change)
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("changes", "words"),
     [
-        ("INSERT INTO migration (number, name, checksum) VALUES (9999, 'future', '')", "newer"),
-        ("UPDATE migration SET checksum = 'another' WHERE number = 1", "differs"),
+        ([FUTURE, "UPDATE schema SET (version, min_writer) = (9999, 9999)"], "less than 9999"),
+        ([FUTURE, "UPDATE schema SET (version, min_reader) = (9999, 9999)"], "newer"),
+        ([FUTURE, "DROP TABLE schema"], "newer.*migration 9999"),
+        (["UPDATE migration SET checksum = 'another' WHERE number = 1"], "differs"),
     ],
-    ids=["newer", "differing"],
+    ids=["no more writers", "no more readers", "before there was such a row", "differing"],
 )
 async def test_file_of_another_program_version_is_refused(
-    path: Path, change: str, words: str
+    path: Path, changes: list[str], words: str
 ) -> None:
-    """A file with unknown or different migrations is not opened, and the message says what to
-    do."""
+    """A file that excludes this program, or that another one made, is not opened. The message says
+    what to do."""
     async with opened(path):
         pass
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute(change)
+    change_schema(path, *changes)
     with pytest.raises(StorageError, match=words):
         async with opened(path):
             pass
+
+
+async def test_file_that_a_newer_release_has_expanded(path: Path) -> None:
+    """A migration that this program does not know does not keep it away while the file lets it
+    write: two releases serve side by side."""
+    async with opened(path) as store:
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        expanded = "ALTER TABLE thread ADD COLUMN future TEXT"
+        change_schema(path, FUTURE, "UPDATE schema SET version = 9999", expanded)
+        await store.check_schema()
+        memory = await store.commit(memory, replace(memory, turns=1))
+        assert (await store.describe()).schema_version == 9999
+    async with opened(path) as store:
+        assert await store.load(KEY) == memory
+        await store.commit(memory, replace(memory, turns=2))
+        assert (await store.describe()).schema_version == 9999
+
+
+async def test_file_that_excludes_an_open_store(path: Path) -> None:
+    """A check of the schema finds it, and no new connection is opened to it."""
+    async with opened(path) as store:
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        change_schema(path, "UPDATE schema SET min_writer = 9999")
+        with pytest.raises(ProgramTooOld):
+            await store.check_schema()
+        await store._writer._discard_connection()
+        with pytest.raises(ProgramTooOld):
+            await store.commit(memory, replace(memory, turns=1))
+        with pytest.raises(ProgramTooOld):
+            await store.load(KEY)
+        change_schema(path, "UPDATE schema SET min_writer = 1")
+        assert await store.load(KEY) == memory
+        await store.commit(memory, replace(memory, turns=1))
 
 
 async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

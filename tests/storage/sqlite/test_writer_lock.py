@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,16 @@ def test_processes_that_end_and_begin_all_the_time(tmp_path: Path) -> None:
     assert [process.wait(120) for process in running] == [0] * 4
     assert (tmp_path / "count").read_text() == "240"
     assert names(tmp_path) == {"count"}
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="needs root")
+async def test_root_locks_beside_a_server_of_another_user(tmp_path: Path) -> None:
+    """While root runs a command, the server's user can open the files that root has created."""
+    database = tmp_path / "om.db"
+    await (await SqliteStore.open(database)).close()
+    os.chown(database, 65534, 65534)
+    store = await SqliteStore.open(database)
+    await store.ping()
+    owners = {name: os.stat(f"{database}{name}").st_uid for name in ("-writer", "-next", "-wal")}
+    await store.close()
+    assert owners == dict.fromkeys(owners, 65534)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, decisions, transitions
+from om_proxy.memory.lifecycle import decisions, edits, transitions
 from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.lifecycle.undoing import describe_undone_change, undo_newest_change
 from om_proxy.memory.model import Generation, Memory, Reflection, replace_log
 from tests.memory.building import chat, chunk, memory
 
@@ -40,7 +41,7 @@ def test_what_it_was_made_from_stands_again() -> None:
     """Later entries stay behind it; coverage and chunks have nothing to do with it; the prefix
     changes, so its date moves."""
     later = observed(SHORT, 16)
-    back = branch.undo_reflection(later, KEPT, 9_000.0)
+    back = undo_newest_change(later, KEPT, 9_000.0)
     assert back is not None
     assert back.log.entries == (*THREE.log.entries, later.log.entries[-1])
     assert (back.coverage, back.tail, back.chunks) == (later.coverage, later.tail, later.chunks)
@@ -48,10 +49,28 @@ def test_what_it_was_made_from_stands_again() -> None:
     assert back.render_date == 9_000.0
 
 
+def test_what_was_taken_back_is_named() -> None:
+    """A reflection, and then the edit of one of its sources; ids are those of the log."""
+    first, second, *_ = (entry.id for entry in THREE.log.entries)
+    back = undo_newest_change(SHORT, KEPT, 9_000.0)
+    assert back is not None
+    undone = describe_undone_change(SHORT, back)
+    assert undone == ("reflection", SHORT.log.entries[0].id, (first, second))
+    for kind, change in (
+        ("edit", edits.edit_entry(back, first, "other words", 3, 9_500.0)),
+        ("withdrawal", edits.withdraw_entry(back, first, 9_500.0)),
+    ):
+        assert change is not None
+        again = undo_newest_change(change, KEPT, 9_900.0)
+        assert again is not None
+        undone = describe_undone_change(change, again)
+        assert undone == (kind, change.log.entries[0].id, (first,))
+
+
 def test_it_is_not_made_again_at_once() -> None:
     """A reflection that somebody undid is made again only when the log has grown."""
     limits = Limits(reflect_ahead_from_tokens=1, reflect_from_tokens=2, reflect_block_from_tokens=3)
-    back = branch.undo_reflection(SHORT, KEPT, 9_000.0)
+    back = undo_newest_change(SHORT, KEPT, 9_000.0)
     assert back is not None
     assert decisions.reflection_due(back, limits) is None
     assert decisions.reflection_due(observed(back, 16), limits) is not None
@@ -66,7 +85,7 @@ def test_a_pending_one_goes_too() -> None:
         source_tokens=9,
         at=1.0,
     )
-    back = branch.undo_reflection(transitions.keep_reflection(SHORT, pending), KEPT, 9_000.0)
+    back = undo_newest_change(transitions.keep_reflection(SHORT, pending), KEPT, 9_000.0)
     assert back is not None
     assert back.log.reflection is None
 
@@ -75,25 +94,21 @@ def test_one_made_before_ids_were_kept_is_found_by_its_range() -> None:
     old = replace_log(
         SHORT, entries=(replace(SHORT.log.entries[0], sources=()), *SHORT.log.entries[1:])
     )
-    assert branch.undo_reflection(old, KEPT, 9_000.0) == branch.undo_reflection(
+    assert undo_newest_change(old, KEPT, 9_000.0) == undo_newest_change(SHORT, KEPT, 9_000.0)
+    assert undo_newest_change(old, [(7, old.log.entries), *KEPT], 9_000.0) == undo_newest_change(
         SHORT, KEPT, 9_000.0
     )
-    assert branch.undo_reflection(
-        old, [(7, old.log.entries), *KEPT], 9_000.0
-    ) == branch.undo_reflection(SHORT, KEPT, 9_000.0)
 
 
 def test_what_was_not_kept_cannot_come_back() -> None:
-    assert branch.undo_reflection(THREE, KEPT, 9_000.0) is None
-    assert branch.undo_reflection(SHORT, (), 9_000.0) is None
-    assert branch.undo_reflection(SHORT, [(0, THREE.log.entries[:1])], 9_000.0) is None
+    assert undo_newest_change(THREE, KEPT, 9_000.0) is None
+    assert undo_newest_change(SHORT, (), 9_000.0) is None
+    assert undo_newest_change(SHORT, [(0, THREE.log.entries[:1])], 9_000.0) is None
 
 
 def test_the_newest_of_several() -> None:
     """A reflection of a reflection gives way to that one first."""
     again = reflected(SHORT, 2)
-    back = branch.undo_reflection(
-        again, [(SHORT.log.generation, SHORT.log.entries), *KEPT], 9_000.0
-    )
+    back = undo_newest_change(again, [(SHORT.log.generation, SHORT.log.entries), *KEPT], 9_000.0)
     assert back is not None
     assert back.log.entries == SHORT.log.entries

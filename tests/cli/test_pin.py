@@ -1,0 +1,75 @@
+"""`om-proxy pin` manages the notes that people pin to a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.commands import run_om_proxy
+from tests.cli.stored_memory import converse, read_last_prompt, run_server, store_thread
+
+CONFIG = ("--config", "om.yaml")
+
+
+async def test_the_next_prompt_has_the_pinned_note(tmp_path: Path) -> None:
+    """A running server sends it with its next request."""
+    async with run_server(tmp_path) as run:
+        talk = await converse(run, "t", 9)
+        pinned = await asyncio.to_thread(
+            run_om_proxy, "pin", "t", "They are allergic to wasps.", *CONFIG, cwd=tmp_path
+        )
+        assert (pinned.returncode, pinned.stderr) == (0, "")
+        await talk.say("And now?")
+        assert "They are allergic to wasps." in read_last_prompt(run)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(store_thread(tmp_path, Key("local", "t", "t")))
+    return tmp_path
+
+
+def test_pins_are_listed_changed_and_removed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_texts(*arguments: str) -> list[str]:
+        assert main(["pin", "t", *arguments, "--json", *CONFIG]) == 0
+        return [item["text"] for item in orjson.loads(capsys.readouterr().out)["items"]]
+
+    assert main(["pin", "t", *CONFIG]) == 0
+    assert capsys.readouterr() == ("", "om-proxy: no note is pinned\n")
+    assert read_texts("one") == ["one"]
+    assert read_texts("two\x1b[2J") == ["one", "two\x1b[2J"]
+    assert main(["pin", "t", *CONFIG]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("[1] 20")
+    assert "tokens, by cli\none\n[2] " in out
+    assert "two\\u001b[2J" in out
+    assert main(["notes", "t", *CONFIG]) == 0
+    assert "\npinned [1], 20" in capsys.readouterr().out
+    assert read_texts("three", "--edit", "2") == ["one", "three"]
+    assert read_texts("--remove", "1") == ["three"]
+    assert main(["pin", "t", "--remove", "1", *CONFIG]) == 4
+    assert main(["pin", "t", "x", "--if-version", "1", *CONFIG]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--edit", "1"], "needs the new words"),
+        (["x", "--remove", "1"], "takes no words"),
+        (["--if-version", "1"], "guards a change"),
+        ([""], "characters"),
+    ],
+)
+def test_wrong_use(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["pin", "t", *arguments, *CONFIG]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""`om-proxy threads` lists threads."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.cli.stored_memory import CONFIG, store_thread
+from tests.cli.test_terminal import ESCAPES, run_on_terminal
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OM_PROXY_CONFIG", "om.yaml")
+    return tmp_path
+
+
+def test_a_pipe_gets_a_line_for_each_thread(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cells stand between tabs, without a heading."""
+    asyncio.run(store_thread(folder, Key("local", "ana", "kitchen"), title="Bees"))
+    asyncio.run(store_thread(folder, Key("local", "ana", "van"), failures=3))
+    asyncio.run(store_thread(folder, Key("local", "zoe", "attic"), failures=10))
+    assert main(["threads", "--order", "name"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    cells = [line.split("\t") for line in out.splitlines()]
+    assert [(thread, resource, count) for thread, resource, count, *_ in cells] == [
+        ("kitchen", "ana", "2"),
+        ("van", "ana", "2"),
+        ("attic", "zoe", "2"),
+    ]
+    assert [tuple(row[4:]) for row in cells] == [
+        ("–", "works", "Bees"),
+        ("–", "failing", ""),
+        ("–", "given up", ""),
+    ]
+    for arguments, listed in (
+        (["--resource", "zoe"], ["attic"]),
+        (["ki"], ["kitchen"]),
+        (["Be"], ["kitchen"]),
+        (["--state", "failing"], ["van"]),
+        (["--state", "parked"], ["attic"]),
+    ):
+        assert main(["threads", *arguments]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split("\t")[0] for line in lines] == listed, arguments
+
+
+def test_a_terminal_gets_a_table(folder: Path) -> None:
+    asyncio.run(store_thread(folder, Key("local", "ana", "kitchen"), title="Bees"))
+    heading, row, *_ = ESCAPES.sub(
+        "", run_on_terminal("threads", "--config", "om.yaml", cwd=folder)
+    ).splitlines()
+    assert heading.split() == [
+        "thread",
+        "resource",
+        "messages",
+        "last",
+        "used",
+        "saved",
+        "memory",
+        "work",
+        "title",
+    ]
+    assert row.startswith("kitchen  ana")
+    assert row.split()[-1] == "Bees"
+
+
+def test_a_page_says_how_to_read_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next page begins where the cursor of the first says."""
+    for thread in "abc":
+        asyncio.run(store_thread(folder, Key("local", "r", thread)))
+    assert main(["threads", "--order", "name", "--limit", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert [line[0] for line in out.splitlines()] == ["a", "b"]
+    assert "--cursor" in err
+    assert main(["threads", "--order", "name", "--limit", "2", "--json"]) == 0
+    page = orjson.loads(capsys.readouterr().out)
+    assert main(["threads", "--order", "name", "--cursor", page["cursor"]]) == 0
+    assert capsys.readouterr().out.startswith("c\tr\t")
+    assert main(["threads", "--cursor", "nonsense"]) == 2
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "many"])
+def test_a_limit_out_of_range(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["threads", "--limit", limit])
+    assert ended.value.code == 2
+    assert "--limit" in capsys.readouterr().err
+
+
+def test_a_store_without_threads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "om.yaml").write_text(CONFIG)
+
+    async def create_store() -> None:
+        await (await SqliteStore.open(folder / "om.db")).close()
+
+    asyncio.run(create_store())
+    assert main(["threads"]) == 0
+    assert capsys.readouterr() == ("", "om-proxy: no threads yet\n")
+    assert main(["threads", "--resource", "ana"]) == 0
+    assert capsys.readouterr() == ("", "om-proxy: there are no such threads\n")
+    assert main(["threads", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["items"] == []

@@ -1,0 +1,280 @@
+"""What becomes of work when a server stalls, ends connections, or is not one to trust."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from om_proxy.errors import ConfigError, StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.postgres import pool, queries
+from om_proxy.storage.postgres.session import SchemaNames, Session
+from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+
+
+@pytest.fixture
+async def store(url: str, schema: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(url, PostgresOptions(schema, 2, timeout_s=30.0))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def server(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection that is not the store's."""
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()
+
+
+async def find_backends(store: PostgresStore, count: int) -> list[int]:
+    """Return the processes of the server that serve the store's connections, after opening so
+    many."""
+
+    async def ask(session: Session) -> int:
+        [(pid, _)] = await session.select("SELECT pg_backend_pid(), pg_sleep(0.05)")
+        return int(pid)
+
+    return await asyncio.gather(*(store._pool.read(ask) for _ in range(count)))
+
+
+async def test_a_read_on_a_closed_connection_is_tried_again(
+    store: PostgresStore, server: asyncpg.Connection
+) -> None:
+    """The server has ended every idle connection: no read fails."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    pids = await find_backends(store, 2)
+    for _ in range(5):
+        await server.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", pids)
+        assert await store.load(KEY) == memory
+        pids = await find_backends(store, 2)
+
+
+async def test_what_was_read_before_a_loss_is_read_anew(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next connection may lead to a server that has taken back commits, and gives their versions
+    out again. That also holds for a read that has already begun."""
+    held = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    assert await store.refresh(held) is held
+    losses: list[int] = []
+    store._pool.on_loss = lambda: losses.append(store._pool.loss_count)
+    is_lost = False
+
+    async def lose_connection(session: Session, known: object) -> object:
+        nonlocal is_lost
+        if not is_lost:
+            is_lost = True
+            await session.select("SELECT pg_terminate_backend(pg_backend_pid())")
+        return await select_newest(session, known)
+
+    select_newest = queries.select_newest
+    monkeypatch.setattr(queries, "select_newest", lose_connection)
+    newest = await store.refresh(held)
+    assert newest == held
+    assert newest is not held
+    assert losses
+    assert await store.refresh(held) is held
+
+
+async def test_a_commit_that_broke_off_is_unknown(
+    store: PostgresStore, server: asyncpg.Connection, schema: str
+) -> None:
+    """The connection ends while the commit waits for a lock: it is a StorageError, never a
+    Conflict. What is stored is told by the next load."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{schema}".thread FOR UPDATE')
+        commit = asyncio.create_task(store.commit(memory, replace(memory, turns=1)))
+        await wait_for_lock(server)
+        await server.execute(
+            """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE pg_blocking_pids(pid) @> ARRAY[pg_backend_pid()]"""
+        )
+        with pytest.raises(StorageError, match=r"AdminShutdown|Connection") as failed:
+            await commit
+        assert type(failed.value) is StorageError
+    assert await store.load(KEY) == memory
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def count_waiting(server: asyncpg.Connection) -> int:
+    """Return how many connections wait for a lock of this one."""
+    return int(
+        await server.fetchval(
+            """SELECT count(*) FROM pg_stat_activity
+            WHERE pg_blocking_pids(pid) @> ARRAY[pg_backend_pid()]"""
+        )
+    )
+
+
+async def wait_for_lock(server: asyncpg.Connection, waiting: int = 1) -> None:
+    """Return once so many connections wait for a lock of this one."""
+
+    async def has_come() -> bool:
+        return await count_waiting(server) == waiting
+
+    await until(has_come)
+
+
+async def has_turn(store: PostgresStore) -> bool:
+    return (await store.load(KEY)).turns == 1
+
+
+async def test_a_statement_that_takes_too_long(
+    url: str, store: PostgresStore, server: asyncpg.Connection, schema: str
+) -> None:
+    """Its caller is told at the limit, the server stops it, and the connection serves again: the
+    commit does not happen later."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    hasty = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=0.3))
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{schema}".thread FOR UPDATE')
+        with pytest.raises(StorageError, match=r"no answer of the server in 0\.3 s"):
+            await hasty.commit(memory, replace(memory, turns=1))
+        await wait_for_lock(server, 0)
+    assert await store.load(KEY) == memory
+    await hasty.close()
+
+
+async def test_a_stopped_backend_holds_no_caller_up(
+    url: str, store: PostgresStore, schema: str
+) -> None:
+    """A process of the server that answers nothing, not even a cancel: the caller is told at the
+    limit, and the next one gets another connection."""
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    hasty = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=0.3))
+    [pid] = await find_backends(hasty, 1)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except PermissionError:
+        await hasty.close()
+        pytest.skip("the server's processes belong to another user")
+    try:
+        with pytest.raises(StorageError, match="no answer"):
+            await hasty.load(KEY)
+
+        async def answers() -> bool:
+            with suppress(StorageError):
+                return (await hasty.load(KEY)).count == 2
+            return False
+
+        await until(answers)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        await hasty.close()
+
+
+async def test_a_cancelled_caller_only_stops_waiting(
+    store: PostgresStore, server: asyncpg.Connection, schema: str
+) -> None:
+    """Its commit goes on, and its connection stays whole."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{schema}".thread FOR UPDATE')
+        commit = asyncio.create_task(store.commit(memory, replace(memory, turns=1)))
+        await wait_for_lock(server)
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+    await until(lambda: has_turn(store))
+
+
+@pytest.mark.parametrize("setting", ["synchronous_commit"])
+async def test_a_server_that_may_lose_turns(url: str, schema: str, setting: str) -> None:
+    """It is refused, with what is lost; with `storage.durable: false` it is told of and used."""
+    loose = f"{url}?options=-c%20{setting}%3Doff"
+    with pytest.raises(
+        StorageError, match=rf"{setting} = off: a power cut loses.*storage\.durable"
+    ):
+        await PostgresStore.open(loose, PostgresOptions(schema))
+    with capture_logs() as events:
+        store = await PostgresStore.open(loose, PostgresOptions(schema, durable=False))
+    assert {"storage.not_durable"} == {event["event"] for event in events}
+    assert (await store.describe()).durable == "second"
+    await store.close()
+
+
+async def test_a_read_only_server(url: str, store: PostgresStore, schema: str) -> None:
+    """A standby, or a server that was set so."""
+    with pytest.raises(StorageError, match="read-only"):
+        await PostgresStore.open(
+            f"{url}?options=-c%20default_transaction_read_only%3Don", PostgresOptions(schema)
+        )
+
+
+async def test_a_pool_without_a_connection_left(store: PostgresStore) -> None:
+    """All connections of the pool are busy: a request waits no longer than its limit."""
+    release, holding = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def hold(session: Session) -> None:
+        holding.release()
+        await release.wait()
+
+    held = [asyncio.create_task(store._pool.read(hold)) for _ in range(2)]
+    for _ in held:
+        await holding.acquire()
+    with pytest.raises(StorageError, match="no answer"):
+        await store._pool.read(lambda s: s.select("SELECT 1"), 0.05)
+    release.set()
+    await asyncio.gather(*held)
+    assert await store.load(KEY) == Memory(key=KEY)
+
+
+async def test_no_state_is_left_on_a_connection(store: PostgresStore) -> None:
+    """asyncpg sends nothing of its own when a connection goes back: a round trip after each piece of
+    work, for state that no statement of ours leaves."""
+    assert pool.StatelessConnection.get_reset_query(object()) == ""
+
+
+@pytest.mark.parametrize("name", ["", "Om", "1om", "pg_om", 'o"m', "o.m", "o" * 64, "é"])
+def test_a_name_that_cannot_be_a_schema(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.prefix"):
+        SchemaNames(name)
+
+
+@pytest.mark.parametrize("name", ["om", "user", "_om1", "table"])
+async def test_a_schema_of_any_fitting_name(url: str, name: str) -> None:
+    """Words of SQL too. Only names of our own tables are qualified."""
+    names = SchemaNames(name)
+    assert names.qualify("SELECT om.version FROM om.thread, custom.x") == (
+        f'SELECT "{name}".version FROM "{name}".thread, custom.x'  # noqa: S608 - never sent
+    )
+
+
+async def test_an_error_holds_no_value(store: PostgresStore) -> None:
+    """PostgreSQL quotes values in its messages; ours have only its code."""
+    with pytest.raises(StorageError) as failed:
+        await store._pool.read(lambda s: s.select("SELECT 'canary'::int"))
+    assert "canary" not in str(failed.value)
+    assert "22P02" in str(failed.value)
+
+
+async def test_transactions_that_clash_are_done_again(store: PostgresStore) -> None:
+    """PostgreSQL has rolled back all of such a transaction."""
+    attempts = 0
+
+    async def clash(session: Session) -> int:
+        nonlocal attempts
+        attempts += 1
+        if attempts < pool.MAX_ATTEMPTS:
+            raise asyncpg.DeadlockDetectedError
+        return attempts
+
+    assert await store._pool.transact(clash) == pool.MAX_ATTEMPTS

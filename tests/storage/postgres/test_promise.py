@@ -1,0 +1,97 @@
+"""Each sentence that PostgreSQL's promise is told in, shown on a server of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.migrate import list_migrations
+from om_proxy.storage.postgres.promise import create_promise
+from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.own_postgres import OwnPostgres, own_postgres
+
+LOOSE = PostgresOptions(durable=False)
+
+
+@pytest.fixture
+def server() -> Iterator[OwnPostgres]:
+    with own_postgres() as made:
+        yield made
+
+
+async def commit_canary(store: PostgresStore) -> Memory:
+    return await store.commit(Memory(key=KEY), MemoryBuilder().chat(40, "canary").memory())
+
+
+def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
+    newest = list_migrations("postgres")[-1].number
+    assert create_promise() == ("postgresql", "fsync", "rewrite", newest)
+    assert create_promise(commits_wait=False, schema_version=7)[1:] == ("second", "rewrite", 7)
+    assert create_promise(flushes=False).durable == "none"
+
+
+async def test_an_acknowledged_turn_survives_the_server(server: OwnPostgres) -> None:
+    """All its processes end at once, as in a power cut, the moment that a commit returns."""
+    server.start()
+    store = await PostgresStore.open(server.url)
+    memory = await commit_canary(store)
+    server.kill()
+    await store.close()
+    server.start()
+    store = await PostgresStore.open(server.url)
+    assert await store.load(KEY) == memory
+    await store.close()
+
+
+async def test_a_power_cut_may_lose_the_turns_of_the_last_second(server: OwnPostgres) -> None:
+    """The server writes its log later than it acknowledges; here a minute later, to be caught."""
+    settings = ("synchronous_commit=off", "wal_writer_delay=10000ms", "autovacuum=off")
+    server.start(*settings)
+    with pytest.raises(StorageError, match="synchronous_commit = off"):
+        await PostgresStore.open(server.url)
+    store = await PostgresStore.open(server.url, LOOSE)
+    assert (await store.describe()).durable == "second"
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+    server.kill()
+    await store.close()
+    server.start(*settings)
+    store = await PostgresStore.open(server.url, LOOSE)
+    assert await store.load(KEY) == Memory(key=KEY)
+    await store.close()
+
+
+async def test_a_power_cut_may_lose_everything(server: OwnPostgres) -> None:
+    """Without `fsync` the order in which files reach the disk is left to chance."""
+    server.start("fsync=off")
+    with pytest.raises(StorageError, match="fsync = off: a power cut may lose the whole database"):
+        await PostgresStore.open(server.url)
+    store = await PostgresStore.open(server.url, LOOSE)
+    assert (await store.describe()).durable == "none"
+    await store.close()
+
+
+async def test_forgotten_rows_are_gone_at_once_and_their_bytes_once_the_tables_are_rewritten(
+    server: OwnPostgres,
+) -> None:
+    """VACUUM frees the place of a row and does not clear it."""
+    server.start("autovacuum=off")
+    store = await PostgresStore.open(server.url)
+    await commit_canary(store)
+    other = KEY._replace(thread="other")  # its rows keep the end of the table
+    await store.commit(Memory(key=other), MemoryBuilder(other).chat(2).memory())
+    await store.forget(KEY)
+    admin = await asyncpg.connect(server.url)
+    assert await admin.fetchval("SELECT count(*) FROM om.message") == 2
+    await admin.execute("VACUUM")
+    await admin.execute("CHECKPOINT")
+    assert server.count_in_tables(b"canary") > 0
+    await admin.execute("VACUUM FULL om.message")
+    await admin.execute("CHECKPOINT")
+    assert server.count_in_tables(b"canary") == 0
+    await admin.close()
+    await store.close()

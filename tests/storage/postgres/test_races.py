@@ -1,0 +1,205 @@
+"""Races that a single writer cannot have: what several processes do at once on one PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.postgres import pool
+from tests.storage.contract import Opener
+from tests.storage.event_contract import activation
+from tests.storage.memory_builder import KEY, MemoryBuilder
+
+LOG_KEY = resource_key(KEY)
+
+
+@pytest.fixture
+async def stores(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Store]]:
+    """Three stores, as of three processes, with their connections open: a pool that still opens them
+    hides races. A deadlock is an error, and is not tried again."""
+    monkeypatch.setattr(pool, "MAX_ATTEMPTS", 1)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(3):
+            store = await opener()
+            stack.push_async_callback(store.close)
+            await asyncio.gather(*(store.ping() for _ in range(5)))
+            opened.append(store)
+        yield opened
+
+
+async def share(store: Store, name: str) -> Memory:
+    """Store a thread that shares its resource's log."""
+    key = KEY._replace(thread=name)
+    memory = replace(MemoryBuilder(key).memory(), scope="resource")
+    log = await store.load(LOG_KEY)
+    thread, _ = await store.commit_shared(Change(Memory(key=key), memory), Change(log, log))
+    return thread
+
+
+async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
+    """Two turns of one resource at once, each below the threshold alone: together they make the
+    shared log due."""
+    threads = [await share(stores[0], name) for name in "ab"]
+    missed = 0
+    for _ in range(60):
+        threads = [await stores[0].load(thread.key) for thread in threads]
+        await stores[0].set_due(LOG_KEY, None)
+
+        async def speak(store: Store, before: Memory) -> None:
+            said = replace(MemoryBuilder(before.key).chat(2).memory(), scope="resource")
+            after = replace(said, version=before.version, row_id=before.row_id)
+            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, 40))
+
+        await asyncio.gather(*map(speak, stores, threads))
+        missed += await stores[0].due_threads(5.0, 9) != (LOG_KEY,)
+        for thread in threads:
+            await stores[0].forget(thread.key)
+        threads = [await share(stores[0], name) for name in "ab"]
+    assert missed == 0
+
+
+async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
+    """Threads of one resource are committed with its shared log, alone, delivered, forgotten one by
+    one and all at once, by three processes: each statement ends, and no deadlock ends one."""
+    names = "abcdef"
+    rng = random.Random(7)
+
+    async def work(store: Store, number: int) -> int:
+        done = 0
+        for _ in range(40):
+            key = KEY._replace(thread=rng.choice(names))
+            try:
+                thread, log = await store.load(key), await store.load(LOG_KEY)
+                after = replace(thread, scope="resource", turns=thread.turns + 1)
+                match rng.randrange(6):
+                    case 0:
+                        await store.forget(key)
+                    case 1:
+                        await store.forget_batch(KEY.tenant, rng.choice((None, KEY.resource)))
+                    case 2:
+                        replies = {KEY._replace(thread=name): number for name in names}
+                        await store.mark_delivered(replies)
+                    case 3:
+                        await store.commit(thread, after)
+                    case _:
+                        log_after = replace(log, turns=log.turns + 1)
+                        changes = Change(thread, after), Change(log, log_after)
+                        await store.commit_shared(*changes, ResourceWakeup(5.0, 1))
+                done += 1
+            except Conflict:
+                continue
+        return done
+
+    workers = [work(store, number) for number in range(4) for store in stores]
+    assert min(await asyncio.gather(*workers)) > 0
+
+
+async def test_claims_of_six_workers(stores: list[Store]) -> None:
+    """Every due thread goes to one worker, and none is left, also where all want the same few."""
+    keys = {Key(f"tenant {n % 7}", "r", f"x{n}") for n in range(120)}
+    await asyncio.gather(
+        *(
+            stores[0].commit(
+                Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due_at=1.0)
+            )
+            for key in keys
+        )
+    )
+
+    async def claim(worker: int) -> list[Key]:
+        claimed: list[Key] = []
+        while found := await stores[worker % 3].claim(9.0, 5, f"worker {worker}", 60):
+            claimed += found
+        return claimed
+
+    claims = await asyncio.gather(*map(claim, range(6)))
+    found = [key for claimed in claims for key in claimed]
+    assert len(found) == len(keys)
+    assert set(found) == keys
+    assert await stores[0].due_threads(9.0, 200) == ()
+
+
+async def test_no_event_is_skipped_or_told_twice(stores: list[Store]) -> None:
+    """Commits that begin in one order and end in another: a reader that goes from cursor to cursor
+    gets each event once."""
+    keys = [KEY._replace(thread=f"writer {number}") for number in range(12)]
+    written = 0
+
+    async def write(number: int) -> None:
+        nonlocal written
+        store, key = stores[number % 3], keys[number]
+        memory = await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+        log_key = resource_key(key._replace(resource=f"resource {number}"))
+        log = Memory(key=log_key)
+        for turn in range(50):
+            events = [activation(f"{number}.{turn}")]
+            after = replace(memory, turns=turn)
+            if turn % 2:
+                memory = await store.commit(memory, after, (), events)
+            else:  # a longer transaction, that writes two events
+                other = Change(
+                    log, replace(log, turns=turn + 1), (), [activation(f"{number}.log.{turn}")]
+                )
+                thread_key = log_key._replace(thread=key.thread)
+                thread = await store.load(thread_key)
+                _, new_log = await store.commit_shared(
+                    Change(thread, replace(thread, turns=turn + 1), (), events), other
+                )
+                assert new_log is not None
+                log = new_log
+                written += 1
+            written += 1
+
+    told: list[str] = []
+    is_over = False
+
+    async def read() -> None:
+        cursor = 0
+        while True:
+            was_over = is_over
+            page = await stores[2].events(None, None, cursor, 17)
+            assert not page.has_gap
+            told.extend(json.loads(event.data)["cycleId"] for event in page.events)
+            cursor = page.cursor
+            if was_over and not page.events:
+                return
+
+    reader = asyncio.create_task(read())
+    await asyncio.gather(*map(write, range(12)))
+    is_over = True
+    await reader
+    assert len(told) == written == len(set(told)) == 12 * 75
+
+
+async def test_events_behind_a_transaction_of_somebody(stores: list[Store], url: str) -> None:
+    """Events are stored, and kept from readers while an older transaction runs: a page says so."""
+    reader = stores[1]
+    await stores[0].commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    somebody = await asyncpg.connect(url)
+    try:
+        transaction = somebody.transaction()
+        await transaction.start()
+        await somebody.execute("SELECT pg_current_xact_id()")
+        await stores[0].add_events(KEY, [activation("kept back")])
+        page = await reader.events(None, None, None, 10)
+        assert page.is_held_back
+        assert not page.events
+        await transaction.rollback()
+    finally:
+        await somebody.close()
+    async with asyncio.timeout(60):
+        # other transactions on this server may hold it back as well
+        while not (page := await reader.events(None, None, page.cursor, 10)).events:
+            assert page.is_held_back
+    assert [event.type for event in page.events] == ["data-om-activation"]

@@ -1,0 +1,80 @@
+"""Whose database a file is."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+
+from om_proxy.errors import StorageError
+from om_proxy.storage.sqlite import queries
+from om_proxy.storage.sqlite.schema import require_own_database
+from om_proxy.storage.sqlite.store import SqliteStore
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_database_of_ours(tmp_path: Path) -> None:
+    """A young one, whose tables are in its write-ahead log alone, and a closed one, without a
+    log."""
+    file = tmp_path / "om 100%.db"
+    store = await SqliteStore.open(file)
+    names = list_names(tmp_path)
+    require_own_database(file, 1)
+    assert list_names(tmp_path) == names
+    await store.close()
+    require_own_database(file, 1)
+    assert list_names(tmp_path) == [file.name]
+
+
+async def test_another_database_is_not_opened(tmp_path: Path) -> None:
+    """Without `create`, neither another program's file nor its folder changes."""
+    file = tmp_path / "om.db"
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE account (x)")
+    before = file.read_bytes()
+    with pytest.raises(StorageError, match="no database of om-proxy"):
+        await SqliteStore.open(file, create=False)
+    with pytest.raises(StorageError, match="no database of om-proxy"):
+        await SqliteStore.open(tmp_path / "missing.db", create=False)
+    assert (file.read_bytes(), list_names(tmp_path)) == (before, ["om.db"])
+
+
+async def test_a_message_pays_for_no_index_that_nobody_reads(tmp_path: Path) -> None:
+    """Chains and fingerprints are compared in memory: no query looks for them."""
+    file = tmp_path / "om.db"
+    store = await SqliteStore.open(file)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        names = {row[1] for row in db.execute("PRAGMA index_list(message)")}
+    assert names == {"message_live", "sqlite_autoindex_message_1"}
+
+
+async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:
+    """A look for work reads no thread that is not due, and none whose call others hold."""
+    file = tmp_path / "om.db"
+    store = await SqliteStore.open(file)
+    plans: list[str] = []
+
+    async def explain(db: aiosqlite.Connection) -> None:
+        execute = db.execute_fetchall
+
+        async def planned(sql: str, parameters: Iterable[Any]) -> Iterable[Any]:
+            plan = await execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
+            plans.extend(row[3] for row in plan)
+            return await execute(sql, parameters)
+
+        db.execute_fetchall = planned  # type: ignore[assignment, method-assign] # to see the SQL
+        await queries.select_due(db, 9.0, 9, callers=False)
+
+    await store._reader.run_alone(explain)
+    await store.close()
+    assert any("thread_due (needs_caller=? AND due<?)" in step for step in plans)

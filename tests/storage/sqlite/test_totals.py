@@ -1,0 +1,41 @@
+"""Sums over an SQLite file are read page by page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import StoreTotals
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.sqlite.totals import add_up_threads
+from tests.storage.memory_builder import store_covered
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 7, 8, 100])
+async def test_pages_add_up_to_the_whole(tmp_path: Path, page_size: int) -> None:
+    """However the threads fall on pages, each counts once."""
+    store = await SqliteStore.open(tmp_path / "om.db")
+    try:
+        for number in range(7):
+            await store_covered(store, Key("t", "r", str(number)), 3 + number, 2)
+        statements: list[tuple[Any, ...]] = []
+
+        async def read_rows(sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+            statements.append(parameters)
+            return await store._read(sql, parameters)
+
+        assert await add_up_threads(read_rows, 0.0, page_size) == await store.totals(0.0)
+        assert len(statements) == 7 // page_size + 1
+    finally:
+        await store.close()
+
+
+async def test_no_page_has_no_sums(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "om.db")
+    try:
+        assert await add_up_threads(store._read, 0.0, 1) == StoreTotals()
+    finally:
+        await store.close()

@@ -1,0 +1,45 @@
+"""What a store promises is said in sentences, each of which a test shows."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from om_proxy.errors import StorageError
+from om_proxy.storage.base import Promise, Store
+from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.promises import (
+    DURABILITY_SENTENCES,
+    ERASURE_SENTENCES,
+    NOT_PROMISED,
+    list_promises,
+    try_describe,
+)
+
+SENTENCES = (*DURABILITY_SENTENCES.values(), *ERASURE_SENTENCES.values(), *NOT_PROMISED)
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_each_sentence_has_a_test_of_its_name(sentence: str) -> None:
+    name = "test_" + re.sub(r"\W+", "_", sentence)
+    folder = Path(__file__).parent
+    texts = (file.read_text(encoding="utf-8") for file in folder.rglob("test_*.py"))
+    assert f"def {name}(" in "".join(chain.from_iterable(texts))
+
+
+def test_what_is_not_promised_is_said_last() -> None:
+    said = list_promises(Promise("any", "fsync", "now", 1))
+    assert said[:2] == (DURABILITY_SENTENCES["fsync"], ERASURE_SENTENCES["now"])
+    assert said[2:] == NOT_PROMISED
+
+
+async def test_a_store_that_cannot_be_asked_promises_nothing() -> None:
+    class Away(ForwardingStore):
+        @property
+        def inner(self) -> Store:
+            raise StorageError("away")
+
+    assert await try_describe(Away()) is None
