@@ -361,8 +361,11 @@ async def test_the_database_is_locked_while_serving(
     monkeypatch.setattr("om_proxy.edge.turn_closing.MAX_COMMIT_WAIT_S", 0.2)
     async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
-        with sqlite3.connect(tmp_path / "om.db", isolation_level=None) as db:
-            db.execute("BEGIN IMMEDIATE")
+        with sqlite3.connect(
+            tmp_path / "om.db", timeout=60, isolation_level=None, check_same_thread=False
+        ) as db:
+            # In a thread: a transaction of the server that is under way needs the loop to end.
+            await asyncio.to_thread(db.execute, "BEGIN IMMEDIATE")
             site.server.seen.clear()
             got = await ask(site.port, chat_body("two"), headers=(T,))
             assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "applied")

@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 from typing import cast
 
 import orjson
@@ -36,6 +37,7 @@ class Models:
     def __init__(self, seed: int = 0) -> None:
         self.told: Counter[str] = Counter()
         self._dice = random.Random(seed)
+        self._faults = cycle(FAULTS)  # in turns, so that a short run meets each of them
 
     def answer(self, head: bytes, body: bytes) -> Iterator[bytes | None]:
         """The bytes to send in turn; after None the connection ends."""
@@ -43,7 +45,7 @@ class Models:
         self.told[model] += 1
         stream = b'"stream":true' in body
         if self._dice.random() < FAULTY:
-            fault = self._dice.choice(list(FAULTS))
+            fault = next(self._faults)
             self.told[fault] += 1
             yield from FAULTS[fault](stream, "never told to its end")
         else:
