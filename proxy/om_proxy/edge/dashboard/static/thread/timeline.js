@@ -2,13 +2,13 @@
 import { askThread } from "../api.js";
 import { Notice, Spinner, Stale } from "../parts/basics.js";
 import { Lines } from "./lines.js";
-import { html, useCallback, useEffect, useRef, useState } from "../view.js";
+import { html, useCallback, useEffect, useMemo, useRef, useState } from "../view.js";
 
-const PAGE_MESSAGES = 60;
+const PAGE_MESSAGES = 30;
 const MAX_READ_MESSAGES = 1_000; // of one answer
 // of covered messages shown above the first one that stands in the prompt word for word
 const MESSAGES_BEFORE_TAIL = 20;
-const READ_AHEAD = "800px"; // below what is seen
+const READ_AHEAD = "1600px"; // below what is seen
 
 // `coverage`: the newest message that notes stand for; the timeline begins a little before it.
 export function Timeline({ thread, coverage, selected, select, tick }) {
@@ -24,26 +24,27 @@ export function Timeline({ thread, coverage, selected, select, tick }) {
       Show earlier messages</button>`}
     ${messages.pages.length === 0 && html`<p class="muted">No messages here.</p>`}
     ${messages.pages.map(
-      (page) => html`<${Lines} key=${page[0].seq} page=${page} thread=${thread} selected=${selected}
-        select=${select} />`,
+      (page) => html`<div class="page" key=${page[0].seq}>
+        <${Lines} page=${page} thread=${thread} selected=${selected} select=${select} />
+      </div>`,
     )}
     ${messages.moreError && html`<${Notice} kind="bad">${messages.moreError.message}<//>`}
-    ${messages.cursor && html`<${ReadOn} key=${messages.cursor} readOn=${messages.readOn} />`}`;
+    ${messages.cursor && html`<${ReadOn} readAt=${messages.at} readOn=${messages.readOn} />`}`;
 }
 
-// The button reads on by itself once somebody scrolls near it.
-function ReadOn({ readOn }) {
+// The button reads on by itself once somebody scrolls near it; `readAt`: when the last page came.
+function ReadOn({ readAt, readOn }) {
   const button = useRef(null);
   useEffect(() => {
     const options = { rootMargin: READ_AHEAD, scrollMargin: READ_AHEAD };
-    const watch = new IntersectionObserver(([entry]) => {
-      if (!entry.isIntersecting) return;
+    const watch = new IntersectionObserver((changes) => {
+      if (!changes.some((change) => change.isIntersecting)) return;
       watch.disconnect();
       readOn();
     }, options);
     watch.observe(button.current);
     return () => watch.disconnect();
-  }, []);
+  }, [readAt]);
   return html`<button class="quiet" ref=${button} onClick=${readOn}>Show later messages</button>`;
 }
 
@@ -51,8 +52,7 @@ function ReadOn({ readOn }) {
 // pages that did not change stay the same values, so that they are not drawn anew.
 function useMessages(thread, after, tick) {
   const [state, setState] = useState({ pages: null, cursor: null, error: null, moreError: null, at: null });
-  const current = useRef(0); // the newest reading; what an older one finds is dropped
-  const count = useRef(0);
+  const shown = useRef({ read: null, count: 0, cursor: null });
   const read = useCallback(
     async (limit, cursor) => {
       const query = { after, limit: Math.min(limit, MAX_READ_MESSAGES), live: "all", excerpt: true, cursor };
@@ -60,42 +60,64 @@ function useMessages(thread, after, tick) {
     },
     [after, thread.thread],
   );
-  const load = useCallback(async () => {
-    const number = (current.current += 1);
-    const wanted = Math.max(PAGE_MESSAGES, count.current);
-    try {
-      let { items, cursor } = await read(wanted);
-      while (cursor && items.length < wanted) {
-        const next = await read(wanted - items.length, cursor);
-        items = items.concat(next.items);
-        ({ cursor } = next);
-      }
-      if (number !== current.current) return;
-      count.current = items.length;
-      setState((last) => ({
-        pages: splitPages(items, last.pages ?? []), cursor, error: null, moreError: null, at: Date.now() / 1000,
-      }));
-    } catch (error) {
-      if (number === current.current) setState((last) => ({ ...last, error }));
-    }
-  }, [read]);
+  const inTurn = useTurns(read);
+  const load = useCallback(
+    () =>
+      inTurn(async (isWanted) => {
+        const wanted = Math.max(PAGE_MESSAGES, shown.current.count);
+        try {
+          let { items, cursor } = await read(wanted);
+          while (cursor && items.length < wanted) {
+            const next = await read(wanted - items.length, cursor);
+            items = items.concat(next.items);
+            ({ cursor } = next);
+          }
+          if (!isWanted()) return;
+          shown.current = { read, count: items.length, cursor };
+          setState((last) => ({
+            pages: splitPages(items, last.pages ?? []), cursor, error: null, moreError: null, at: Date.now() / 1000,
+          }));
+        } catch (error) {
+          if (isWanted()) setState((last) => ({ ...last, error }));
+        }
+      }),
+    [inTurn],
+  );
   useEffect(() => {
     load();
   }, [load, tick]);
-  const readOn = async () => {
-    const number = (current.current += 1);
-    try {
-      const next = await read(PAGE_MESSAGES, state.cursor);
-      if (number !== current.current) return;
-      count.current += next.items.length;
-      setState((last) => ({
-        ...last, pages: [...last.pages, ...splitPages(next.items, [])], cursor: next.cursor, moreError: null,
-      }));
-    } catch (moreError) {
-      setState((last) => ({ ...last, moreError }));
-    }
-  };
+  const readOn = () =>
+    inTurn(async (isWanted) => {
+      const { count, cursor } = shown.current;
+      if (shown.current.read !== read || !cursor) return;
+      try {
+        const next = await read(PAGE_MESSAGES, cursor);
+        if (!isWanted()) return;
+        shown.current = { read, count: count + next.items.length, cursor: next.cursor };
+        setState((last) => ({
+          ...last, pages: [...last.pages, ...splitPages(next.items, [])], cursor: next.cursor, moreError: null,
+          at: Date.now() / 1000,
+        }));
+      } catch (moreError) {
+        if (isWanted()) setState((last) => ({ ...last, moreError }));
+      }
+    });
   return { ...state, readOn, reload: load, data: state.pages };
+}
+
+// Return a function that does one piece of work after the other, since each builds on what the one
+// before found. With another `read`, work that is under way or waits is not wanted any more.
+function useTurns(read) {
+  const newest = useRef(read);
+  newest.current = read;
+  return useMemo(() => {
+    let last = Promise.resolve();
+    const isWanted = () => newest.current === read;
+    return (work) => {
+      last = last.then(() => isWanted() && work(isWanted));
+      return last;
+    };
+  }, [read]);
 }
 
 function splitPages(items, before) {
