@@ -45,8 +45,10 @@ def create_background(
     concurrency: int,
     clock: Callable[[], float] = time.time,
     is_busy: Callable[[], bool] = lambda: False,
+    is_external: Callable[[], bool] = lambda: False,
 ) -> Background:
-    """Create the background work. Nothing runs until a thread is woken or waited for."""
+    """Create the background work. Nothing runs until a thread is woken or waited for. `is_busy`,
+    `is_external`: as in Background."""
     count_tokens = token_counter.tokens
     worker = MemoryWorker(
         memories,
@@ -59,7 +61,13 @@ def create_background(
         environ=os.environ,
     )
     return Background(
-        memories, worker, policies, concurrency=concurrency, clock=clock, is_busy=is_busy
+        memories,
+        worker,
+        policies,
+        concurrency=concurrency,
+        clock=clock,
+        is_busy=is_busy,
+        is_external=is_external,
     )
 
 

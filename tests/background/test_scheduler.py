@@ -13,18 +13,21 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.llm import Target
+from om_proxy.background import scheduler
 from om_proxy.background.performers.observe_batch import CallProgress
+from om_proxy.background.requested_work import RequestedWork
 from om_proxy.background.scheduler import CLAIMS_PER_SLOT, Background
 from om_proxy.errors import ModelError
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect
+from om_proxy.memory.lifecycle.requested_work import ObserveNow
 from om_proxy.memory.lifecycle.transitions import FIRST_BACK_OFF_S
 from om_proxy.memory.model import Failures, Key
 from om_proxy.policy import MemoryContext
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk
-from tests.support.performing import INHERITED, HeldAnswer, Parts, open_parts
+from tests.support.performing import INHERITED, SMALL, HeldAnswer, Parts, Step, open_parts
 
 FIRST_TWO = Observe(after=0, last=2, tokens=100, wait=True)
 OWN = Target("actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),))
@@ -900,3 +903,95 @@ async def test_reflecting_is_work_like_observing() -> None:
         await p.background.wait_idle()
         assert (await p.memory()).log.reflection is not None
         assert "noted" in texts(p.models.asked[0][1])
+
+
+# ── background.external: other processes do the due work ──────────────────────────────────────────
+
+
+@asynccontextmanager
+async def open_serving_process(
+    path: Path, *steps: Step, settings: str = SMALL
+) -> AsyncIterator[Parts]:
+    async with open_parts(*steps, path=path, settings=settings, is_external=lambda: True) as p:
+        yield p
+
+
+async def test_external_work_is_left_to_others(tmp_path: Path) -> None:
+    """Neither a wake nor a look makes a call here, nor takes a lease; another process does it."""
+    async with open_serving_process(tmp_path / "om.db") as serving:
+        await due_thread(serving)
+        serving.background.wake(KEY, serving.context())
+        await serving.background.wait_idle()
+        looking = await look_once(serving.background)
+        looking.cancel()
+        assert serving.models.asked == []
+        assert serving.background._due.list_due_with_caller() == []
+        assert await serving.store.due_threads(serving.clock.now, 10) == (KEY,)
+        async with open_parts(path=tmp_path / "om.db") as working:
+            looking = await look_once(working.background)
+            await working.background.wait_idle()
+            looking.cancel()
+            assert len(working.models.asked) == 1
+        assert await last_of_chunks(serving) == [6]
+
+
+async def test_work_that_needs_a_caller_stays(tmp_path: Path) -> None:
+    """No other process has the credential."""
+    async with open_serving_process(tmp_path / "om.db", settings=INHERITED) as p:
+        await due_thread(p)
+        p.background.wake(KEY, p.context(inherited=OWN))
+        await p.background.wait_idle()
+        assert [target for target, _ in p.models.asked] == [OWN]
+        assert await last_of_chunks(p) == [6]
+
+
+async def test_what_is_waited_or_asked_for_is_done_here(tmp_path: Path) -> None:
+    """A request does not depend on a worker, and a person hears of the end."""
+    async with open_serving_process(tmp_path / "om.db") as p:
+        await due_thread(p)
+        assert await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 30.0)
+        assert await last_of_chunks(p) == [2]
+        asked = p.background.request_work(RequestedWork(KEY, ObserveNow(), "1"))
+        assert await asked.wait(30.0)
+        assert await last_of_chunks(p) == [2, 6]
+        await p.background.wait_idle()
+        assert len(p.models.asked) == 2
+
+
+@pytest.mark.parametrize("does_it", [True, False], ids=["it did it", "it gave up"])
+async def test_a_request_joins_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does_it: bool
+) -> None:
+    """While a worker has the thread, the request waits for it, and pays for the same notes only if
+    the worker made none."""
+    monkeypatch.setattr(scheduler, "LEASE_RETRY_S", 0.0)
+    async with open_serving_process(tmp_path / "om.db") as p:
+        await due_thread(p)
+        assert await p.store.lease(KEY, "a worker", 60.0)
+        waiting = asyncio.create_task(p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 30.0))
+        async with open_parts(path=tmp_path / "om.db") as worker:
+            if does_it:
+                made = await worker.memory()
+                await worker.memories.update(
+                    KEY, lambda memory: transitions.add_chunk(memory, chunk(made, 6))
+                )
+            assert not waiting.done()
+            await worker.store.release(KEY, "a worker")
+        assert await waiting
+        assert await last_of_chunks(p) == ([6] if does_it else [2])
+        assert len(p.models.asked) == (0 if does_it else 1)
+
+
+async def test_external_takes_effect_at_once(tmp_path: Path) -> None:
+    """The next look of a process that serves only no more takes what was left."""
+    is_external = [True]
+    async with open_parts(path=tmp_path / "om.db", is_external=lambda: is_external[0]) as p:
+        await due_thread(p)
+        looking = await look_once(p.background)
+        looking.cancel()
+        assert p.models.asked == []
+        is_external[0] = False
+        looking = await look_once(p.background)
+        await p.background.wait_idle()
+        looking.cancel()
+        assert await last_of_chunks(p) == [6]

@@ -73,6 +73,7 @@ def test_defaults() -> None:
         ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
         ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove"),
         ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file or a server"),
+        ("{background: {external: true}, storage: {url: 'sqlite:///:memory:'}}", "background.external = true: needs a file or a server"),
         ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: must not contain authorization: it carries"),
         ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: must not contain x-api-key: it carries"),
         ("upstream: [{base_url: 'http://h/v1/chat/completions/'}]",

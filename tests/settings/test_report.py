@@ -133,12 +133,24 @@ def test_defaults_need_no_warning() -> None:
             "context.tail_limit (40000) is below 84000",
         ),
         ("memory: false", "memory is off"),
+        ("background: {external: true}", "om-proxy worker cannot do its work"),
     ],
 )
 def test_warning(text: str, warning: str) -> None:
     """A setting that is allowed, but works badly, gives a warning."""
     (found,) = list_warnings(parse(text))
     assert warning in found
+
+
+@pytest.mark.parametrize(
+    "made_with",
+    [
+        "memory: {model: openai/small}",
+        "upstream: [{base_url: 'http://h/v1', api_key: k}]",
+    ],
+)
+def test_external_work_that_a_worker_can_do(made_with: str) -> None:
+    assert list_warnings(parse(f"background: {{external: true}}\n{made_with}")) == []
 
 
 KEYED = "auth: {keys: [{tenant: a, key: k}]}\n"

@@ -141,6 +141,7 @@ async def test_what_is_live_needs_no_restart(tmp_path: Path, changed: str) -> No
         ("server.api", False),
         ("server.port", True),
         ("memory.enabled", False),
+        ("background.external", False),
     ],
 )
 def test_keys_that_need_a_restart(key: str, needs_restart: bool) -> None:

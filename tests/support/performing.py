@@ -4,7 +4,7 @@ and a clock that tests set."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +147,7 @@ async def open_parts(
     concurrency: int = 8,
     llm: LLM | None = None,
     opened: StoreOpener = SqliteStore,
+    is_external: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Parts]:
     """Open everything between the edge and the models, until the block ends."""
     configured, models, clock = parse(settings), ScriptedModels(list(steps)), Clock()
@@ -170,7 +171,14 @@ async def open_parts(
         guard,
         clock=clock,
     )
-    background = Background(memories, worker, policies, concurrency=concurrency, clock=clock)
+    background = Background(
+        memories,
+        worker,
+        policies,
+        concurrency=concurrency,
+        clock=clock,
+        is_external=is_external,
+    )
     try:
         yield Parts(configured, store, models, clock, memories, policies, guard, worker, background)
     finally:

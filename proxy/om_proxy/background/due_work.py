@@ -24,8 +24,14 @@ class DueWork:
     """The search for due work, with the newest context of each thread."""
 
     def __init__(
-        self, memories: Memories, policies: PolicyInForce, clock: Callable[[], float]
+        self,
+        memories: Memories,
+        policies: PolicyInForce,
+        clock: Callable[[], float],
+        is_external: Callable[[], bool],
     ) -> None:
+        """`is_external`: whether other processes do the due work that needs no caller."""
+        self.is_external = is_external
         self._memories = memories
         self._policies = policies
         self._clock = clock
@@ -58,6 +64,19 @@ class DueWork:
         now = self._clock()
         due = [(due_at, key) for key, due_at in self._due_with_caller.items() if due_at <= now]
         return [key for _, key in sorted(due)]
+
+    def is_left_to_others(self, memory: Memory) -> bool:
+        """Return whether other processes do the due work on this memory. Work that needs a caller
+        stays here: they leave it out."""
+        return self.is_external() and (self.claims_callers or not memory.needs_caller)
+
+    def leave_to_others(self, memory: Memory | None) -> bool:
+        """Look no more for the due work on this memory, if others do it. Return whether they do;
+        False for None: that is unknown."""
+        if memory is None or not self.is_left_to_others(memory):
+            return False
+        self._forget_due(memory.key)
+        return True
 
     def _note_due(self, memory: Memory, due_at: float | None) -> None:
         """Keep when the work on this memory is due, if it needs the call that is remembered."""
@@ -94,6 +113,8 @@ class DueWork:
             # are stored.
             return None
         memory = await self._memories.load(key)
+        if waited_for is None and self.leave_to_others(memory):
+            return None
         self._note_due(memory, memory.due_at)
         context = self.find_context(memory)
         if context is None:

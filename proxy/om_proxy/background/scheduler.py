@@ -41,6 +41,8 @@ logger = structlog.get_logger("background")
 
 # until work that a person has asked for is tried again, after it could not begin
 REQUEST_RETRY_S = 2.0
+# until a request that waits for another process asks for the lease again
+LEASE_RETRY_S = 0.5
 CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
 
 
@@ -58,9 +60,10 @@ class Background:
         max_waiting: int = MAX_WAITING_THREADS,
         clock: Callable[[], float] = time.time,
         is_busy: Callable[[], bool] = lambda: False,
+        is_external: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_busy`: whether chat needs the whole machine. Then no work begins and no request
-        waits."""
+        waits. `is_external`: whether other processes do the due work (`background.external`)."""
         self._is_busy = is_busy
         self._memories = memories
         self._worker = worker
@@ -68,7 +71,7 @@ class Background:
         self._slots: Counter[str] = Counter()  # taken slots, by tenant
         self._queue = ThreadQueue(max_waiting)
         self._leases = Leases(memories.store, clock)
-        self._due = DueWork(memories, policies, clock)
+        self._due = DueWork(memories, policies, clock, is_external)
         self._running: dict[Key, ThreadRun] = {}
         self._run_again: set[Key] = set()  # threads woken during their run
         self._requested = RequestedWorkQueue()
@@ -96,9 +99,12 @@ class Background:
             self._due.remember_context(key, context)
         if key in self._running:
             self._run_again.add(key)
-        elif not self._closing:
+        elif not self._closing and (key in self._requested or not self._is_left_to_others(key)):
             self._join_queue(key)
             self._fill_slots()
+
+    def _is_left_to_others(self, key: Key) -> bool:
+        return self._due.leave_to_others(self._memories.find_cached(key))
 
     def last_seq_being_read(self, key: Key) -> int:
         """Return the seq up to which an observation under way reads; 0: there is none. The text of
@@ -228,6 +234,9 @@ class Background:
         limit = max(min(limit, self._queue.free_places), 0)
         if self._is_busy() or self._closing:
             limit = 0
+        if self._due.is_external():
+            self._fill_slots()
+            return
         try:
             claimed = await self._leases.claim_due(
                 limit, self._due.without_context, callers=self._due.claims_callers
@@ -301,9 +310,14 @@ class Background:
                 leased = None  # unknown: the lease may be taken while this is cancelled
                 leased = await self._leases.acquire(key)
                 if not leased and waited_for is None:
-                    # Work that a request waits for goes on without a lease: the other process may have
-                    # crashed, and a lease only saves money.
                     return
+                # Work that a request waits for goes on without a lease: the other process may have
+                # crashed, and a lease only saves money. Other processes that do all due work are at
+                # it as a rule: then the request waits for them.
+                if not leased and self._due.is_external():
+                    leased = None
+                    if await self._join_other_process(key):
+                        return
             renewing = self.run_detached(self._leases.renew_forever(key))
             await self._perform_due(key, run, waited_for)
         finally:
@@ -311,6 +325,14 @@ class Background:
                 renewing.cancel()
             if leased is not False:
                 await self._leases.release(key)
+
+    async def _join_other_process(self, key: Key) -> bool:
+        """Acquire the thread's lease once the other process gives it back. Return whether that one
+        has changed the thread: then the work is done."""
+        before = await self._memories.load(key)
+        while not await self._leases.acquire(key):  # noqa: ASYNC110 - the store sends no event of it
+            await asyncio.sleep(LEASE_RETRY_S)
+        return (await self._memories.load(key)).version != before.version
 
     async def _perform_due(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
         """Perform `waited_for`, or otherwise due work until nothing is due, a step fails, or

@@ -82,8 +82,7 @@ class Policy:
     @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need such a credential."""
-        settings = self.settings
-        return settings.may_inherit_model and not all(u.api_key for u in settings.upstream)
+        return self.settings.may_need_caller
 
     def resource_wakeup(self, memory: Memory, now: float) -> ResourceWakeup | None:
         """Return the number of unobserved tokens that makes the shared log of this thread's

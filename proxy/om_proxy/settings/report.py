@@ -142,6 +142,7 @@ def list_warnings(
     return [
         *list_memory_warnings(effective),
         *list_upstream_warnings(settings),
+        *list_external_warnings(settings),
         *list_settings_without_effect(settings, effective),
     ]
 
@@ -222,6 +223,15 @@ def list_memory_warnings(effective: Effective) -> list[str]:
     if not effective.memory.enabled:
         warnings.append("memory is off: nothing is read or written")
     return warnings
+
+
+def list_external_warnings(settings: Settings) -> Iterator[str]:
+    """List a warning if a worker cannot do all the work that is left to it."""
+    if settings.background.external and settings.may_need_caller:
+        yield (
+            "background.external: a memory model is inherited, so om-proxy worker cannot do its work: "
+            "this process does, where it has the call; set memory.model or the upstream's api_key"
+        )
 
 
 def list_settings_without_effect(settings: Settings, effective: Effective) -> Iterator[str]:

@@ -314,6 +314,11 @@ class StorageSettings(Section):
         return None if path == ":memory:" or self.is_postgres else path
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several processes can open the store."""
+        return self.is_postgres or self.file is not None
+
+    @property
     def shown_url(self) -> str:
         """The address as it may be shown: without a password."""
         return hide_password(self.url)
@@ -325,6 +330,7 @@ class BackgroundSettings(Section):
     observer_interval: Duration = 10.0
     concurrency: Count = 8
     call_timeout: Duration = 120.0
+    external: bool = False
 
     @model_validator(mode="before")
     @classmethod

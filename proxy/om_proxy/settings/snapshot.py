@@ -87,12 +87,15 @@ class Settings(Section):
             for index, name in enumerate(names)
             if name in names[:index]
         ]
-        if self.server.workers > 1 and not (self.storage.file or self.storage.is_postgres):
+        if not self.storage.is_shared:
             rule = (
-                "above 1 needs a file or a server in storage.url,"
+                "needs a file or a server in storage.url,"
                 " because processes cannot share a store in memory"
             )
-            faults.append(("server.workers", rule))
+            if self.server.workers > 1:
+                faults.append(("server.workers", f"above 1 {rule}"))
+            if self.background.external:
+                faults.append(("background.external", rule))
         raise_faults(faults)
         return self
 
@@ -112,6 +115,11 @@ class Settings(Section):
         return INHERIT_MODEL in (base.observer_model, base.reflector_model) or any(
             layer.inherits_model for layer in self._layers
         )
+
+    @property
+    def may_need_caller(self) -> bool:
+        """Whether the work on any memory may need a credential that only a request brings."""
+        return self.may_inherit_model and not all(u.api_key for u in self.upstream)
 
     def upstream_for(self, model: str | None) -> UpstreamSettings | None:
         """Return the first upstream whose `match` matches the model, or None. A request without a
