@@ -12,7 +12,7 @@ from om_proxy.doctor.call import try_observer
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.doctor.storage import examine_storage
 from om_proxy.doctor.tables import examine_prices, examine_ranks
-from om_proxy.doctor.threads import FailingThread, find_failing_threads
+from om_proxy.doctor.threads import FailingThread, examine_due_work, find_failing_threads
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.doctor.webhooks import examine_webhooks
 from om_proxy.errors import ConfigError, StorageError
@@ -98,6 +98,11 @@ async def examine_store(
         return [
             *await examine_storage(store, file or settings.storage.shown_url, now),
             *describe_failing(failing),
+            *(
+                await examine_due_work(store, await store.clock())
+                if settings.background.external
+                else ()
+            ),
             *await examine_webhooks(store, settings),
         ]
     finally:

@@ -6,8 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from om_proxy.doctor.causes import explain_cause
+from om_proxy.doctor.upstreams import Finding
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo
+
+# a worker that was killed may have kept the thread for 100 s
+MAX_WAITING_S = 180.0
+DUE_SAMPLE = 50  # due threads that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,22 @@ async def find_failing_threads(
             is_revived = revive and bool(info.failures) and await store.park(info.key, False)
             failing.append(FailingThread(info, is_revived))
     return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
+
+
+async def examine_due_work(store: Store, now: float) -> list[Finding]:
+    """Examine whether anybody does the work that servers leave to workers. `now`: unix seconds by
+    the store's clock."""
+    for key in await store.due_threads(now - MAX_WAITING_S, DUE_SAMPLE):
+        if not (await store.load(key)).needs_caller:
+            return [
+                Finding(
+                    False,
+                    f"memory work waits for more than {MAX_WAITING_S / 60:.0f} minutes, and "
+                    "background.external leaves it to a worker: start om-proxy worker on this store, "
+                    "or more of them",
+                )
+            ]
+    return [Finding(True, "no memory work that is left to om-proxy worker has waited for long")]
 
 
 async def _read_threads(
