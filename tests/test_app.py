@@ -164,6 +164,44 @@ async def test_old_records_go_by_the_store_s_clock(
         assert await count_kept() == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("is_worker", "does_work"), [(False, False), (True, True)])
+async def test_external_work_is_a_worker_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worker: bool, does_work: bool
+) -> None:
+    """A process that serves only sends no webhooks and clears nothing out; a worker with the same
+    settings does."""
+    monkeypatch.setattr(app_module, "PRUNE_INTERVAL_S", 0.001)
+    app = create_app(
+        parse(
+            f"""
+            background: {{external: true}}
+            storage: {{url: "sqlite:///{tmp_path}/om.db"}}
+            telemetry: {{log: "off", webhooks: [{{url: "http://127.0.0.1:9/", secret: of-16-characters}}]}}
+            """
+        ),
+        is_worker=is_worker,
+    )
+    pruned, asked = asyncio.Event(), asyncio.Semaphore(0)
+    is_external = app._is_external
+
+    async def prune(now: float) -> None:
+        pruned.set()
+
+    def tell() -> bool:
+        asked.release()
+        return is_external()
+
+    async with serve_on_loopback(app):
+        monkeypatch.setattr(app.store, "prune_events", prune)
+        monkeypatch.setattr(app, "_is_external", tell)
+        assert bool(app._list_webhooks()) is does_work
+        if does_work:
+            await asyncio.wait_for(pruned.wait(), 30)
+        for _ in range(20):  # times that it was asked whether to
+            await asyncio.wait_for(asked.acquire(), 30)
+        assert pruned.is_set() is does_work
+
+
 class Ranks:
     """Ranks that load when the test says so."""
 

@@ -26,7 +26,7 @@ from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.metrics_page import MetricsPage
-from om_proxy.edge.own_pages import ABOUT_PAGE, describe_store, is_verbose
+from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import ConfigError, OmError, StorageError
@@ -42,7 +42,7 @@ from om_proxy.policy import PolicyInForce, find_token_prices
 from om_proxy.server import responses
 from om_proxy.server.admission import Admission
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
-from om_proxy.settings import Settings, StorageSettings, WatchedSettings
+from om_proxy.settings import Settings, StorageSettings, WatchedSettings, WebhookSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
@@ -80,8 +80,10 @@ class App:
         clock: Callable[[], float] = time.time,
         model_timeout_s: float | None = None,
         figures_folder: Path | None = None,
+        is_worker: bool = False,
     ) -> None:
         self._watched = watched
+        self._is_worker = is_worker
         self._machine_clock = clock
         self._clock = clock  # the store's, once it is open
         self._policies = PolicyInForce(watched, model_timeout_s=model_timeout_s)
@@ -109,7 +111,7 @@ class App:
         self._memories: Memories | None = None
         self._audit_log: AuditLog
         self.unreached: UnreachedRequests
-        self._router: Router
+        self._router: Router | OwnPages
         self._deliveries: Deliveries
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
@@ -154,7 +156,7 @@ class App:
         self._post = HttpPost(AiohttpTransport())
         self._webhooks = Webhooks(
             self.store,
-            lambda: self._watched.current.telemetry.webhooks,
+            self._list_webhooks,
             self._post,
             clock=self._clock,
         )
@@ -229,6 +231,7 @@ class App:
             concurrency=settings.background.concurrency,
             clock=self._clock,
             is_busy=self.admission.is_busy,
+            is_external=self._is_external,
         )
         engine = Engine(
             memories,
@@ -267,15 +270,23 @@ class App:
         )
         self._audit_log = services.audit_log
         self.admin = AdminApi(services)
-        self._router = Router(
-            self.chat,
-            self.admin,
+        own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),
-            self.unreached,
-            self.upstream,
-            self.admission,
-            self._current_config,
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
+            self._current_config,
+        )
+        self._router = (
+            own_pages
+            if self._is_worker
+            else Router(
+                self.chat,
+                self.admin,
+                own_pages,
+                self.unreached,
+                self.upstream,
+                self.admission,
+                self._current_config,
+            )
         )
         self._memory_tasks = [
             _start_permanent("ledger", self.ledger_writer.write_forever),
@@ -285,6 +296,13 @@ class App:
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),
         ]
+
+    def _is_external(self) -> bool:
+        """Return whether this process serves only, and others do the background work."""
+        return self._watched.current.background.external and not self._is_worker
+
+    def _list_webhooks(self) -> tuple[WebhookSettings, ...]:
+        return () if self._is_external() else self._watched.current.telemetry.webhooks
 
     def _empty_memory_cache(self) -> None:
         if self._memories is not None:
@@ -304,11 +322,12 @@ class App:
         """Remove old events, records of the audit, receipts and lines of the ledger, also while no
         new ones come. The store says what time it is: this machine's clock may be far ahead."""
         while True:
-            with suppress(OmError):  # the store is away: the next hour will do
-                now = await self.store.clock()
-                await self.store.prune_events(now)
-                await self.store.prune_records(now)
-                await self.store.prune_ledger(now)
+            if not self._is_external():
+                with suppress(OmError):  # the store is away: the next hour will do
+                    now = await self.store.clock()
+                    await self.store.prune_events(now)
+                    await self.store.prune_records(now)
+                    await self.store.prune_ledger(now)
             await asyncio.sleep(PRUNE_INTERVAL_S)
 
     async def stop(self) -> None:
@@ -384,7 +403,7 @@ class App:
         await responses.send_json(send, 200, answer)
 
     async def send_about(self, _scope: Scope, send: Send) -> None:
-        await responses.send_json(send, 200, ABOUT_PAGE)
+        await responses.send_json(send, 200, ABOUT_WORKER if self._is_worker else ABOUT_PAGE)
 
 
 async def _warm_up(token_counter: TokenCounter) -> None:
@@ -487,9 +506,17 @@ def create_app(
     clock: Callable[[], float] = time.time,
     model_timeout_s: float | None = None,
     figures_folder: Path | None = None,
+    is_worker: bool = False,
 ) -> App:
     """Create the app for these settings. `clock` returns unix seconds; it dates messages and
     prompts. `model_timeout_s`: how long a memory model may take. `figures_folder`: where the
-    workers of one server share their figures."""
+    workers of one server share their figures. `is_worker`: it does the background work and serves
+    nothing but its own pages (`om-proxy worker`)."""
     watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
-    return App(watched, clock=clock, model_timeout_s=model_timeout_s, figures_folder=figures_folder)
+    return App(
+        watched,
+        clock=clock,
+        model_timeout_s=model_timeout_s,
+        figures_folder=figures_folder,
+        is_worker=is_worker,
+    )

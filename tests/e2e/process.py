@@ -21,15 +21,23 @@ def free_port() -> int:
 class Process:
     """`om-proxy serve` with a configuration file; `base` stays the same over restarts."""
 
-    def __init__(self, config: Path, port: int, module: Sequence[str] = ("om_proxy",)) -> None:
-        """`module`: what serves, with its own arguments before those of `om-proxy`."""
+    def __init__(
+        self,
+        config: Path,
+        port: int,
+        module: Sequence[str] = ("om_proxy",),
+        command: str = "serve",
+    ) -> None:
+        """`module`: what serves, with its own arguments before those of `om-proxy`. `command`:
+        another command that answers `/readyz`."""
         self.config = config
+        self._command = command
         self._module = module
         self.base = f"http://127.0.0.1:{port}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 60.0) -> None:
-        command = (sys.executable, "-m", *self._module, "serve", "--config", str(self.config))
+        command = (sys.executable, "-m", *self._module, self._command, "--config", str(self.config))
         await self._started(*command, within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 

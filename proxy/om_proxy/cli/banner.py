@@ -1,8 +1,9 @@
-"""Print what a server shows once it listens."""
+"""Print what a server or a worker shows once it listens."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from om_proxy import __version__
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
@@ -34,5 +35,25 @@ def print_banner(settings: Settings, port: int) -> None:
         *list_warnings(settings),
     ]
     lines += [f"warning: {warning}" for warning in warnings]
+    _print_lines(lines)
+
+
+def print_worker_banner(settings: Settings, port: int) -> None:
+    """Print where a worker can be asked for its health, and the memory settings in force."""
+    effective = settings.effective(None, None)
+    warnings = [
+        *list_missing_credentials(settings, effective, os.environ),
+        *list_memory_model_warnings(effective, None),
+    ]
+    _print_lines(
+        [
+            f"om-proxy worker {__version__}, health at http://{settings.server.host}:{port}/readyz",
+            *render_memory_summary(settings),
+            *(f"warning: {warning}" for warning in warnings),
+        ]
+    )
+
+
+def _print_lines(lines: Sequence[str]) -> None:
     for line in lines:
         print(line, flush=True)

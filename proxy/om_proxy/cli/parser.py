@@ -29,11 +29,19 @@ def build_parser() -> argparse.ArgumentParser:
         "(OM_PROXY__SERVER__HOST, OM_PROXY__SERVER__PORT), else from server.host and server.port "
         "in the file, else it is 127.0.0.1, port 8400.",
     )
-    add_config_option(serve)
-    serve.add_argument("--host", help="the address to listen on, in place of server.host")
-    serve.add_argument(
-        "--port", help="the port to listen on, in place of server.port; 0 takes a free one"
+    _add_server_options(serve)
+
+    worker = commands.add_parser(
+        "worker",
+        help="do the background work of a store that servers share",
+        description="Do the background work of a store until SIGTERM or SIGINT: notes, webhooks and "
+        "clearing out. The servers on the store need background.external: true. Work with an "
+        "inherited model stays with the server that has the call.",
+        epilog="It reads the servers' configuration. At server.host and server.port it answers "
+        "/healthz, /readyz and /metrics; beside a server on the same machine it needs a --port of "
+        "its own.",
     )
+    _add_server_options(worker)
 
     check = commands.add_parser(
         "check", help="show the settings in force for a model, and what needs attention"
@@ -155,3 +163,11 @@ def build_parser() -> argparse.ArgumentParser:
         "if it is in use",
     )
     return top
+
+
+def _add_server_options(command: argparse.ArgumentParser) -> None:
+    add_config_option(command)
+    command.add_argument("--host", help="the address to listen on, in place of server.host")
+    command.add_argument(
+        "--port", help="the port to listen on, in place of server.port; 0 takes a free one"
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.faster_start import start_up_faster
-from om_proxy.errors import OmError
+from om_proxy.errors import ConfigError, OmError
 from om_proxy.server.listeners import open_listeners
 from om_proxy.server.process_resources import keep_freed_heap, raise_open_file_limit
 
@@ -25,6 +25,12 @@ FIGURES_FOLDER_VARIABLE = "OM_PROXY_FIGURES_FOLDER"
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status."""
+    return run_until_signal(options)
+
+
+def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) -> int:
+    """Run the server, or the one process of `om-proxy worker`, until SIGTERM or SIGINT. Return the
+    exit status."""
     export_address_options(options)
     keep_freed_heap()
     # the imports are here so that they run without garbage collection
@@ -33,13 +39,16 @@ def run(options: argparse.Namespace) -> int:
         from om_proxy.telemetry.logs import report_start_failure
 
         settings = load(options.config)
+        if is_worker:
+            require_shared_store(settings)
         set_up_log(settings)
         raise_open_file_limit()
-        if settings.server.workers == 1:
-            server = create_server(settings, options.config)
+        is_single = is_worker or settings.server.workers == 1
+        if is_single:
+            server = create_server(settings, options.config, is_worker=is_worker)
     try:
         sockets = open_listeners(settings.server.host, settings.server.port)
-        if settings.server.workers > 1:
+        if not is_single:
             from om_proxy.cli.workers import serve_with_workers
 
             return serve_with_workers(settings, sockets, path=options.config)
@@ -54,16 +63,28 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def create_server(settings: Settings, path: str | None) -> AnnouncedServer:
+def require_shared_store(settings: Settings) -> None:
+    """Raise ConfigError for a store that no server can share with a worker."""
+    if not settings.storage.is_shared:
+        raise ConfigError(
+            "storage.url: a worker needs a file or a server, because processes cannot share a store "
+            "in memory"
+        )
+
+
+def create_server(
+    settings: Settings, path: str | None, *, is_worker: bool = False
+) -> AnnouncedServer:
     """Create the server of a single process. `path`: the file that --config names."""
     from om_proxy.app import create_app
-    from om_proxy.cli.banner import print_banner
+    from om_proxy.cli.banner import print_banner, print_worker_banner
     from om_proxy.cli.uvicorn_server import AnnouncedServer, create_server_config
     from om_proxy.settings import WatchedSettings
 
-    app = create_app(WatchedSettings(settings, path=path))
+    app = create_app(WatchedSettings(settings, path=path), is_worker=is_worker)
+    announce = print_worker_banner if is_worker else print_banner
     return AnnouncedServer(
-        create_server_config(app, settings), lambda port: print_banner(settings, port)
+        create_server_config(app, settings), lambda port: announce(settings, port)
     )
 
 

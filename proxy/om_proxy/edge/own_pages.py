@@ -1,13 +1,18 @@
-"""The proxy's own paths. They are never forwarded to a model server, even those without a page."""
+"""The proxy's own paths, and what serves those that need no credential. They are never forwarded to
+a model server, even those without a page."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, unquote
 
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from om_proxy.edge.base_url import has_path_thread
-from om_proxy.errors import NotFound
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.metrics_page import MetricsPage
+from om_proxy.errors import NotFound, OmError
+from om_proxy.server import responses
 from om_proxy.storage.base import Store
 from om_proxy.storage.promises import list_promises, try_describe
 
@@ -20,6 +25,15 @@ ABOUT_PAGE = {
     "metrics": "/metrics",
     "admin": "/om/v1/threads",
 }
+ABOUT_WORKER = {
+    "service": "om-proxy worker",
+    "health": ["/healthz", "/readyz"],
+    "metrics": "/metrics",
+}
+_WORKER_MESSAGE = (
+    "this is om-proxy worker: it answers /healthz, /readyz and /metrics only; "
+    "send requests to om-proxy serve"
+)
 _MISSING_PAGE_MESSAGES = {
     "/docs": (
         "om-proxy has no page here; read its documentation, "
@@ -78,3 +92,36 @@ def find_own_page(scope: Scope) -> str | None:
     if message := _MISSING_PAGE_MESSAGES.get(root):
         raise NotFound(message)
     return root
+
+
+class OwnPages:
+    """The proxy's own pages by path, with the metrics and without the admin API. A worker serves
+    nothing else."""
+
+    def __init__(
+        self,
+        metrics: MetricsPage,
+        pages: Mapping[str, Callable[[Scope, Send], Awaitable[None]]],
+        current_config: Callable[[], EdgeConfig],
+    ) -> None:
+        self._metrics = metrics
+        self._pages = pages
+        self._current_config = current_config
+
+    async def send(self, page: str, scope: Scope, send: Send) -> None:
+        """Send the page of this path, as `find_own_page` returns it."""
+        if page == METRICS_PATH:
+            await self._metrics(scope, send, self._current_config())
+        else:
+            await self._pages[page](scope, send)
+
+    async def serve(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Serve a request to a worker."""
+        try:
+            page = find_own_page(scope)
+            if page is None or page == ADMIN_PATH:
+                raise NotFound(_WORKER_MESSAGE)
+        except OmError as exc:
+            await responses.send_error(send, exc)
+            return
+        await self.send(page, scope, send)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -11,8 +11,7 @@ from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.dashboard.pages import is_dashboard_path, send_dashboard
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.metrics_page import MetricsPage
-from om_proxy.edge.own_pages import ADMIN_PATH, METRICS_PATH, find_own_page
+from om_proxy.edge.own_pages import ADMIN_PATH, OwnPages, find_own_page
 from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
@@ -28,28 +27,25 @@ CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 
 
 class Router:
-    """The routes of the app. `pages` are the proxy's own pages by path, without the admin API and
-    the metrics."""
+    """The routes of the app. `own_pages`: the proxy's own pages, without the admin API."""
 
     def __init__(
         self,
         chat: ChatRoute,
         admin: AdminApi,
-        metrics: MetricsPage,
+        own_pages: OwnPages,
         unreached: UnreachedRequests,
         upstream: Upstream,
         admission: Admission,
         current_config: Callable[[], EdgeConfig],
-        pages: Mapping[str, Callable[[Scope, Send], Awaitable[None]]],
     ) -> None:
         self._chat = chat
         self._admin = admin
-        self._metrics = metrics
+        self._own_pages = own_pages
         self._unreached = unreached
         self._upstream = upstream
         self._admission = admission
         self._current_config = current_config
-        self._pages = pages
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -75,10 +71,8 @@ class Router:
         elif page == ADMIN_PATH:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
                 await self._admin(scope, permit.receive, send, config)
-        elif page == METRICS_PATH:
-            await self._metrics(scope, send, config)
         elif page is not None:
-            await self._pages[page](scope, send)
+            await self._own_pages.send(page, scope, send)
         else:
             await self._forward(scope, receive, send, config, refusal)
 
