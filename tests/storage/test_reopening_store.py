@@ -25,14 +25,15 @@ from tests.support.permissions import enforce_permission_bits
 
 
 class TestReopeningInFront(StoreContract):
-    """The whole contract, on the first file and on the second one, where versions continue."""
+    """The whole contract, on a second file, where versions continue. Whole servers run on a first
+    one (tests/e2e)."""
 
-    @pytest.fixture(params=[1, 2], ids=["the first file", "the second"])
-    def opener(self, tmp_path: Path, request: pytest.FixtureRequest) -> Opener:
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:
             store = ReopeningStore(lambda: SqliteStore.open(tmp_path / "om.db"), tmp_path / "om.db")
             await store.open()
-            store._opened_files = request.param
+            store._opened_files = 2
             return store
 
         return opened
