@@ -32,12 +32,13 @@ class Process:
         another command that answers `/readyz`."""
         self.config = config
         self._command = command
-        self._module = module
+        self.module = module
+        self.port = port
         self.base = f"http://127.0.0.1:{port}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 60.0) -> None:
-        command = (sys.executable, "-m", *self._module, self._command, "--config", str(self.config))
+        command = (sys.executable, "-m", *self.module, self._command, "--config", str(self.config))
         await self._started(*command, within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 

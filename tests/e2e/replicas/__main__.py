@@ -33,6 +33,12 @@ def main() -> int:
     options.add_argument(
         "--stop-every", type=float, default=0.0, metavar="S", help="let one stand still (0: never)"
     )
+    options.add_argument(
+        "--rolls",
+        type=int,
+        default=0,
+        help="replace all, one by one, by the next release and by this one in turn, in place of kills",
+    )
     options.add_argument("--seed", type=int, default=0, help="of the dice (%(default)s)")
     options.add_argument("--plant", choices=FAULTS, default="", help="serve with this fault")
     options.add_argument("--history", type=Path, help="write what the clients saw to this file")
@@ -49,13 +55,14 @@ def main() -> int:
         return 2
     plan = Plan(
         told.seconds,
-        told.kills,
+        0 if told.rolls else told.kills,
         replicas=told.replicas,
         clients=told.clients,
         kill_every_s=told.kill_every,
         seed=told.seed,
         fault=told.plant,
         stop_every_s=told.stop_every,
+        rolls=told.rolls,
     )
     with tempfile.TemporaryDirectory() as folder:
         report = asyncio.run(run_replicas(url, Path(folder), plan))

@@ -13,13 +13,20 @@ class Front:
     """It knows nothing of HTTP: clients use a connection for each request."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._ports = ports
+        self._ports = list(ports)
         self._next = 0
         self.port = 0
 
     @property
     def base(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def leave_out(self, port: int) -> None:
+        """Send no new connection to this replica, as a balancer does before a replica ends."""
+        self._ports.remove(port)
+
+    def take_in(self, port: int) -> None:
+        self._ports.append(port)
 
     async def serve(
         self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
@@ -34,8 +41,9 @@ class Front:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Return a connection to the next replica that listens."""
         first, self._next = self._next, self._next + 1
-        for place in range(first, first + len(self._ports)):
-            port = self._ports[place % len(self._ports)]
+        ports = tuple(self._ports)
+        for place in range(first, first + len(ports)):
+            port = ports[place % len(ports)]
             with suppress(OSError):
                 return await asyncio.open_connection("127.0.0.1", port)
         return None

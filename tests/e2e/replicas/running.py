@@ -58,6 +58,8 @@ telemetry: {{log: "off"}}
 # of the clients, in turn: the last two share their threads
 KINDS: tuple[ClientKind, ...] = ("full", "thin", "full", "paired", "paired")
 MODEL_DELAY_S = 0.1
+ROLL_PAUSE_S = 0.5
+OLDER, NEWER = ("om_proxy",), ("tests.e2e.replicas.newer",)
 # each lease as its row was, with the server's clock
 LOG_LEASES = """
 CREATE TABLE "{schema}".test_lease (id bigserial, at float8, op text, key text, holder text, until float8);
@@ -84,6 +86,8 @@ class Plan:
     seed: int = 0
     fault: str = ""  # that is planted
     stop_every_s: float = 0.0  # a process stands still; 0: none does
+    # how often all are replaced, one by one: by the next release, then by this one again
+    rolls: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Report:
 
     kills: int
     stops: int
+    replaced: int
+    schema_version: int  # of the database, at the end
     notebook: Notebook
     history: History
     findings: Findings
@@ -113,6 +119,8 @@ class Report:
         lines = {
             "kills": self.kills,
             "stops": self.stops,
+            "replaced": self.replaced,
+            "schema": self.schema_version,
             "acknowledged turns": notebook.count("acknowledged"),
             "unknown turns": f"{unknown}, of them degraded {notebook.degraded_count}",
             "readings": len(notebook.readings),
@@ -158,11 +166,13 @@ class MarkedModels(Models):
 class Replicas:
     """The processes, each of which is killed now and then. One always serves."""
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[Process], front: Front) -> None:
         self._processes = processes
+        self._front = front
         self._serving = len(processes)
         self.kills = 0
         self.stops = 0
+        self.replaced = 0
 
     async def kill_until(self, ended: asyncio.Event, plan: Plan) -> None:
         """Kill one, start it again, and so on."""
@@ -182,6 +192,18 @@ class Replicas:
                 await _is_set_within(ended, SHORT_TIMEOUT_S * 1.5)
             finally:
                 process.go_on()
+
+    async def roll(self, rolls: int) -> None:
+        """Replace all by the next release, one by one, then by this one again, and so on."""
+        for number in range(rolls):
+            for process in self._processes:
+                await asyncio.sleep(ROLL_PAUSE_S)  # releases serve side by side for a while
+                self._front.leave_out(process.port)
+                assert await process.terminate() == 0
+                process.module = NEWER if number % 2 == 0 else OLDER
+                await process.start()
+                self._front.take_in(process.port)
+                self.replaced += 1
 
     async def _kill_one_until(
         self, process: Process, ended: asyncio.Event, dice: random.Random, plan: Plan
@@ -217,6 +239,7 @@ async def run_replicas(url: str, folder: Path, plan: Plan) -> Report:
                 await _talk_and_kill(replicas, front, models, notebook, plan)
             models.note_requests()
             history = await _read_history(url, schema, notebook, models)
+            schema_version = await _read_schema_version(url, schema)
     finally:
         connection = await asyncpg.connect(url)
         await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
@@ -224,7 +247,15 @@ async def run_replicas(url: str, folder: Path, plan: Plan) -> Report:
     observed = _count_observed(notebook, models)
     again = sum(count - 1 for count in observed)
     return Report(
-        replicas.kills, replicas.stops, notebook, history, check(history), len(observed), again
+        replicas.kills,
+        replicas.stops,
+        replicas.replaced,
+        schema_version,
+        notebook,
+        history,
+        check(history),
+        len(observed),
+        again,
     )
 
 
@@ -241,7 +272,7 @@ async def _start_replicas(
     folder: Path, url: str, schema: str, models: str, plan: Plan
 ) -> AsyncIterator[tuple[Replicas, Front]]:
     processes, ports = [], [free_port() for _ in range(plan.replicas)]
-    module = ("tests.e2e.replicas.planted", plan.fault) if plan.fault else ("om_proxy",)
+    module = ("tests.e2e.replicas.planted", plan.fault) if plan.fault else OLDER
     for port in ports:
         config = folder / f"om-{port}.yaml"
         config.write_text(
@@ -255,7 +286,7 @@ async def _start_replicas(
         await connection.close()
         await asyncio.gather(*(process.start() for process in processes[1:]))
         async with open_front(ports) as front:
-            yield Replicas(processes), front
+            yield Replicas(processes, front), front
         assert [await process.terminate() for process in processes] == [0] * len(processes)
     finally:
         for process in processes:
@@ -284,6 +315,7 @@ async def _talk_and_kill(
         while (
             time.monotonic() < until
             or replicas.kills < plan.kills
+            or replicas.replaced < plan.rolls * plan.replicas
             or notebook.count("acknowledged") < plan.turns
         ):
             await asyncio.sleep(0.2)
@@ -292,7 +324,10 @@ async def _talk_and_kill(
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(end_in_time())
-        tasks.create_task(replicas.kill_until(ended, plan))
+        if plan.kills:
+            tasks.create_task(replicas.kill_until(ended, plan))
+        if plan.rolls:
+            tasks.create_task(replicas.roll(plan.rolls))
         if plan.stop_every_s:
             tasks.create_task(replicas.stop_until(ended, plan))
         for client in clients:
@@ -332,6 +367,14 @@ async def _read_history(url: str, schema: str, notebook: Notebook, models: Marke
         leases,
         at,
     )
+
+
+async def _read_schema_version(url: str, schema: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(f'SELECT version FROM "{schema}".schema'))  # noqa: S608 - our own name
+    finally:
+        await connection.close()
 
 
 async def _read_thread(

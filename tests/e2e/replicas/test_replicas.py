@@ -3,11 +3,14 @@ scripts/replicas does the same for longer."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from om_proxy.storage.migrate import list_migrations
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import Plan, run_replicas
 from tests.support.postgres_server import find_postgres_url
@@ -24,6 +27,24 @@ async def test_replicas_that_are_killed(tmp_path: Path) -> None:
     assert report.kills >= SHORT.kills
     assert len(report.history.prompts) >= SHORT.turns
     assert report.history.leases
+
+
+async def test_a_rolling_upgrade_and_back(tmp_path: Path) -> None:
+    """Replicas of two releases serve side by side while one replaces the other, and while the older
+    one comes back to a database that the newer one has changed. Nobody sees an error, and no
+    thread is without memory twice in a row."""
+    plan = replace(SHORT, seconds=0, kills=0, turns=20, clients=3, rolls=2)
+    report = await run_replicas(find_postgres_url(), tmp_path, plan)
+    assert not report.findings, str(report)
+    assert report.replaced == 2 * plan.replicas
+    assert report.schema_version == list_migrations("postgres")[-1].number + 1
+    assert not report.notebook.errors
+    by_thread: dict[str, list[bool]] = defaultdict(list)
+    for turn in report.notebook.turns:
+        by_thread[turn.thread].append(turn.has_memory)
+        assert turn.outcome == "acknowledged" or not turn.has_memory
+    for had_memory in by_thread.values():
+        assert all(before or after for before, after in pairwise(had_memory))
 
 
 async def test_replicas_with_a_planted_fault(tmp_path: Path) -> None:
