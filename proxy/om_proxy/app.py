@@ -33,7 +33,7 @@ from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
-from om_proxy.figures.figures import Figures
+from om_proxy.figures.figures import Figures, ProcessState
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
@@ -177,7 +177,7 @@ class App:
             _start_permanent("flush", self.store.flusher.flush_forever),
         ]
         if self._figures:
-            self._figures.watch_gauges(self._read_gauges)
+            self._figures.watch_gauges(self._read_state)
             totals = self._figures.create_totals_watch(lambda: self.store, self._clock)
             self._tasks += [
                 _start_permanent("figures", self._figures.update_gauges_forever),
@@ -308,10 +308,12 @@ class App:
         if self._memories is not None:
             self._memories.drop_all()
 
-    def _read_gauges(self) -> tuple[int, int]:
-        """Return the turns that wait to be stored, and the threads whose notes are being made."""
-        turns_waiting = self.store.spool.turn_count + self._deferred.turn_count
-        return turns_waiting, self.background.running_count
+    def _read_state(self) -> ProcessState:
+        return ProcessState(
+            self.store.spool.turn_count + self._deferred.turn_count,
+            self.background.running_count,
+            self.admission.in_flight,
+        )
 
     def _observer_interval_s(self) -> float:
         # so that processes that were started at once do not all ask the store at once

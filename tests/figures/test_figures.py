@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy.facts import Fact, Facts, Observed, TurnPriced
-from om_proxy.figures.figures import Figures
+from om_proxy.figures.figures import Figures, ProcessState
 from om_proxy.figures.label_values import MAX_MODELS
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Key
@@ -50,11 +50,12 @@ async def test_a_change_of_the_configuration_names_a_model() -> None:
 
 async def test_gauges_are_read_at_each_scrape() -> None:
     figures = Figures(WatchedSettings(parse("")))
-    figures.watch_gauges(lambda: (3, 7))
+    figures.watch_gauges(lambda: ProcessState(3, 7, 9))
     page, _ = await figures.render("")
     assert b"om_turns_waiting 3.0" in page
     assert b"om_work_running 7.0" in page
-    figures.watch_gauges(lambda: (0, 0))
+    assert b"om_requests_in_flight 9.0" in page
+    figures.watch_gauges(lambda: ProcessState(0, 0, 0))
     page, _ = await figures.render("")
     assert b"om_turns_waiting 0.0" in page
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -33,6 +34,14 @@ logger = structlog.get_logger("figures")
 GAUGE_INTERVAL_S = 5.0
 
 
+class ProcessState(NamedTuple):
+    """What the gauges of a process tell."""
+
+    turns_waiting: int
+    work_running: int
+    requests_in_flight: int
+
+
 class Figures:
     """The figures of one process. `folder`: what the workers of one server share; None: this
     process is the only one."""
@@ -47,7 +56,7 @@ class Figures:
             find_listed_name, LabelLimit(MAX_MODELS, shared and shared / "models")
         )
         self._thread_limit = LabelLimit(MAX_THREADS, shared and shared / "threads")
-        self._gauges: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._read_state: Callable[[], ProcessState] = lambda: ProcessState(0, 0, 0)
         self._rendering = asyncio.Lock()
 
     def count_facts(self, facts: Facts, label: Callable[[Key], str]) -> None:
@@ -69,9 +78,9 @@ class Figures:
     ) -> TotalsWatch:
         return TotalsWatch(self.series, get_store, clock)
 
-    def watch_gauges(self, read: Callable[[], tuple[int, int]]) -> None:
-        """Take the gauges of the process from `read`: turns that wait, and work that runs."""
-        self._gauges = read
+    def watch_gauges(self, read: Callable[[], ProcessState]) -> None:
+        """Take the gauges of the process from `read`."""
+        self._read_state = read
 
     async def update_gauges_forever(self) -> None:
         """Keep the gauges of this process fresh for the other workers, which cannot read them."""
@@ -101,9 +110,10 @@ class Figures:
         return self._folder.add_up()
 
     def _update_gauges(self) -> None:
-        turns_waiting, work_running = self._gauges()
-        self.series.set(metrics.TURNS_WAITING, turns_waiting)
-        self.series.set(metrics.WORK_RUNNING, work_running)
+        state = self._read_state()
+        self.series.set(metrics.TURNS_WAITING, state.turns_waiting)
+        self.series.set(metrics.WORK_RUNNING, state.work_running)
+        self.series.set(metrics.REQUESTS_IN_FLIGHT, state.requests_in_flight)
 
 
 def _open_folder(folder: Path | None) -> WorkerFolder | None:

@@ -186,6 +186,11 @@ WORK_RUNNING = Metric(
     "gauge",
     "Threads whose notes are being made now.",
 )
+REQUESTS_IN_FLIGHT = Metric(
+    "om_requests_in_flight",
+    "gauge",
+    "Requests that are being served now. `limits.in_flight` bounds them in each process.",
+)
 BUILD_INFO = Metric(
     "om_build_info",
     "gauge",
@@ -218,6 +223,7 @@ METRICS = (
     PARKED_THREADS,
     TURNS_WAITING,
     WORK_RUNNING,
+    REQUESTS_IN_FLIGHT,
     BUILD_INFO,
 )
 METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
