@@ -1,0 +1,1 @@
+"""The examples of deployment: compose file, manifests and nginx's configuration."""
