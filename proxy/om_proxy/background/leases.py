@@ -20,6 +20,8 @@ logger = structlog.get_logger("background")
 # For so long a crashed process keeps a thread. With the look that finds the thread, less than 120
 # (docs/spec/behaviour.md#concurrency).
 LEASE_S = 100.0
+# for a lease that is being taken, before it is given back
+LATE_LEASE_WAIT_S = 1.0
 
 
 class Leases:
@@ -30,6 +32,7 @@ class Leases:
         self._clock = clock
         self._holder = uuid.uuid4().hex
         self._claimed: dict[Key, float] = {}  # unused claims, with the loop's time of their end
+        self._acquiring: dict[Key, set[asyncio.Future[bool]]] = {}
         self._seen_due: set[Key] = set()  # claimed since the newest look
         self._has_more_due = False  # as of the newest claim
         self.wants_claims = asyncio.Event()  # set when the last claim is in use and more are due
@@ -37,6 +40,10 @@ class Leases:
     @property
     def unused_claim_count(self) -> int:
         return len(self._claimed)
+
+    @property
+    def unused_claims(self) -> tuple[Key, ...]:
+        return tuple(self._claimed)
 
     def begin_look(self) -> None:
         """Allow threads that were claimed since the last look to be claimed again."""
@@ -72,7 +79,21 @@ class Leases:
         return key in self._claimed
 
     async def acquire(self, key: Key) -> bool:
-        return await self._store.lease(key, self._holder, LEASE_S)
+        """Take the lease, or renew it. Return whether this process has it. A statement that is
+        under way goes on if its caller is cancelled; `release` waits for it."""
+        acquiring = asyncio.ensure_future(self._store.lease(key, self._holder, LEASE_S))
+        under_way = self._acquiring.setdefault(key, set())
+        under_way.add(acquiring)
+        acquiring.add_done_callback(lambda _: self._end_acquiring(key, acquiring))
+        return await asyncio.shield(acquiring)
+
+    def _end_acquiring(self, key: Key, acquired: asyncio.Future[bool]) -> None:
+        if not acquired.cancelled():
+            acquired.exception()  # nobody may wait for it any more
+        under_way = self._acquiring[key]
+        under_way.discard(acquired)
+        if not under_way:
+            del self._acquiring[key]
 
     async def renew_forever(self, key: Key) -> None:
         while True:
@@ -87,8 +108,15 @@ class Leases:
         """Drop the claim at once, even if the thread was claimed again meanwhile. Await the result
         to release the lease."""
         self._claimed.pop(key, None)
-        return self._store.release(key, self._holder)
+        return self._release(key)
+
+    async def _release(self, key: Key) -> None:
+        # a lease that is taken after it was released would keep others away until it ends
+        if under_way := self._acquiring.get(key):
+            await asyncio.wait(under_way, timeout=LATE_LEASE_WAIT_S)
+        await self._store.release(key, self._holder)
 
     async def release_claims(self) -> None:
-        for key in self._claimed:
-            await self._store.release(key, self._holder)
+        """Give back what was claimed and has not begun."""
+        while self._claimed:
+            await self.release(next(iter(self._claimed)))
