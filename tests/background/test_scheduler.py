@@ -512,6 +512,45 @@ async def test_what_was_claimed_is_given_back_at_the_end() -> None:
         assert await p.store.claim(p.clock.now, 99, "another process", 60) == tuple(keys)
 
 
+async def test_a_process_that_ends_soon_leaves_due_work_to_others() -> None:
+    """What it has claimed and not begun is given back at once, and nothing more is claimed, while a
+    call under way goes on."""
+    held = HeldAnswer()
+    async with open_parts(held, concurrency=1) as p:
+        keys = threads_of("a", 4)
+        for key in keys:
+            await p.stored(chat(3, 50), key)
+        looking = asyncio.create_task(p.background.look_for_due(lambda: 0.01))
+        await wait_until(lambda: bool(p.models.asked))
+        p.background.leave_due_work()
+        await wait_until(lambda: not p.background._leases.unused_claims)
+        others = keys[1:]
+        async with asyncio.timeout(30):
+            while await p.store.claim(p.clock.now, 99, "another process", 60) != tuple(others):
+                await asyncio.sleep(0.001)
+                for key in others:
+                    await p.store.release(key, "another process")
+        held.go.set()
+        await p.background.wait_idle()
+        looking.cancel()
+        assert (len(p.models.asked), len((await p.memory(keys[0])).chunks)) == (1, 1)
+
+
+async def test_a_claim_under_way_is_given_back_by_a_process_that_ends_soon() -> None:
+    """Its answer comes after the process was told to end."""
+    async with open_parts(opened=Leases, concurrency=1) as p:
+        assert isinstance(p.store, Leases)
+        [key] = threads_of("a", 1)
+        await p.stored(chat(3, 50), key)
+        claiming = asyncio.create_task(p.background._claim_due())
+        await asyncio.sleep(0)
+        p.background.leave_due_work()
+        await claiming
+        await p.background.wait_idle()
+        assert (p.store.claimed, p.models.asked) == ([key], [])
+        assert await p.store.claim(p.clock.now, 99, "another process", 60) == (key,)
+
+
 async def test_a_claim_that_loses_its_place_in_line_is_given_back() -> None:
     """Its work is due for whoever has room."""
     held = HeldAnswer()
@@ -741,7 +780,9 @@ class Leases(SqliteStore):
 async def test_a_lease_is_given_back_that_was_taken_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server that ends while it waits for a lease keeps nobody from the work."""
+    """A server that ends while it waits for a lease keeps nobody from the work, even if no answer
+    comes."""
+    monkeypatch.setattr("om_proxy.background.leases.LATE_LEASE_WAIT_S", 0.01)
     taken = asyncio.Event()
     async with open_parts() as p:
         await p.stored(chat(3, 50))

@@ -77,6 +77,7 @@ class Background:
         self._requested = RequestedWorkQueue()
         self._wishes = WishPerformer(memories, worker, self._due)
         self._detached: set[asyncio.Task[Any]] = set()
+        self._claims_work = True
         self._closing = False
 
     # ── called by other modules ─────────────────────────────────────────────────────────────────────
@@ -209,9 +210,22 @@ class Background:
                 async with asyncio.timeout_at(next_look):
                     await self._leases.wants_claims.wait()
 
+    def leave_due_work(self) -> None:
+        """Claim no more threads, and give back those whose work has not begun: this process ends
+        soon. Work under way goes on, and so does work for its own requests."""
+        self._claims_work = False
+        for key in self._leases.unused_claims:
+            if key not in self._requested:
+                self._queue.leave(key)
+        self.run_detached(self._try_release_claims())
+
+    async def _try_release_claims(self) -> None:
+        with suppress(OmError):  # the leases end by themselves
+            await self._leases.release_claims()
+
     async def close(self, grace: float = 5.0) -> None:
         """Finish commits under way, and give up model calls: their work is due again at the next
-        start."""
+        start. Wait `grace` seconds for that, and as many for giving leases back."""
         self._closing = True
         self._requested.give_up(Overloaded(STOPPING_MESSAGE))
         tasks = self._run_tasks()
@@ -219,9 +233,9 @@ class Background:
             task.cancel()
         if tasks := tasks | self._detached:
             await asyncio.wait(tasks, timeout=grace)
-        with suppress(OmError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                await self._leases.release_claims()
+                await self._try_release_claims()
 
     def _run_tasks(self) -> set[asyncio.Task[Any]]:
         return {run.task for run in self._running.values() if run.task}
@@ -232,7 +246,7 @@ class Background:
         """Lease due threads, as many as will soon begin, and put them in the queue."""
         limit = CLAIMS_PER_SLOT * self._concurrency - self._leases.unused_claim_count
         limit = max(min(limit, self._queue.free_places), 0)
-        if self._is_busy() or self._closing:
+        if self._is_busy() or self._closing or not self._claims_work:
             limit = 0
         if self._due.is_external():
             self._fill_slots()
@@ -243,6 +257,9 @@ class Background:
             )
         except OmError as exc:
             logger.warning("due.failed", error=type(exc).__name__)
+            return
+        if not self._claims_work:  # since the claim was sent
+            await self._try_release_claims()
             return
         for key in claimed:
             self.wake(key)
