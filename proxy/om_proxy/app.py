@@ -41,6 +41,7 @@ from om_proxy.permanent_tasks import keep_running
 from om_proxy.policy import PolicyInForce, find_token_prices
 from om_proxy.server import responses
 from om_proxy.server.admission import Admission
+from om_proxy.server.server_stop import STOP_STATE_KEY, ServerStop
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.settings import Settings, StorageSettings, WatchedSettings, WebhookSettings
 from om_proxy.storage.base import Store
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 PRUNE_INTERVAL_S = 3_600.0
+# for commits, and then for giving leases back, before a process ends
+BACKGROUND_GRACE_S = 1.5
 LOOK_JITTER = 0.2  # of `background.observer_interval`
 MAX_CHAT_CONNECTIONS = 1_000  # to model servers
 
@@ -117,6 +120,7 @@ class App:
         self._warm_up: asyncio.Task[None] | None = None
         # created again for a database with another secret
         self._memory_tasks: list[asyncio.Task[None]] = []
+        self._server_stop = ServerStop(self._leave_due_work)
 
     # ── lifespan ──────────────────────────────────────────────────────────────────────────────────
 
@@ -332,13 +336,17 @@ class App:
                     await self.store.prune_ledger(now)
             await asyncio.sleep(PRUNE_INTERVAL_S)
 
+    def _leave_due_work(self) -> None:
+        """Claim no more work: this process ends soon."""
+        self.background.leave_due_work()
+
     async def stop(self) -> None:
         """End the tasks, store what waits, and close all parts."""
         await _cancel_tasks([*self._tasks, *self._memory_tasks])
         await self._write_probe.close()
         self._deferred.release_replies()
         self.store.release_replies()
-        await self.background.close()
+        await self.background.close(BACKGROUND_GRACE_S)
         await self._deferred.close()
         self.admission.budget.close()
         await self._deliveries.write()
@@ -372,7 +380,9 @@ class App:
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        scope.get("state", {})[WATCHDOG_STATE_KEY] = Watchdog(lambda: self._watched.current.limits)
+        state = scope.get("state", {})
+        state[WATCHDOG_STATE_KEY] = Watchdog(lambda: self._watched.current.limits)
+        state[STOP_STATE_KEY] = self._server_stop
         try:
             await self.start()
         except Exception as exc:
@@ -390,8 +400,12 @@ class App:
 
     async def send_ready(self, scope: Scope, send: Send) -> None:
         """Answer 200 while chat can be served, with `degraded` while memory fails. Answer 503 while
-        the first request with memory would wait for loading; a request that comes anyway is
-        served. `?verbose` adds what the store promises, if it can be asked."""
+        the first request with memory would wait for loading, and once the server was told to end;
+        a request that comes anyway is served. `?verbose` adds what the store promises, if it can
+        be asked."""
+        if self._server_stop.has_begun:
+            await responses.send_json(send, 503, {"status": "stopping"})
+            return
         if self._warm_up is not None and not self._warm_up.done():
             await responses.send_json(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
             return

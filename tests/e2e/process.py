@@ -83,8 +83,16 @@ class Process:
             assert self._process is not None
             self._process.send_signal(signal.SIGCONT)
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Return the exit status."""
+        assert self._process is not None
+        return await self._process.wait()
+
     async def terminate(self) -> int:
         """SIGTERM; the exit status."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return await self._process.wait()
+        self.signal(signal.SIGTERM)
+        return await self.wait()

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from om_proxy.server.graceful_server import GracefulServer
 from om_proxy.server.protocol import BoundedProtocol
 from om_proxy.settings import Settings
 
 if TYPE_CHECKING:
     from om_proxy.app import App
 
-GRACEFUL_SHUTDOWN_S = 30  # after SIGTERM, running streams have this long to end
 
-
-class AnnouncedServer(uvicorn.Server):
+class AnnouncedServer(GracefulServer):
     """A server that calls `announce` with its port once it listens, so that a printed address
     answers."""
 
@@ -48,6 +47,5 @@ def create_server_config(
         log_config=None,
         server_header=False,  # the upstream's own Server and Date are passed on
         date_header=False,
-        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
         **worker_options,
     )

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import Multiprocess, multiprocess
 
 from om_proxy.app import open_store
 from om_proxy.cli.banner import print_banner
@@ -16,15 +16,34 @@ from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serve import FIGURES_FOLDER_VARIABLE
 from om_proxy.cli.uvicorn_server import create_server_config
 from om_proxy.figures.worker_folder import create_folder
+from om_proxy.server.graceful_server import GracefulServer
 from om_proxy.settings import Settings
 
 WORKER_START_TIMEOUT_S = 60.0
+
+
+class WorkerProcess(multiprocess.Process):
+    """A worker that ends as a single server does."""
+
+    @property
+    def server(self) -> GracefulServer:
+        if self._server is None:
+            self._server = GracefulServer(self.config)
+        assert isinstance(self._server, GracefulServer)
+        return self._server
 
 
 class Workers(Multiprocess):
     """The uvicorn supervisor. It prints the banner once every worker serves."""
 
     settings: Settings
+
+    def terminate_all(self) -> None:
+        """Tell the workers to end, and stop listening with the last of them: a connection that
+        nobody accepts would wait in vain."""
+        super().terminate_all()
+        for listener in self.sockets:
+            listener.close()
 
     def init_processes(self) -> None:
         super().init_processes()
@@ -49,6 +68,8 @@ def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: s
         factory=True,
         workers=settings.server.workers,
     )
+    # uvicorn takes the class of its workers from nowhere else
+    multiprocess.Process = WorkerProcess  # type: ignore[misc] # it is a subclass
     workers = Workers(config, sockets=sockets)
     workers.settings = settings
     with share_figures(settings):

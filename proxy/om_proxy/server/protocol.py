@@ -26,6 +26,7 @@ from om_proxy.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 from om_proxy.server import responses, sockets
 from om_proxy.server.expect_continue import ExpectContinueApp
 from om_proxy.server.http10 import Http10App
+from om_proxy.server.server_stop import ServerStop
 from om_proxy.server.timeouts import ConnectionSample, ConnectionStage, TimeoutDetector, TimeoutKind
 from om_proxy.server.upgrade import NoUpgradeProtocol
 from om_proxy.server.watchdog import Watchdog
@@ -67,6 +68,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         # made for an answer that ends with the server; most connections have none
         self._shutdown: asyncio.Future[None] | None = None
         self._is_shutting_down = False
+        self._stop = ServerStop.get_or_create(self.app_state)
         self._watchdog = Watchdog.get_or_create(self.app_state)
         # the request that is served, or was served last; `cycle` is the newest request, which may
         # wait for this one
@@ -171,11 +173,14 @@ class BoundedProtocol(NoUpgradeProtocol):
             self._served.message_event.set()
         self._report_disconnect()
 
-    def shutdown(self) -> None:
-        """Tell an endless answer to end: uvicorn waits for every other one."""
+    def end_endless_answer(self) -> None:
+        """Tell an endless answer to end: the server waits for every other one."""
         self._is_shutting_down = True
         if self._shutdown is not None and not self._shutdown.done():
             self._shutdown.set_result(None)
+
+    def shutdown(self) -> None:
+        self.end_endless_answer()
         super().shutdown()
 
     def _create_shutdown_future(self) -> asyncio.Future[None]:
@@ -191,6 +196,8 @@ class BoundedProtocol(NoUpgradeProtocol):
             app = Http10App(app, cycle)
         if cycle.waiting_for_100_continue:
             app = ExpectContinueApp(app, cycle)
+        if self._stop.has_begun:
+            cycle.keep_alive = False  # the next request shall go to another server
         super()._start_asgi_task(cycle, app)
 
     # ── bounds ────────────────────────────────────────────────────────────────────────────────────
