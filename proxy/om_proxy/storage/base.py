@@ -171,7 +171,7 @@ Durability = Literal["fsync", "second", "none", "process"]
 # when the bytes of forgotten rows leave the database. `now`: they are overwritten as soon as no
 # reader holds them. `rewrite`: they stay until its tables are rewritten. `keys`: they stay, and
 # cannot be read once their keys are destroyed
-Erasure = Literal["now", "rewrite", "keys"]
+Erasure = Literal["now", "rewrite", "log", "keys"]
 
 
 class Promise(NamedTuple):

@@ -20,6 +20,7 @@ DURABILITY_SENTENCES: dict[Durability, str] = {
 ERASURE_SENTENCES: dict[Erasure, str] = {
     "now": "forgotten bytes are overwritten once no reader holds them",
     "rewrite": "forgotten rows are gone at once and their bytes once the tables are rewritten",
+    "log": "forgotten bytes leave memory at once and the log once it is rewritten",
 }
 # of every store
 NOT_PROMISED = ("text is not encrypted", "backups keep what was forgotten since")

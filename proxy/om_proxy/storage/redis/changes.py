@@ -1,0 +1,127 @@
+"""Collect what one script is to do: all of it, or nothing if a condition no longer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import MAX_EVENTS
+from om_proxy.storage.redis.event_rows import encode_new_event
+from om_proxy.storage.redis.rows import ThreadRow, encode
+from om_proxy.storage.redis.session import Argument, Session
+
+# of one command: Lua holds no more than some thousands of values on its stack
+MAX_FIELDS = 500
+
+
+class WrittenRow(NamedTuple):
+    """What the store sets itself in the row of a thread."""
+
+    row_id: int
+    version: int
+
+
+class Applied(NamedTuple):
+    """What became of changes."""
+
+    failed: int | None  # the first condition that did not hold, counted from 0; None: all held
+    rows: tuple[WrittenRow, ...] = ()  # in the order in which they were written
+
+
+class Changes:
+    """Conditions and steps. The steps happen in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._conditions: list[Argument] = []
+        self._condition_count = 0
+        self._steps: list[Argument] = []
+
+    # ── conditions ──
+
+    def expect_version(self, key: Key, version: int) -> None:
+        self._expect("version", *key, version)
+
+    def expect_revision(self, tenant: str, resource: str, revision: int) -> None:
+        """Expect that nothing of the resource was written since. 0: nothing of it is stored."""
+        self._expect("revision", tenant, resource, revision)
+
+    def _expect(self, *condition: Argument) -> None:
+        self._conditions += condition
+        self._condition_count += 1
+
+    # ── steps ──
+
+    def call(self, *command: Argument) -> None:
+        self._steps += ("call", len(command), *command)
+
+    def call_in_parts(self, head: Sequence[Argument], arguments: Sequence[Argument]) -> None:
+        """Add a command that takes many arguments, some at a time."""
+        for first in range(0, len(arguments), MAX_FIELDS):
+            self.call(*head, *arguments[first : first + MAX_FIELDS])
+
+    def set_fields(self, name: str, values: Mapping[int, str | bytes]) -> None:
+        self.call_in_parts(("HSET", name), [part for pair in values.items() for part in pair])
+
+    def write_row(self, key: Key, row: ThreadRow, due: float | None) -> None:
+        waiting = f"{row.fresh} {int(row.parked)} {row.retry_at!r}"
+        self._steps += (
+            "row",
+            *key,
+            encode(row),
+            row.coverage,
+            row.generation,
+            "" if due is None else due,
+            int(row.needs_caller),
+            int(row.shared),
+            "" if row.turn_at is None else float(row.turn_at),
+            waiting if row.shared and row.pending > 0 else "",
+            int(bool(row.others)),
+        )
+
+    def supersede_missing(self, key: Key, coverage: int, kept_seqs: Sequence[int]) -> None:
+        self._steps += ("supersede", *key, coverage, len(kept_seqs), *kept_seqs)
+
+    def set_due(self, key: Key, at: float) -> None:
+        self._steps += ("due", *key, at)
+
+    def replace_field(self, name: str, field: Argument, value: str | bytes) -> None:
+        """Set a field of a hash if it is still there."""
+        self._steps += ("replace", name, field, value)
+
+    def add_events(self, key: Key, events: Iterable[Event]) -> None:
+        """Store events of a thread; with an empty resource, of one that is forgotten."""
+        encoded = [encode_new_event(key, event) for event in events][-MAX_EVENTS:]
+        if encoded:
+            self._steps += ("events", *key, len(encoded), *encoded)
+
+    def drop_event(self, event_id: int) -> None:
+        self._steps += ("drop_event", event_id)
+
+    def wake_resource(self, key: Key, now: float, tokens: int) -> None:
+        self._steps += ("wake", key.tenant, key.resource, now, tokens)
+
+    def delete_thread(self, key: Key) -> None:
+        self._steps += ("delete", *key)
+
+    def drop_leases(self, tenant: str, resource: str | None) -> None:
+        self._steps += ("drop_leases", tenant, resource or "")
+
+    def move_thread(self, key: Key, tenant: str) -> None:
+        self._steps += ("move", *key, tenant)
+
+    def fold_ledger(self, tenant: str, resource: str) -> None:
+        self._steps += ("fold", tenant, resource)
+
+    def move_ledger(self, tenant: str, resource: str, new_tenant: str) -> None:
+        self._steps += ("move_ledger", tenant, resource, new_tenant, resource)
+
+    async def apply(self, session: Session) -> Applied:
+        failed, *values = await session.run(
+            "apply", MAX_EVENTS, self._condition_count, *self._conditions, *self._steps
+        )
+        if failed:
+            return Applied(failed - 1)
+        numbers = [int(value) for value in values]
+        return Applied(None, tuple(map(WrittenRow, numbers[::2], numbers[1::2])))

@@ -1,0 +1,199 @@
+"""Turn a commit into changes: the rows of one difference.
+
+Everything is written by one script, whose first step draws the version. What only the store can tell,
+which entries older generations hold, is read before; the version tells whether it still stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Memory, Message, resource_key
+from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.difference import (
+    Difference,
+    PlacedMessage,
+    compute_difference,
+    count_kept_generations,
+)
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.changes import Changes, WrittenRow
+from om_proxy.storage.redis.queries import select_generation_ids
+from om_proxy.storage.redis.session import Session
+
+
+class Commit:
+    """Everything a commit writes. It is encoded before a connection is taken."""
+
+    def __init__(
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message] = (),
+        events: Sequence[Event] = (),
+        generations: int | None = None,
+    ) -> None:
+        """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
+        all."""
+        self.before = before
+        self._after = after
+        self._difference = compute_difference(before, after, interrupted)
+        self._events = events
+        self._row = rows.create_thread_row(after)
+        self._kept_count = count_kept_generations(before, after, generations)
+
+    async def prepare(self, session: Session, changes: Changes) -> None:
+        """Read what the commit depends on, and add its steps. Its condition is the caller's."""
+        older: Mapping[int, tuple[int, ...]] = {}
+        if self._difference.dropped_chunks or self._kept_count is not None:
+            older = await select_generation_ids(session, self.before.key)
+        changes.write_row(self.before.key, self._row, self._after.due_at)
+        self._add_messages(session, changes)
+        self._add_notes(session, changes)
+        self._drop_notes(session, changes, older)
+        if self._kept_count is not None:
+            await self._prune(session, changes, older)
+        changes.add_events(self.before.key, self._events)
+
+    def _name(self, session: Session, part: str) -> str:
+        return session.keys.of_thread(part, self.before.key)
+
+    def _add_messages(self, session: Session, changes: Changes) -> None:
+        difference = self._difference
+        placed = (*difference.messages, *difference.interrupted)
+        marks, texts = self._name(session, "marks"), self._name(session, "texts")
+        changes.set_fields(marks, {one.message.seq: rows.encode_mark(one) for one in placed})
+        changes.set_fields(texts, {one.message.seq: one.message.item.raw for one in placed})
+        self._set_states(session, changes, difference.messages, "live")
+        self._set_states(session, changes, difference.interrupted, "interrupted")
+        if difference.may_supersede:
+            kept_seqs = [message.seq for message in self._after.tail]
+            changes.supersede_missing(self.before.key, self._after.coverage, kept_seqs)
+
+    def _set_states(
+        self, session: Session, changes: Changes, messages: Sequence[PlacedMessage], state: str
+    ) -> None:
+        seqs = [one.message.seq for one in messages]
+        for other in {"live", "superseded", "interrupted"} - {state}:
+            changes.call_in_parts(("ZREM", self._name(session, other)), seqs)
+        scored = [number for seq in seqs for number in (seq, seq)]
+        changes.call_in_parts(("ZADD", self._name(session, state)), scored)
+
+    def _add_notes(self, session: Session, changes: Changes) -> None:
+        difference, log = self._difference, self._after.log
+        notes, chunks = self._name(session, "notes"), self._name(session, "chunks")
+        observations = difference.observations
+        changes.set_fields(
+            notes, {entry.id: rows.encode_observation(entry) for entry, _ in observations}
+        )
+        for entry, state in observations:
+            if state == "chunk":
+                changes.call("ZADD", chunks, entry.last, entry.id)
+            else:
+                changes.call("ZREM", chunks, entry.id)
+        if difference.entries or difference.is_shortened:
+            ids = rows.encode_ids([entry.id for entry in log.entries])
+            generations = self._name(session, "generations")
+            if ids:
+                changes.call("HSET", generations, log.generation, ids)
+            else:
+                changes.call("HDEL", generations, log.generation)
+        if difference.began:
+            beginning = rows.encode(tuple(difference.began))
+            changes.call("HSET", self._name(session, "beginnings"), log.generation, beginning)
+        self._add_reflection(session, changes, difference)
+
+    def _add_reflection(self, session: Session, changes: Changes, difference: Difference) -> None:
+        if not difference.has_new_reflection:
+            return
+        row, reflection = self._name(session, "row"), self._after.log.reflection
+        if reflection:
+            changes.call("HSET", row, "reflection", rows.encode_reflection(reflection))
+        else:
+            changes.call("HDEL", row, "reflection")
+
+    def _drop_notes(
+        self, session: Session, changes: Changes, older: Mapping[int, tuple[int, ...]]
+    ) -> None:
+        """Drop chunks. One that an older generation holds is kept as an entry of that one."""
+        dropped = self._difference.dropped_chunks
+        held = {id_ for ids in older.values() for id_ in ids}
+        changes.call_in_parts(("ZREM", self._name(session, "chunks")), dropped)
+        unheld = [id_ for id_ in dropped if id_ not in held]
+        changes.call_in_parts(("HDEL", self._name(session, "notes")), unheld)
+
+    async def _prune(
+        self, session: Session, changes: Changes, older: Mapping[int, tuple[int, ...]]
+    ) -> None:
+        """Keep the newest generations that have entries, with this one; then drop the entries that
+        none of them holds."""
+        logs = dict(older)
+        if self._after.log.entries:
+            logs[self._after.log.generation] = tuple(e.id for e in self._after.log.entries)
+        kept = sorted(logs)[-self._kept_count :] if self._kept_count else []
+        gone = [number for number in logs if number not in kept]
+        changes.call_in_parts(("HDEL", self._name(session, "generations")), gone)
+        stored = {int(id_) for id_ in await session.call("HKEYS", self._name(session, "notes"))}
+        held = {id_ for number in kept for id_ in logs[number]}
+        held.update(chunk.id for chunk in self._after.chunks)
+        unheld = sorted(stored - held)
+        changes.call_in_parts(("HDEL", self._name(session, "notes")), unheld)
+        beginnings = self._name(session, "beginnings")
+        if kept:
+            numbers = [int(number) for number in await session.call("HKEYS", beginnings)]
+            old = [number for number in numbers if number < kept[0]]
+            changes.call_in_parts(("HDEL", beginnings), old)
+
+
+class SharedCommit:
+    """A commit of a thread and the shared log of its resource, both or neither. A shared log that
+    does not differ is not written, but its version is checked."""
+
+    def __init__(
+        self,
+        thread: Change,
+        shared_log: Change | None,
+        wakeup: ResourceWakeup | None,
+        generations: int | None,
+    ) -> None:
+        self._thread = Commit(*thread, generations)
+        self._log_before = shared_log.before if shared_log else None
+        self._log = (
+            Commit(*shared_log, generations) if shared_log and _is_changed(shared_log) else None
+        )
+        self._wakeup = wakeup
+
+    async def add_steps(self, session: Session, changes: Changes) -> None:
+        await self._thread.prepare(session, changes)
+        if self._log:
+            await self._log.prepare(session, changes)
+        if self._wakeup:
+            log_key = resource_key(self._thread.before.key)
+            changes.wake_resource(log_key, self._wakeup.now, self._wakeup.tokens)
+
+    async def write(self, session: Session) -> tuple[WrittenRow, WrittenRow | None]:
+        """Write everything. Raise `Conflict` if either has changed."""
+        changes = Changes()
+        changes.expect_version(self._thread.before.key, self._thread.before.version)
+        if self._log_before is not None:
+            changes.expect_version(self._log_before.key, self._log_before.version)
+        await self.add_steps(session, changes)
+        applied = await changes.apply(session)
+        if applied.failed is not None:
+            is_of_log = applied.failed == 1 and self._log_before is not None
+            raise create_conflict(
+                self._log_before if is_of_log and self._log_before else self._thread.before
+            )
+        return applied.rows[0], applied.rows[1] if self._log else None
+
+
+def _is_changed(change: Change) -> bool:
+    return change.after != change.before or not change.before.version
+
+
+def create_conflict(memory: Memory) -> Conflict:
+    return Conflict(
+        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
+    )

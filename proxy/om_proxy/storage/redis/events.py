@@ -1,0 +1,148 @@
+"""Read and prune events. The script that writes an event draws its id, so ids are in the order in
+which events become visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    EventPage,
+    StoredEvent,
+    WebhookState,
+)
+from om_proxy.storage.event_encoding import remove_texts, remove_thread
+from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.event_rows import (
+    decode_event,
+    encode_changed_event,
+    encode_new_event,
+)
+from om_proxy.storage.redis.rows import decode_row, encode
+from om_proxy.storage.redis.session import Session
+
+# by one script: some milliseconds
+MAX_PRUNED_EVENTS = 1_000
+NO_KEYS = -1  # the events of all threads
+
+
+class _EventPart(NamedTuple):
+    """What the script `events` returns."""
+
+    newest: int
+    pruned: int
+    is_gap: bool
+    events: tuple[StoredEvent, ...]
+
+
+async def select_events(
+    session: Session,
+    tenant: str | None,
+    keys: Sequence[Key] | None,
+    after: int | None,
+    limit: int,
+) -> EventPage:
+    """Return a page of events; see `Store.events`."""
+    own = None if keys is None else [key for key in set(keys) if tenant in (None, key.tenant)]
+    part = await _read_events(session, tenant, own, after, limit)
+    cursor = part.events[-1].id if len(part.events) == limit else part.newest
+    return EventPage(part.events, cursor, part.is_gap)
+
+
+async def _read_events(
+    session: Session,
+    tenant: str | None,
+    keys: Sequence[Key] | None,
+    after: int | None,
+    limit: int,
+) -> _EventPart:
+    newest, pruned, is_gap, ids, data = await session.run(
+        "events",
+        "" if tenant is None else f"={tenant}",
+        "" if after is None else after,
+        limit,
+        NO_KEYS if keys is None else len(keys),
+        *(name for key in keys or () for name in key),
+    )
+    events = map(decode_event, ids, data)
+    return _EventPart(int(newest), int(pruned), bool(is_gap), tuple(events))
+
+
+async def select_position(session: Session, before: int) -> int:
+    """Return `Store.event_position`."""
+    names = session.keys
+    newest = int(await session.call("GET", names.of_store("event")) or 0)
+    if not before:
+        return newest
+    found = await session.call("ZREVRANGE", names.of_store("events"), before, before)
+    if found:
+        return int(found[0])
+    return int(await session.call("GET", names.of_store("pruned")) or 0)
+
+
+async def add_thread_events(session: Session, key: Key, events: Sequence[Event]) -> None:
+    encoded = [encode_new_event(key, event) for event in events][-MAX_EVENTS:]
+    await session.run("add_events", MAX_EVENTS, *key, len(encoded), *encoded)
+
+
+async def prune_old(session: Session, now: float) -> None:
+    """Remove the events that are too old, some by each script."""
+    oldest_at = now - MAX_EVENT_AGE_S
+    while await session.run("prune_events", oldest_at, MAX_PRUNED_EVENTS):
+        continue
+
+
+async def select_of_thread(session: Session, key: Key) -> tuple[StoredEvent, ...]:
+    """Return all events of a thread or shared log."""
+    part = await _read_events(session, None, [key], None, MAX_EVENTS)
+    return part.events
+
+
+async def erase_texts(session: Session, changes: Changes, keys: Iterable[Key]) -> None:
+    """Take the words of a conversation out of the events of these, which keep their places."""
+    name = session.keys.of_store("event_data")
+    for key in keys:
+        for event in await select_of_thread(session, key):
+            data = remove_texts(event.type, event.data)
+            if data != event.data:
+                changes.replace_field(name, event.id, encode_changed_event(key, event, data))
+
+
+async def remove_from_log(session: Session, changes: Changes, log: Key, thread: str) -> None:
+    """Take a thread out of the events of the log that it shared, and all texts with it."""
+    name = session.keys.of_store("event_data")
+    stored = await select_of_thread(session, log)
+    await erase_texts(session, changes, [log])
+    plain = [(e.id, e.type, remove_texts(e.type, e.data)) for e in stored]
+    removal = remove_thread(plain, thread)
+    by_id = {event.id: event for event in stored}
+    for id_, data in removal.changed:
+        changes.replace_field(name, id_, encode_changed_event(log, by_id[id_], data))
+    for id_ in removal.deleted:
+        changes.drop_event(id_)
+
+
+# ── webhooks ──
+
+
+async def select_webhook(session: Session, name: str) -> WebhookState | None:
+    found = await session.call("HGET", session.keys.of_store("webhooks"), name)
+    return None if found is None else _decode_webhook(found)
+
+
+async def set_webhook(session: Session, name: str, state: WebhookState) -> None:
+    await session.run("webhook", name, state.cursor, _encode_webhook(state))
+
+
+def _encode_webhook(state: WebhookState) -> bytes:
+    """Begin with the cursor as a number, which the script compares."""
+    return b"%d " % state.cursor + encode(tuple(state))
+
+
+def _decode_webhook(data: bytes) -> WebhookState:
+    values: Any = decode_row(data.split(b" ", 1)[1])
+    return WebhookState(*values)

@@ -1,0 +1,229 @@
+"""Read the lists that people page through, in bounded time over many threads.
+
+A list is a walk along an ordered set. What a filter leaves out makes that walk longer, so a page
+walks over at most MAX_WALKED_ROWS threads, and ends there: with fewer threads than asked for, maybe
+none, and the place where the next page begins.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage import row_decoding
+from om_proxy.storage.listing import (
+    MAX_COUNTED_THREADS,
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+    find_place,
+    is_selected,
+)
+from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_key, unpack_names
+from om_proxy.storage.redis.rows import ThreadRow, decode_thread_row
+from om_proxy.storage.redis.session import Argument, Session
+
+MAX_WALKED_ROWS = 2_000
+ROWS_PER_SCRIPT = 200
+
+
+class ListedRow(NamedTuple):
+    """A thread's row, as the script `list` returns it."""
+
+    key: Key
+    row_id: int
+    created_at: float
+    row: ThreadRow
+    due: float | None
+    shared_log: ThreadRow | None  # of a thread that shares its log
+    is_leased: bool
+
+    @property
+    def info(self) -> ThreadInfo:
+        row = self.row
+        shared_tokens = self.shared_log.log_tokens if self.shared_log else None
+        return row_decoding.decode_info(
+            (
+                *self.key,
+                self.created_at,
+                row.turn_at,
+                row.live_count,
+                row.generation,
+                row.title,
+                row.failures,
+                row.parked,
+                self.row_id,
+                row.coverage > 0,
+                row.pending,
+                row.model,
+                row.state,
+                shared_tokens,
+            )
+        )
+
+
+Order = Literal["name", "recent", "id"]
+
+
+async def read_page(
+    session: Session,
+    order: Order,
+    tenant: str | None,
+    first: Argument,
+    last: Argument,
+    limit: int,
+) -> list[ListedRow]:
+    """Return some rows along a list. `name`: from the packed name `first` to `last`, as bounds of
+    ZRANGEBYLEX; `recent`: behind the place with the time `first` and the id `last`; `id`: with ids
+    above `first`."""
+    owner = "" if tenant is None else f"={tenant}"
+    found = await session.run("list", order, owner, first, last, limit)
+    return [_decode_listed(*values) for values in found if values[3] is not None]
+
+
+def _decode_listed(
+    packed: bytes,
+    row_id: bytes,
+    created_at: bytes,
+    row: bytes,
+    due: bytes | None,
+    log: bytes | None,
+    is_leased: int,
+) -> ListedRow:
+    return ListedRow(
+        unpack_key(packed),
+        int(row_id),
+        float(created_at),
+        decode_thread_row(row),
+        None if due is None else float(due),
+        None if log is None else decode_thread_row(log),
+        bool(is_leased),
+    )
+
+
+def _bound_names(tenant: str | None, resource: str | None) -> tuple[bytes, bytes]:
+    """Return the bounds of all threads of a tenant, of its resource, or of all tenants."""
+    if tenant is None:
+        return b"-", b"+"
+    prefix = pack_names(tenant) if resource is None else pack_names(tenant, resource)
+    return b"[" + prefix, b"(" + prefix + LAST_BYTE
+
+
+async def select_all(
+    session: Session, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
+) -> tuple[ThreadInfo, ...]:
+    """Return `Store.threads`."""
+    selection = ThreadSelection(tenant, resource)
+    infos: list[ThreadInfo] = []
+    after = None if cursor is None else ThreadPlace(cursor, 0.0, 0)
+    while len(infos) < limit:
+        page = await select_threads(session, selection, after, limit - len(infos))
+        infos += page.threads
+        after = page.end
+        if after is None:
+            break
+    return tuple(infos)
+
+
+async def select_threads(
+    session: Session, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+) -> ThreadPage:
+    """Return `Store.find_threads`."""
+    chosen: list[ThreadInfo] = []
+    walked, place = 0, after
+    while walked < MAX_WALKED_ROWS:
+        count = min(ROWS_PER_SCRIPT, MAX_WALKED_ROWS - walked)
+        page = await _read_behind(session, selection, place, count)
+        for info in page:
+            if not is_selected(info, selection):
+                continue
+            if len(chosen) == limit:
+                return ThreadPage(tuple(chosen), find_place(chosen[-1]) if chosen else after)
+            chosen.append(info)
+        if len(page) < count:
+            return ThreadPage(tuple(chosen), None)
+        walked += count
+        place = find_place(page[-1])
+    return ThreadPage(tuple(chosen), place)
+
+
+async def _read_behind(
+    session: Session, selection: ThreadSelection, place: ThreadPlace | None, count: int
+) -> list[ThreadInfo]:
+    """Return the threads of the list behind a place, without looking at filters."""
+    tenant = selection.tenant
+    if selection.order == "recent":
+        bounds: tuple[Argument, Argument] = ("", "")
+        if place is not None:
+            bounds = (float(place.active_at), f"{place.row_id:016d}")
+        listed = await read_page(session, "recent", tenant, *bounds, count)
+    else:
+        first, last = _bound_names(tenant, selection.resource)
+        if place is not None:
+            first = max(first[1:], pack_names(*place.key))
+            first = b"(" + first
+        listed = await read_page(session, "name", tenant, first, last, count)
+    return [one.info for one in listed]
+
+
+async def list_rows(
+    session: Session, tenant: str, resource: str | None, limit: int
+) -> list[ListedRow]:
+    """Return the first threads of a tenant, or of its resource, without shared logs."""
+    return await read_page(session, "name", tenant, *_bound_names(tenant, resource), limit)
+
+
+# ── resources ──
+
+
+async def select_resource_names(
+    session: Session, tenant: str, resource: str | None = None
+) -> list[str]:
+    """Return the names of the tenant's resources, or this one if it is there."""
+    first, last = _bound_names(tenant, resource)
+    found = await session.call("ZRANGEBYLEX", session.keys.of_store("resources"), first, last)
+    return [unpack_names(packed)[1] for packed in found]
+
+
+async def select_resources(
+    session: Session, tenant: str, after: str | None, limit: int
+) -> tuple[ResourceInfo, ...]:
+    """Return `Store.resources`."""
+    first = b"[" + pack_names(tenant)
+    if after is not None:
+        first = b"(" + pack_names(tenant, after)
+    last = b"(" + pack_names(tenant) + LAST_BYTE
+    listed = await session.call(
+        "ZRANGEBYLEX", session.keys.of_store("resources"), first, last, "LIMIT", 0, limit
+    )
+    found = [await select_resource(session, tenant, unpack_names(one)[1]) for one in listed]
+    return tuple(info for info in found if info is not None)
+
+
+async def select_resource(session: Session, tenant: str, resource: str) -> ResourceInfo | None:
+    """Return `Store.resource`."""
+    log_key = Key(tenant, resource, RESOURCE_THREAD)
+    count, log = await session.call_many(
+        [
+            ("HLEN", session.keys.of_resource("threads", tenant, resource)),
+            ("HMGET", session.keys.of_thread("row", log_key), "id", "created_at", "row"),
+        ]
+    )
+    if not count:
+        return None
+    shared_log = None
+    threads = count
+    if log[2] is not None:
+        threads -= 1
+        shared_log = ListedRow(
+            log_key, int(log[0]), float(log[1]), decode_thread_row(log[2]), None, None, False
+        ).info
+    return ResourceInfo(
+        tenant,
+        resource,
+        min(threads, MAX_COUNTED_THREADS),
+        threads > MAX_COUNTED_THREADS,
+        shared_log,
+    )

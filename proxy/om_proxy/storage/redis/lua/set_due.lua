@@ -1,0 +1,1 @@
+put_due(take(), take(), take(), take())

@@ -1,0 +1,12 @@
+"""Say what Redis promises as this program uses it. No driver is needed for that."""
+
+from __future__ import annotations
+
+from om_proxy.storage.base import Durability, Promise
+
+SCHEMA_VERSION = 1  # of the keys and their values
+
+
+def create_promise(durable: Durability = "second", schema_version: int = SCHEMA_VERSION) -> Promise:
+    """Return the promise of a server. `durable`: as it flushes its log."""
+    return Promise("redis", durable, "log", schema_version)

@@ -1,0 +1,304 @@
+"""Read memories and what belongs to them. What must be of one moment is read by one script."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from om_proxy.memory.model import (
+    RECENT_MARKS,
+    Beginning,
+    Generation,
+    Key,
+    Memory,
+    Message,
+    Observation,
+)
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    summarize_generation,
+)
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.keys import pack_names, unpack_key
+from om_proxy.storage.redis.session import Session
+
+IS_ABSENT, IS_HELD = 0, 1
+# in parts of a command: few enough for the server's other work to go on
+MARKS_PER_PAGE = 1_000
+
+
+async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
+    """Return the newest of these memories of one resource, all of one moment, and those that stand
+    as they are held."""
+    tenant, resource, _ = held[0].key
+    wanted = [part for memory in held for part in _list_held(memory)]
+    found = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
+    return tuple(_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True))
+
+
+def _list_held(memory: Memory) -> tuple[str, int, int]:
+    return memory.key.thread, memory.row_id, memory.version
+
+
+def _take_newest(held: Memory, parts: Any) -> Memory:
+    if parts == IS_HELD:
+        return held
+    if parts == IS_ABSENT:
+        empty = Memory(key=held.key)
+        return held if held == empty else empty
+    return decode_memory(held.key, parts)
+
+
+def decode_memory(key: Key, parts: Sequence[Any]) -> Memory:
+    """Decode what the script `load` returns of one memory."""
+    row_id, version, due, row, reflection, recent, tail, texts, log, chunks = parts
+    columns = rows.decode_thread_row(row).list_columns(None if due is None else float(due))
+    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns)
+    decoded = [rows.decode_observation(chunk) for chunk in chunks if chunk is not None]
+    return replace(
+        memory,
+        recent=tuple(rows.decode_mark(mark) for mark in reversed(recent)),
+        tail=tuple(map(rows.decode_message, tail, texts)),
+        log=replace(
+            memory.log,
+            entries=tuple(map(rows.decode_observation, log)),
+            reflection=rows.decode_reflection(reflection) if reflection else None,
+        ),
+        chunks=tuple(sorted(decoded, key=lambda chunk: (chunk.last, chunk.id))),
+    )
+
+
+async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
+    """Return these memories of one resource, all of one moment."""
+    return await select_newest(session, [Memory(key=key) for key in keys])
+
+
+async def select_version(session: Session, key: Key) -> int:
+    return int(await session.call("HGET", session.keys.of_thread("row", key), "version") or 0)
+
+
+async def select_messages(
+    session: Session,
+    key: Key,
+    after: int,
+    through: int | None = None,
+    limit: int | None = None,
+    *,
+    every: bool = False,
+) -> tuple[StoredMessage, ...]:
+    """Return the first messages with `after < seq <= through`: live ones, or all."""
+    last = "+inf" if through is None else through
+    most = -1 if limit is None else limit
+    if not most:
+        return ()
+    found = await session.run("messages", *key, after, last, most, int(every), 1)
+    return tuple(map(rows.decode_stored_message, *found))
+
+
+async def select_by_seq(session: Session, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+    if not seqs:
+        return ()
+    wanted = sorted(set(seqs))
+    marks, texts = await session.call_many(
+        [("HMGET", session.keys.of_thread(part, key), *wanted) for part in ("marks", "texts")]
+    )
+    pairs = zip(marks, texts, strict=True)
+    return tuple(
+        rows.decode_message(mark, text) for mark, text in pairs if mark and text is not None
+    )
+
+
+async def select_outline(session: Session, key: Key) -> Outline:
+    found = await session.run("messages", *key, 0, "+inf", -1, 1, 0)
+    marks = [
+        (int(state), rows.decode_parent(mark), rows.decode_mark(mark))
+        for state, mark in zip(found[0], found[1], strict=True)
+    ]
+    return Outline(
+        tuple(mark for state, _, mark in marks if state == row_decoding.LIVE),
+        tuple((mark, parent) for state, parent, mark in marks if state != row_decoding.LIVE),
+    )
+
+
+# ── notes ──
+
+
+async def select_generation_ids(session: Session, key: Key) -> dict[int, tuple[int, ...]]:
+    """Return the ids of the entries of every stored generation, by its number."""
+    found = await session.call("HGETALL", session.keys.of_thread("generations", key))
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {int(number): rows.decode_ids(ids) for number, ids in pairs}
+
+
+async def select_notes(session: Session, key: Key, ids: Collection[int]) -> dict[int, Observation]:
+    if not ids:
+        return {}
+    found = await session.call("HMGET", session.keys.of_thread("notes", key), *ids)
+    pairs = zip(ids, found, strict=True)
+    return {id_: rows.decode_observation(data) for id_, data in pairs if data is not None}
+
+
+async def select_generations(
+    session: Session, key: Key, before: int, limit: int | None = None
+) -> tuple[Generation, ...]:
+    """Return `Store.generations`. Generations with an empty log are not stored, and left out."""
+    stored = await select_generation_ids(session, key)
+    numbers = sorted((n for n in stored if n < before), reverse=True)[:limit]
+    notes = await select_notes(session, key, {id_ for n in numbers for id_ in stored[n]})
+    # a generation that was pruned in between has lost entries
+    return tuple(
+        Generation(number, tuple(notes[id_] for id_ in stored[number]))
+        for number in numbers
+        if all(id_ in notes for id_ in stored[number])
+    )
+
+
+async def select_summaries(
+    session: Session, key: Key, before: int
+) -> tuple[GenerationSummary, ...]:
+    return tuple(map(summarize_generation, await select_generations(session, key, before)))
+
+
+async def select_beginnings(session: Session, key: Key) -> dict[int, Beginning]:
+    found = await session.call("HGETALL", session.keys.of_thread("beginnings", key))
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {int(number): Beginning(*rows.decode_row(data)) for number, data in pairs}
+
+
+async def select_observations(
+    session: Session, key: Key, after: int, limit: int
+) -> tuple[StoredObservation, ...]:
+    """Return `Store.observations`."""
+    names = [session.keys.of_thread(part, key) for part in ("notes", "chunks")]
+    stored, chunks = await session.call_many([("HKEYS", names[0]), ("ZRANGE", names[1], 0, -1)])
+    ids = sorted(id_ for id_ in map(int, stored) if id_ > after)[:limit]
+    chunk_ids = set(map(int, chunks))
+    notes = await select_notes(session, key, ids)
+    return tuple(
+        StoredObservation(notes[id_], "chunk" if id_ in chunk_ids else "log")
+        for id_ in ids
+        if id_ in notes
+    )
+
+
+async def select_generation_entries(
+    session: Session, key: Key, after: int, limit: int
+) -> tuple[GenerationEntries, ...]:
+    stored = await select_generation_ids(session, key)
+    numbers = sorted(number for number in stored if number > after)[:limit]
+    return tuple(GenerationEntries(number, stored[number]) for number in numbers)
+
+
+# ── threads of a resource ──
+
+
+async def select_thread_rows(
+    session: Session, keys: Sequence[Key]
+) -> dict[Key, tuple[int, rows.ThreadRow, float | None]]:
+    """Return the version, the row and the due time of each of these threads that is stored."""
+    found = await session.call_many(
+        [("HMGET", session.keys.of_thread("row", key), "version", "row", "due") for key in keys]
+    )
+    return {
+        key: (int(version), rows.decode_thread_row(row), None if due is None else float(due))
+        for key, (version, row, due) in zip(keys, found, strict=True)
+        if row is not None
+    }
+
+
+async def _select_waiting(session: Session, key: Key) -> list[tuple[Key, int, rows.ThreadRow]]:
+    """Return the threads that share the log of this resource and have a tail."""
+    name = session.keys.of_resource("waiting", key.tenant, key.resource)
+    names = await session.call("HKEYS", name)
+    keys = [key._replace(thread=row_decoding.decode_text(name)) for name in names]
+    found = await session.call_many(
+        [("HMGET", session.keys.of_thread("row", one), "id", "row") for one in keys]
+    )
+    return [
+        (one, int(row_id), rows.decode_thread_row(row))
+        for one, (row_id, row) in zip(keys, found, strict=True)
+        if row is not None
+    ]
+
+
+async def select_backlog(session: Session, shared_log: Key) -> Backlog:
+    waiting = await _select_waiting(session, shared_log)
+    waiting.sort(key=lambda one: (one[2].turn_at is not None, one[2].turn_at or 0.0, one[1]))
+    return row_decoding.decode_backlog(
+        (
+            *key,
+            row.turn_at,
+            row.pending,
+            row.fresh,
+            row.chunked,
+            row.failures,
+            row.retry_at,
+            row.parked,
+        )
+        for key, _, row in waiting
+    )
+
+
+async def select_other_tails(
+    session: Session, key: Key, threads: int, messages: int
+) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+    waiting = [one for one in await _select_waiting(session, key) if one[0] != key]
+    # a thread without a turn comes last
+    waiting.sort(
+        key=lambda one: (one[2].turn_at is not None, one[2].turn_at or 0.0, one[1]), reverse=True
+    )
+    tails = []
+    for other, _, row in waiting[:threads]:
+        tail = await _select_newest_of_tail(session, other, row.coverage, messages)
+        if tail:
+            tails.append((other, tail))
+    return tuple(tails)
+
+
+async def _select_newest_of_tail(
+    session: Session, key: Key, coverage: int, limit: int
+) -> tuple[Message, ...]:
+    seqs = await session.call(
+        "ZREVRANGEBYSCORE",
+        session.keys.of_thread("live", key),
+        "+inf",
+        f"({coverage}",
+        "LIMIT",
+        0,
+        limit,
+    )
+    return await select_by_seq(session, key, [int(seq) for seq in seqs])
+
+
+# ── due ──
+
+
+async def claim_due(
+    session: Session,
+    now: float,
+    limit: int,
+    *,
+    callers: bool = True,
+    skip: Collection[Key] = (),
+    holder: str = "",
+    lease_ms: int = 0,
+) -> tuple[Key, ...]:
+    """Return what is due; with a holder, leased to it."""
+    skipped = [pack_names(*key) for key in skip]
+    found = await session.run(
+        "claim", now, limit, int(callers), holder, lease_ms, len(skipped), *skipped
+    )
+    return tuple(map(unpack_key, found))
+
+
+async def select_delivered(session: Session, key: Key) -> int | None:
+    found = await session.call("HGET", session.keys.of_thread("row", key), "delivered")
+    return None if found is None else int(found)

@@ -1,0 +1,383 @@
+"""Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
+Remove the texts of single notes.
+
+What is to change is read and computed first; one script then makes all of it, unless anything of the
+resource was written meanwhile (its *revision*). In that case it is read and computed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import (
+    RECENT_MARKS,
+    RESOURCE_THREAD,
+    Key,
+    Memory,
+    resource_key,
+)
+from om_proxy.storage.base import Change, ForgetBatch, NoteErasure
+from om_proxy.storage.encoding import decode_text
+from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
+from om_proxy.storage.redis.commit import Commit, SharedCommit, create_conflict
+from om_proxy.storage.redis.events import erase_texts, remove_from_log
+from om_proxy.storage.redis.listing import ListedRow, list_rows, select_resource_names
+from om_proxy.storage.redis.queries import (
+    select_generation_ids,
+    select_generations,
+    select_memories,
+    select_messages,
+    select_notes,
+    select_outline,
+    select_thread_rows,
+)
+from om_proxy.storage.redis.session import Session
+
+T = TypeVar("T")
+
+# of a resource that others write to all the time
+MAX_ATTEMPTS = 50
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.001, 0.05
+# The threads of a batch: few enough for a short script, or one that is larger.
+MAX_BATCH_THREADS = 100
+MAX_BATCH_MESSAGES = 2_000
+
+
+class ResourceState(NamedTuple):
+    """What is stored of a resource."""
+
+    revision: int  # 0: nothing
+    threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
+    told: frozenset[str]  # the threads whose prompts tell of others
+
+
+async def read_resource(session: Session, tenant: str, resource: str) -> ResourceState:
+    """Read the revision first: what is written after it makes the changes fail."""
+    names = session.keys
+    revision, threads, told = await session.call_many(
+        [
+            ("GET", names.of_resource("revision", tenant, resource)),
+            ("HGETALL", names.of_resource("threads", tenant, resource)),
+            ("SMEMBERS", names.of_resource("told", tenant, resource)),
+        ]
+    )
+    pairs = zip(threads[::2], threads[1::2], strict=True)
+    return ResourceState(
+        int(revision or 0),
+        {decode_text(name): is_shared == b"1" for name, is_shared in pairs},
+        frozenset(map(decode_text, told)),
+    )
+
+
+async def try_until_applied(attempt: Callable[[], Awaitable[T | None]]) -> T:
+    """Try again as long as an attempt returns None: others wrote meanwhile."""
+    pause_s = FIRST_PAUSE_S
+    for _ in range(MAX_ATTEMPTS):
+        result = await attempt()
+        if result is not None:
+            return result
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+    raise StorageError("the resource is written to all the time; try again")
+
+
+# ── one thread ──
+
+
+async def remove_thread(
+    session: Session,
+    key: Key,
+    expected_version: int | None,
+    label_of: LabelThread,
+    event: Event | None,
+    now: float,
+) -> ForgetResult:
+    """Remove a thread. Return what was removed. Raise Conflict, and remove nothing, if it is stored
+    with another version than `expected_version`."""
+
+    async def attempt() -> ForgetResult | None:
+        state = await read_resource(session, key.tenant, key.resource)
+        stored = await select_thread_rows(session, [key])
+        if expected_version is not None and key in stored and stored[key][0] != expected_version:
+            raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
+        changes = Changes()
+        changes.expect_revision(key.tenant, key.resource, state.revision)
+        removed = await delete_rows(session, changes, [key])
+        if key.thread != RESOURCE_THREAD and RESOURCE_THREAD in state.threads:
+            others = [
+                key._replace(thread=name)
+                for name, is_shared in sorted(state.threads.items())
+                if is_shared and name not in (key.thread, RESOURCE_THREAD)
+            ]
+            removed = await _remove_from_log(
+                session, changes, key, others, label_of, removed, state.told, now
+            )
+        if event and removed.threads:
+            changes.add_events(Key(key.tenant, "", ""), [event])
+        finish_removal(session, changes, [key], removed)
+        return removed if (await changes.apply(session)).failed is None else None
+
+    return await try_until_applied(attempt)
+
+
+def finish_removal(
+    session: Session, changes: Changes, keys: Iterable[Key], removed: ForgetResult
+) -> None:
+    """Ask for the log to be rewritten, and take forgotten names out of the ledger."""
+    for tenant, resource in sorted({(key.tenant, key.resource) for key in keys}):
+        changes.fold_ledger(tenant, resource)
+    if any(removed.counts.values()):
+        ask_for_erasure(session, changes)
+
+
+def ask_for_erasure(session: Session, changes: Changes) -> None:
+    changes.call("HINCRBY", session.keys.of_store("erasure"), "asked", 1)
+
+
+async def delete_rows(session: Session, changes: Changes, keys: Sequence[Key]) -> ForgetResult:
+    """Add the steps that delete everything of these. Return the numbers of what is stored."""
+    names = session.keys
+    commands = [
+        command
+        for key in keys
+        for command in (
+            ("HEXISTS", names.of_thread("row", key), "id"),
+            ("HLEN", names.of_thread("marks", key)),
+            ("HLEN", names.of_thread("notes", key)),
+            ("HLEN", names.of_thread("generations", key)),
+            ("HEXISTS", names.of_thread("row", key), "reflection"),
+        )
+    ]
+    counts = await session.call_many(commands)
+    result = ForgetResult()
+    for place, key in enumerate(keys):
+        changes.delete_thread(key)
+        result = result.add(ForgetResult(*counts[5 * place : 5 * place + 5]))
+    return result
+
+
+async def _remove_from_log(
+    session: Session,
+    changes: Changes,
+    key: Key,
+    others: Sequence[Key],
+    label_of: LabelThread,
+    removed: ForgetResult,
+    told: frozenset[str],
+    now: float,
+) -> ForgetResult:
+    """Remove the thread's part from the shared log. Return `removed` with that part added.
+    `others`: the threads that keep sharing it."""
+    log_key = resource_key(key)
+    if not others:
+        log_result = await delete_rows(session, changes, [log_key])
+        return removed.add(log_result._replace(threads=0))
+    # they may hold the thread's words
+    await remove_from_log(session, changes, log_key, key.thread)
+    [shared_log] = await select_memories(session, [log_key])
+    older = await select_generations(session, log_key, shared_log.log.generation)
+    plan = plan_log_removal(shared_log, older, key, others, label_of, now)
+    await Commit(shared_log, plan.log).prepare(session, changes)
+    await _delete_notes(session, changes, plan.log, plan.observations)
+    for other, coverage in plan.uncovered:
+        await _uncover(session, changes, other, plan.log, label_of(other), coverage)
+    if plan.uncovered:
+        # messages that are in a tail again may be due
+        changes.set_due(log_key, now)
+    uncovered = {other.thread for other, _ in plan.uncovered}
+    told_keys = [key._replace(thread=name) for name in told - {key.thread, *uncovered}]
+    await clear_others(session, changes, told_keys)
+    return plan.add_to(removed)
+
+
+async def _delete_notes(
+    session: Session, changes: Changes, log: Memory, ids: Collection[int]
+) -> None:
+    """Take entries out of every older generation. That of `log` is written already."""
+    generations = session.keys.of_thread("generations", log.key)
+    for number, stored in (await select_generation_ids(session, log.key)).items():
+        kept = [id_ for id_ in stored if id_ not in ids]
+        if number == log.log.generation or len(kept) == len(stored):
+            continue
+        if kept:
+            changes.call("HSET", generations, number, rows.encode_ids(kept))
+        else:
+            changes.call("HDEL", generations, number)
+    changes.call_in_parts(("HDEL", session.keys.of_thread("notes", log.key)), tuple(ids))
+
+
+async def _uncover(
+    session: Session, changes: Changes, key: Key, log: Memory, label: str, coverage: int
+) -> None:
+    """Write a thread of which the log now covers less, up to the seq `coverage`."""
+    [thread] = await select_memories(session, [key])
+    outline = await select_outline(session, key)
+    covered = [mark for mark in outline.live if mark.seq <= coverage]
+    tail = await select_messages(session, key, coverage)
+    after = uncover_thread(
+        thread,
+        log,
+        label,
+        tuple(covered[-RECENT_MARKS:]),
+        tuple(stored.message for stored in tail),
+        (len(covered), sum(mark.tokens for mark in covered)),
+    )
+    await Commit(thread, replace(after, other_threads_text="")).prepare(session, changes)
+
+
+async def clear_others(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
+    """Take what prompts tell of other threads out of these threads."""
+    for key, (_, row, due) in (await select_thread_rows(session, keys)).items():
+        changes.write_row(key, msgspec.structs.replace(row, others=b""), due)
+
+
+# ── some threads ──
+
+
+async def remove_batch(
+    session: Session,
+    tenant: str,
+    resource: str | None,
+    describe_forgotten: Callable[[Key], Event] | None,
+) -> ForgetBatch:
+    """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
+    log. Shared logs go with the last batch. Events that tell of forgotten threads stay: they name
+    none."""
+
+    async def attempt() -> ForgetBatch | None:
+        listed = await list_rows(session, tenant, resource, MAX_BATCH_THREADS + 1)
+        batch = _take_batch(listed)
+        is_last = len(batch) == len(listed)
+        keys = [one.key for one in batch]
+        names = {key.resource for key in keys}
+        if is_last:
+            names.update(await select_resource_names(session, tenant, resource))
+        changes = Changes()
+        removed = await delete_rows(session, changes, keys)
+        for name in sorted(names):
+            removed = await _leave_resource(
+                session, changes, Key(tenant, name, RESOURCE_THREAD), keys, is_last, removed
+            )
+        if is_last:
+            changes.drop_leases(tenant, resource)
+        if describe_forgotten:
+            changes.add_events(Key(tenant, "", ""), map(describe_forgotten, keys))
+        finish_removal(session, changes, [Key(tenant, name, "") for name in names], removed)
+        applied = await changes.apply(session)
+        if applied.failed is not None:
+            return None
+        # a thread may have begun meanwhile
+        is_last = is_last and not await list_rows(session, tenant, resource, 1)
+        return ForgetBatch(removed, tuple(keys), is_last)
+
+    return await try_until_applied(attempt)
+
+
+async def _leave_resource(
+    session: Session,
+    changes: Changes,
+    log_key: Key,
+    keys: Collection[Key],
+    is_last: bool,
+    removed: ForgetResult,
+) -> ForgetResult:
+    """Add what a batch changes in one resource besides its threads. Return the sums with that."""
+    state = await read_resource(session, log_key.tenant, log_key.resource)
+    changes.expect_revision(log_key.tenant, log_key.resource, state.revision)
+    if is_last and RESOURCE_THREAD in state.threads:
+        log_result = await delete_rows(session, changes, [log_key])
+        removed = removed.add(log_result._replace(threads=0))
+    told = [log_key._replace(thread=name) for name in state.told]
+    await clear_others(session, changes, [key for key in told if key not in keys])
+    return removed
+
+
+def _take_batch(listed: Sequence[ListedRow]) -> list[ListedRow]:
+    """Return the threads of one batch: at least one, if any is listed."""
+    batch: list[ListedRow] = []
+    message_count = 0
+    for one in listed[:MAX_BATCH_THREADS]:
+        message_count += one.row.live_count
+        if batch and message_count > MAX_BATCH_MESSAGES:
+            break
+        batch.append(one)
+    return batch
+
+
+# ── notes ──
+
+
+async def commit_erasing(
+    session: Session, change: Change, commit: SharedCommit, erasures: Sequence[NoteErasure]
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
+    anything is written."""
+    key = change.before.key
+
+    async def attempt() -> Applied | None:
+        state = await read_resource(session, key.tenant, key.resource)
+        await _check_versions(session, change.before, erasures)
+        changes = Changes()
+        changes.expect_revision(key.tenant, key.resource, state.revision)
+        for erasure in erasures:
+            await _overwrite_entries(session, changes, erasure, state)
+        await commit.add_steps(session, changes)
+        ask_for_erasure(session, changes)
+        applied = await changes.apply(session)
+        return None if applied.failed is not None else applied
+
+    applied = await try_until_applied(attempt)
+    return applied.rows[-1]
+
+
+async def _check_versions(
+    session: Session, before: Memory, erasures: Sequence[NoteErasure]
+) -> None:
+    keys = list({before.key, *(erasure.key for erasure in erasures)})
+    stored = await select_thread_rows(session, keys)
+    for erasure in erasures:
+        if erasure.key not in stored or stored[erasure.key][0] != erasure.version:
+            raise Conflict("the notes have changed since; load them again")
+    version = stored[before.key][0] if before.key in stored else 0
+    if version != before.version:
+        raise create_conflict(before)
+
+
+async def _overwrite_entries(
+    session: Session, changes: Changes, erasure: NoteErasure, state: ResourceState
+) -> None:
+    key = erasure.key
+    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks])
+    blanks = {
+        blank.id: rows.encode_observation(
+            replace(
+                notes[blank.id],
+                text=blank.text,
+                tokens=blank.tokens,
+                task=blank.task,
+                suggestion=blank.suggestion,
+                title=blank.title,
+                parts=blank.parts,
+            )
+        )
+        for blank in erasure.blanks
+        if blank.id in notes
+    }
+    changes.set_fields(session.keys.of_thread("notes", key), blanks)
+    # their events hold the same words
+    keys = [key]
+    if key.thread == RESOURCE_THREAD:
+        keys = [key._replace(thread=name) for name in state.threads]
+        told = [key._replace(thread=name) for name in state.told]
+        await clear_others(session, changes, told)
+    await erase_texts(session, changes, keys)

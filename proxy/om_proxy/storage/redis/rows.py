@@ -1,0 +1,195 @@
+"""Encode the parts of a memory as values of Redis, and decode them.
+
+Texts are bytes within MessagePack, so nothing in them is read as a number or as JSON. A message is
+two values: its mark with what belongs to it, and its JSON as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import StoredMessage
+from om_proxy.storage.difference import PlacedMessage
+from om_proxy.storage.encoding import (
+    encode_calls,
+    encode_parts,
+    encode_state,
+    encode_text,
+    sum_for_resource,
+)
+
+encode = msgspec.msgpack.encode
+
+
+class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a thread that only commits change; a text is bytes."""
+
+    next_seq: int
+    next_id: int
+    generation: int
+    next_generation: int
+    coverage: int
+    covered_count: int
+    covered_tokens: int
+    live_count: int
+    turn_at: float | None
+    needs_caller: bool
+    failures: int
+    retry_at: float
+    parked: bool
+    model: bytes | None
+    title: bytes | None
+    shared: bool
+    pending: int
+    fresh: int
+    chunked: int
+    others: bytes
+    state: bytes
+    log_tokens: int
+    reflected_tokens: int
+
+    def list_columns(self, due: float | None) -> row_decoding.Row:
+        """Return the columns `row_decoding.THREAD_COLUMNS`."""
+        values = msgspec.structs.astuple(self)
+        return (*values[:9], due, *values[9:-2])
+
+
+_row_decoder = msgspec.msgpack.Decoder(ThreadRow)
+decode_thread_row = _row_decoder.decode
+
+
+def encode_optional_text(text: str | None) -> bytes | None:
+    return None if text is None else encode_text(text)
+
+
+def create_thread_row(memory: Memory) -> ThreadRow:
+    is_shared = memory.scope == "resource"
+    return ThreadRow(
+        memory.next_seq,
+        memory.next_id,
+        memory.log.generation,
+        memory.log.next_generation,
+        memory.coverage,
+        memory.covered_count,
+        memory.covered_tokens,
+        memory.count,
+        memory.turn_at,
+        memory.needs_caller,
+        memory.failures.count,
+        memory.failures.retry_at,
+        memory.failures.suspended,
+        encode_optional_text(memory.model),
+        encode_optional_text(memory.title),
+        is_shared,
+        *sum_for_resource(memory),
+        encode_text(memory.other_threads_text if is_shared else ""),
+        encode_state(memory),
+        memory.log.tokens,
+        memory.log.reflected_tokens,
+    )
+
+
+def encode_mark(placed: PlacedMessage) -> bytes:
+    """Encode all of a message but its JSON."""
+    message, item = placed.message, placed.message.item
+    return encode(
+        (
+            message.seq,
+            item.fp,
+            message.chain,
+            encode_text(item.role),
+            encode_optional_text(encode_calls(item.calls)),
+            encode_optional_text(item.answers),
+            message.tokens,
+            message.at,
+            message.encoding,
+            placed.parent,
+        )
+    )
+
+
+def decode_row(data: bytes) -> tuple[Any, ...]:
+    return tuple(msgspec.msgpack.decode(data))
+
+
+def decode_mark(data: bytes) -> Mark:
+    return row_decoding.decode_mark(decode_row(data)[:7])
+
+
+def decode_parent(data: bytes) -> int:
+    """Return the seq of the live message before it."""
+    return int(decode_row(data)[9])
+
+
+def decode_message(mark: bytes, raw: bytes) -> Message:
+    return row_decoding.decode_message((*decode_row(mark)[:9], raw))
+
+
+def decode_stored_message(state: bytes, mark: bytes, raw: bytes) -> StoredMessage:
+    message_state = row_decoding.MESSAGE_STATES[int(state)]
+    return StoredMessage(decode_message(mark, raw), decode_parent(mark), message_state)
+
+
+def encode_observation(entry: Observation) -> bytes:
+    """Encode the columns `row_decoding.OBSERVATION_COLUMNS`."""
+    return encode(
+        (
+            entry.id,
+            entry.after,
+            entry.last,
+            entry.chain,
+            encode_text(entry.text),
+            entry.tokens,
+            entry.source_tokens,
+            entry.at,
+            encode_optional_text(entry.task),
+            encode_optional_text(entry.suggestion),
+            encode_optional_text(entry.title),
+            entry.kind,
+            encode_text(entry.model),
+            encode_parts(entry.parts),
+            json.dumps(entry.sources) if entry.sources else None,
+            entry.depth,
+            entry.replaces,
+        )
+    )
+
+
+def decode_observation(data: bytes) -> Observation:
+    return row_decoding.decode_observation(decode_row(data))
+
+
+def encode_reflection(reflection: Reflection) -> bytes:
+    """Encode the columns `row_decoding.REFLECTION_COLUMNS`."""
+    return encode(
+        (
+            reflection.generation,
+            json.dumps(reflection.sources),
+            encode_text(reflection.text),
+            reflection.tokens,
+            reflection.source_tokens,
+            reflection.at,
+            encode_optional_text(reflection.task),
+            encode_optional_text(reflection.suggestion),
+            encode_text(reflection.model),
+        )
+    )
+
+
+def decode_reflection(data: bytes) -> Reflection:
+    return row_decoding.decode_reflection(decode_row(data))
+
+
+def encode_ids(ids: Sequence[int]) -> str:
+    """Encode the ids of a generation's entries, in order."""
+    return ",".join(map(str, ids))
+
+
+def decode_ids(data: bytes) -> tuple[int, ...]:
+    return tuple(map(int, data.split(b",")))

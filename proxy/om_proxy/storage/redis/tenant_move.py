@@ -1,0 +1,191 @@
+"""Move a resource to another tenant: its threads, their shared log, and all that is keyed by
+tenant. It goes as a whole or not at all, by one script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage import row_decoding
+from om_proxy.storage.base import MAX_EVENTS, MoveResult
+from om_proxy.storage.encoding import decode_state, decode_text, encode_text, replace_views
+from om_proxy.storage.forgetting import LabelThread
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.event_rows import encode_changed_event
+from om_proxy.storage.redis.events import select_events, select_of_thread
+from om_proxy.storage.redis.listing import select_resource_names
+from om_proxy.storage.redis.queries import select_thread_rows
+from om_proxy.storage.redis.record_keeping import add_moved_records
+from om_proxy.storage.redis.removal import ResourceState, read_resource, try_until_applied
+from om_proxy.storage.redis.session import Session
+from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
+
+MESSAGES_PER_PAGE = 1_000
+
+Fingerprint = Callable[[bytes], bytes | None]
+
+
+async def count_name_conflicts(session: Session, old: str, new: str) -> int:
+    """Return the number of threads and shared logs that both tenants have."""
+    count = 0
+    for name in await select_resource_names(session, old):
+        ours = await read_resource(session, old, name)
+        theirs = await read_resource(session, new, name)
+        count += len(ours.threads.keys() & theirs.threads.keys())
+    return count
+
+
+class ResourceMove:
+    """The move of one resource. The result counts what moved."""
+
+    def __init__(
+        self,
+        old: str,
+        new: str,
+        resource: str,
+        fingerprint: Fingerprint,
+        label_of: LabelThread,
+    ) -> None:
+        self._old = old
+        self._new = new
+        self._resource = resource
+        self._fingerprint = fingerprint
+        self._label_of = label_of
+
+    async def __call__(self, session: Session) -> MoveResult:
+        return await try_until_applied(lambda: self._try_move(session))
+
+    async def _try_move(self, session: Session) -> MoveResult | None:
+        state = await read_resource(session, self._old, self._resource)
+        target = await read_resource(session, self._new, self._resource)
+        if state.threads.keys() & target.threads.keys():
+            raise StorageError(
+                "a thread of the same name was made while the tenant was moved; run it again"
+            )
+        changes = Changes()
+        changes.expect_revision(self._old, self._resource, state.revision)
+        changes.expect_revision(self._new, self._resource, target.revision)
+        # the shared log comes last: its entries name the chains of the others
+        names = sorted(state.threads, key=lambda name: (name == RESOURCE_THREAD, name))
+        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        message_count = 0
+        for name in names:
+            message_count += await self._move_thread(session, changes, rekeying, name)
+        changes.drop_leases(self._old, self._resource)
+        changes.move_ledger(self._old, self._resource, self._new)
+        await self._move_records(session, changes, state)
+        if (await changes.apply(session)).failed is not None:
+            return None
+        return MoveResult(sum(name != RESOURCE_THREAD for name in names), message_count)
+
+    async def _move_records(self, session: Session, changes: Changes, state: ResourceState) -> None:
+        labels = {
+            self._label_of(Key(self._old, self._resource, name)): self._label_of(
+                Key(self._new, self._resource, name)
+            )
+            for name in {*state.threads, RESOURCE_THREAD}
+        }
+        await add_moved_records(session, changes, self._old, self._new, labels)
+
+    async def _move_thread(
+        self, session: Session, changes: Changes, rekeying: ResourceRekeying, name: str
+    ) -> int:
+        """Add the steps that move one thread. Return the number of its messages."""
+        old_key = Key(self._old, self._resource, name)
+        new_key = old_key._replace(tenant=self._new)
+        stored = await select_thread_rows(session, [old_key])
+        _, row, due = stored[old_key]
+        marks, messages = await self._select_messages(session, old_key)
+        thread = rekeying.rekey_thread(name, messages)
+        changes.move_thread(old_key, self._new)
+        moved_marks = {
+            seq: rows.encode((seq, fp, chain, *rows.decode_row(marks[seq])[3:]))
+            for seq, fp, chain in thread.list_message_keys()
+        }
+        changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)
+        await _move_notes(session, changes, old_key, new_key, thread)
+        await self._move_events(session, changes, rekeying, old_key, new_key)
+        state = decode_state(row.state)
+        moved_row = msgspec.structs.replace(
+            row,
+            others=encode_text(rekeying.relabel(decode_text(row.others))),
+            state=replace_views(state, thread.rekey_views(state.views)),
+        )
+        changes.write_row(new_key, moved_row, due)
+        return len(messages)
+
+    async def _select_messages(
+        self, session: Session, key: Key
+    ) -> tuple[dict[int, bytes], list[MessageIdentity]]:
+        """Return the marks of all messages by seq, and what their keys are made from; their texts
+        only page by page."""
+        marks: dict[int, bytes] = {}
+        messages: list[MessageIdentity] = []
+        last_seq, count = 0, MESSAGES_PER_PAGE
+        while count == MESSAGES_PER_PAGE:
+            states, page, texts = await session.run(
+                "messages", *key, last_seq, "+inf", MESSAGES_PER_PAGE, 1, 1
+            )
+            for state, mark, raw in zip(states, page, texts, strict=True):
+                seq, fp, chain, *_, parent = rows.decode_row(mark)
+                is_live = int(state) == row_decoding.LIVE
+                moved = self._fingerprint(raw) or fp
+                messages.append(MessageIdentity(seq, parent, is_live, fp, chain, moved))
+                marks[seq] = mark
+            count = len(page)
+            last_seq = messages[-1].seq if messages else 0
+        return marks, messages
+
+    async def _move_events(
+        self,
+        session: Session,
+        changes: Changes,
+        rekeying: ResourceRekeying,
+        old_key: Key,
+        new_key: Key,
+    ) -> None:
+        # the shared log has a label too, which no note mentions
+        old_label = self._label_of(Key(self._old, self._resource, RESOURCE_THREAD))
+        new_label = self._label_of(Key(self._new, self._resource, RESOURCE_THREAD))
+        name = session.keys.of_store("event_data")
+        for event in await select_of_thread(session, old_key):
+            data = rekeying.relabel(event.data).replace(old_label, new_label)
+            changes.replace_field(name, event.id, encode_changed_event(new_key, event, data))
+
+
+async def _move_notes(
+    session: Session, changes: Changes, old_key: Key, new_key: Key, thread: ThreadRekeying
+) -> None:
+    found = await session.call("HGETALL", session.keys.of_thread("notes", old_key))
+    notes = {
+        int(id_): rows.encode_observation(thread.rekey_observation(rows.decode_observation(data)))
+        for id_, data in zip(found[::2], found[1::2], strict=True)
+    }
+    changes.set_fields(session.keys.of_thread("notes", new_key), notes)
+    reflection = await session.call("HGET", session.keys.of_thread("row", old_key), "reflection")
+    if reflection is not None:
+        moved = thread.rekey_reflection(rows.decode_reflection(reflection))
+        row_name = session.keys.of_thread("row", new_key)
+        changes.call("HSET", row_name, "reflection", rows.encode_reflection(moved))
+
+
+async def move_rest(session: Session, old: str, new: str) -> None:
+    """Move what belongs to no resource any more: the nameless lines of the ledger, events of
+    forgotten threads, and records about them."""
+    changes = Changes()
+    changes.move_ledger(old, "", new)
+    names = session.keys
+    nameless = Key(new, "", "")
+    page = await select_events(session, old, None, None, MAX_EVENTS)
+    for event in page.events:
+        if not event.key.resource:
+            data = encode_changed_event(nameless, event, event.data)
+            changes.replace_field(names.of_store("event_data"), event.id, data)
+            changes.call("ZREM", names.of_tenant("events", old), event.id)
+            changes.call("ZADD", names.of_tenant("events", new), event.id, event.id)
+    await add_moved_records(session, changes, old, new, None)
+    await changes.apply(session)

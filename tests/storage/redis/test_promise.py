@@ -1,0 +1,89 @@
+"""Each sentence that Redis's promise is told in, shown on a server of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.records import StoredReceipt
+from om_proxy.storage.redis.promise import SCHEMA_VERSION, create_promise
+from om_proxy.storage.redis.store import RedisOptions, RedisStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.own_redis import OwnRedis, own_redis
+
+OPTIONS = RedisOptions(timeout_s=30.0)
+LOOSE = OPTIONS._replace(durable=False)
+
+
+@pytest.fixture
+def server() -> Iterator[OwnRedis]:
+    with own_redis() as made:
+        yield made
+
+
+async def commit_canary(store: RedisStore) -> Memory:
+    return await store.commit(Memory(key=KEY), MemoryBuilder().chat(40, "canary").memory())
+
+
+def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
+    assert create_promise() == ("redis", "second", "log", SCHEMA_VERSION)
+    assert create_promise("fsync", 7)[1:] == ("fsync", "log", 7)
+
+
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
+async def test_an_acknowledged_turn_survives_the_server(server: OwnRedis, appendfsync: str) -> None:
+    """Its process ends the moment that a commit returns."""
+    server.start(appendfsync=appendfsync)
+    store = await RedisStore.open(server.url, OPTIONS)
+    memory = await commit_canary(store)
+    promised = (await store.describe()).durable
+    assert promised == ("fsync" if appendfsync == "always" else "second")
+    server.kill()
+    await store.close()
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    assert await store.load(KEY) == memory
+    await store.close()
+
+
+async def test_all_memories_may_end_with_the_server(server: OwnRedis) -> None:
+    """Without a log, what was written since the last snapshot is gone."""
+    server.start(appendonly="no")
+    with pytest.raises(StorageError, match="appendonly no"):
+        await RedisStore.open(server.url, OPTIONS)
+    store = await RedisStore.open(server.url, LOOSE)
+    assert (await store.describe()).durable == "process"
+    await commit_canary(store)
+    server.kill()
+    await store.close()
+    server.start(appendonly="no")
+    store = await RedisStore.open(server.url, LOOSE)
+    assert await store.load(KEY) == Memory(key=KEY)
+    await store.close()
+
+
+async def test_forgotten_bytes_leave_memory_at_once_and_the_log_once_it_is_rewritten(
+    server: OwnRedis,
+) -> None:
+    """The receipt says so: its bytes are pending until the rewrite has ended."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    await commit_canary(store)
+    assert server.count_in_files(b"canary") > 0
+    result = await store.forget(KEY)
+    assert (result.database, result.log) == ("gone", "pending")
+    assert server.ask("DBSIZE") == len(server.ask("KEYS", "om:*"))
+    assert not any(KEY.thread.encode() in name for name in server.ask("KEYS", "*"))
+    await store.add_receipt(StoredReceipt("r", 1.0, KEY.tenant, "thread", "label", result))
+    found = await store.receipt("r", 1.0)
+    assert found is not None
+    assert found.result.log == "pending"
+    await store.wait_erased()
+    assert server.count_in_files(b"canary") == 0
+    found = await store.receipt("r", 1.0)
+    assert found is not None
+    assert found.result.log == "gone"
+    await store.close()
