@@ -225,6 +225,20 @@ async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched)
     assert await memories.latest(KEY) == newer
 
 
+async def test_a_read_that_began_before_the_first_commit_does_not_replace_it(
+    store: Watched,
+) -> None:
+    """Nothing was stored when it began; a thread that is gone leaves the cache all the same."""
+    memories = Memories(store, build_answering_policies())
+    first = replace(Memory(key=KEY), version=1, row_id=1, title="first")
+    store.meanwhile = lambda what: memories._put(first) if what == "refresh" else None
+    assert (await memories.load(KEY)).version == 0
+    assert await memories.latest(KEY) == first
+    store.meanwhile = lambda _: None
+    assert (await memories.load(KEY)).version == 0
+    assert (await memories.latest(KEY)).version == 0
+
+
 async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> None:
     """After an error it is unknown what is stored, so the memory is read again."""
     memories = Memories(store, build_answering_policies())

@@ -187,11 +187,14 @@ class Memories:
         return attached
 
     def _keep(self, held: Memory, newest: Memory) -> Memory:
-        """Cache what the store returned for `held`, unless that is `held` itself."""
+        """Cache what the store returned for `held`, unless that is `held` itself. That nothing is
+        stored has no version: it replaces no memory that was cached while the store was asked."""
         if newest is held and held.version:
             return held
         memory = _with_cached_sums(newest)
-        self._put(memory)
+        cached = self._cached.get(memory.key)
+        if memory.version or cached is None or cached is held:
+            self._put(memory)
         return memory
 
     def _attach_log(self, thread: Memory, shared_log: Memory) -> Memory:
@@ -222,6 +225,12 @@ class Memories:
             return memory
         attached = self._attach_log(memory, await self._latest(resource_key(key)))
         return attached if log_sharing.is_consistent(attached) else await self.load(key, scope)
+
+    async def latest_of_row(self, key: Key, scope: Scope | None, row_id: int) -> Memory:
+        """Return `latest`; but where that says that the row is gone, what the store says. `row_id`:
+        of the memory that the work began on."""
+        memory = await self.latest(key, scope)
+        return await self.load(key, scope) if is_forgotten(memory, row_id) else memory
 
     async def _latest(self, key: Key) -> Memory:
         cached = self._cached.get(key)
@@ -257,7 +266,7 @@ class Memories:
         cause: Cause,
         must_exist: bool,
     ) -> Memory:
-        before = await self.latest(key, scope)
+        before = await self.latest_of_row(key, scope, row_id)
         if is_forgotten(before, row_id):
             if must_exist:
                 raise NotFound(UNKNOWN_THREAD_MESSAGE)

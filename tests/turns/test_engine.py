@@ -224,6 +224,17 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
         assert await t.live() == ["hello again", "hi"]
 
 
+async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:
+    """What the process holds may be older than the turn: a read that began before the thread did."""
+    async with open_turns() as t:
+        history = await t.history(2)
+        opened = await t.open(history)
+        t.parts.memories.drop(KEY)
+        t.parts.memories._put(Memory(key=KEY))
+        await t.engine.close_turn(opened, make_reply("in time"), accepted=True)
+        assert (await t.live())[-2:] == ["and now?", "in time"]
+
+
 async def test_a_thread_that_could_not_be_forgotten_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -301,7 +301,7 @@ class Reconciler:
 
     async def refresh(self, turn: OpenedTurn) -> ReconciledTurn:
         """Compare the turn with the memory as it is now."""
-        memory = await self.memories.latest(turn.key, turn.scope)
+        memory = await self.memories.latest_of_row(turn.key, turn.scope, turn.row_id)
         reconciled = turn.reconciled
         if (
             memory.version == reconciled.memory.version
