@@ -815,6 +815,38 @@ async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
         assert p.store.taken == 1
 
 
+async def test_a_thread_with_nothing_to_do_costs_no_statement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store is asked nothing about a thread that this process has just stored."""
+    async with open_parts() as p:
+        await p.stored(chat(1, 50))
+        with monkeypatch.context() as patched:
+            patched.setattr(p.memories, "store", None)  # whoever asks it fails
+            p.background.wake(KEY)
+            await p.background.wait_idle()
+        await due_thread(p)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked
+
+
+async def test_a_claimed_thread_is_looked_at_whatever_is_held_of_it(tmp_path: Path) -> None:
+    """Another process has made it due and ended; what is held here is older, and says that nothing
+    is due."""
+    path = tmp_path / "om.db"
+    async with open_parts(path=path) as ended, open_parts(path=path) as p:
+        await p.stored(chat(1, 50))
+        await due_thread(ended)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked == []
+        looking = await look_once(p.background)
+        await p.background.wait_idle()
+        looking.cancel()
+        assert len(p.models.asked) == 1
+
+
 async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
     """Work that becomes due after the last look of a run is done by another run."""
     async with open_parts(opened=Leases) as p:

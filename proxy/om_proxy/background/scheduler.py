@@ -100,12 +100,17 @@ class Background:
             self._due.remember_context(key, context)
         if key in self._running:
             self._run_again.add(key)
-        elif not self._closing and (key in self._requested or not self._is_left_to_others(key)):
+        elif not self._closing and self._may_have_work(key):
             self._join_queue(key)
             self._fill_slots()
 
-    def _is_left_to_others(self, key: Key) -> bool:
-        return self._due.leave_to_others(self._memories.find_cached(key))
+    def _may_have_work(self, key: Key) -> bool:
+        """Return whether a look at this thread may find work for this process. A claimed thread is
+        looked at in any case: the store says that it is due."""
+        if key in self._requested or self._leases.is_claimed(key):
+            return True
+        held = self._memories.find_cached(key)
+        return not (self._due.leave_to_others(held) or self._due.is_known_idle(key))
 
     def last_seq_being_read(self, key: Key) -> int:
         """Return the seq up to which an observation under way reads; 0: there is none. The text of
