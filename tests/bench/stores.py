@@ -1,20 +1,22 @@
 """Measure the stores side by side: turns, reads and their CPU, in interleaved rounds on one machine.
 
-    python -m tests.bench.stores [--rounds 5] [--turns 400]
-
-PostgreSQL is the server of `scripts/servers up`, or that of OM_TEST_POSTGRES_URL. On a busy machine
-the times are those of the machine; our CPU and the server's WAL are not.
+Run by `scripts/bench store`. The servers are those of `scripts/servers up`, or of
+OM_TEST_POSTGRES_URL and OM_TEST_REDIS_URL. On a busy machine the times are those of the machine; our
+CPU and the server's WAL are not.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +28,16 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.pool import APPLICATION_NAME
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import MemoryBuilder, item, small_things
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
+from tests.support.redis_server import find_redis_url, own_prefix
 
+POSTGRES = "PostgreSQL"
+CONNECTIONS = 10
+CROWD = 64  # threads that are written at once
+CLAIMS, CLAIMED = 20, 16  # how often threads are claimed, and how many at a time
 TURN_CHARS = 1_000  # of each of the two messages of a turn
 COVERED_EVERY = 20  # turns: the tail stays as long as in practice
 
@@ -37,6 +45,34 @@ COVERED_EVERY = 20  # turns: the tail stays as long as in practice
 class Sample(NamedTuple):
     wall_s: float
     cpu_s: float  # of this process
+
+
+class Asked(NamedTuple):
+    """How much is measured."""
+
+    rounds: int
+    turns: int  # of a thread alone, in a round
+    crowd_turns: int  # of each of CROWD threads, in a round
+    due: int  # threads that claims choose from
+
+
+class Addresses(NamedTuple):
+    postgres: str
+    schema: str
+    redis: str
+    prefix: str
+
+
+@dataclass
+class Result:
+    """What was measured, by store; lists have one item for each round or claim."""
+
+    samples: dict[str, dict[str, list[Sample]]]
+    commits_per_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    claim_s: dict[str, list[float]] = field(default_factory=dict)
+    fdatasync_s: list[float] = field(default_factory=list)
+    wal_bytes: int = 0
+    server_s: float = 0.0  # CPU of the PostgreSQL processes that serve us
 
 
 async def measure(work: Coroutine[Any, Any, Memory]) -> tuple[Sample, Memory]:
@@ -75,32 +111,78 @@ async def play(store: Store, key: Key, turns: int, samples: dict[str, list[Sampl
     assert replace(memory, version=0) != Memory(key=key)
 
 
-async def run(rounds: int, turns: int, url: str, schema: str, folder: Path) -> dict[str, Any]:
-    stores: dict[str, Store] = {
-        "SQLite": await SqliteStore.open(folder / "om.db"),
-        "PostgreSQL": await PostgresStore.open(url, PostgresOptions(schema, timeout_s=30.0)),
-    }
-    samples: dict[str, dict[str, list[Sample]]] = {name: defaultdict(list) for name in stores}
-    server = await asyncpg.connect(url)
-    wal_bytes, server_s = 0, 0.0
-    for number in range(rounds + 1):
+async def run(asked: Asked, addresses: Addresses, folder: Path) -> Result:
+    """Play the rounds on each store in turn, and then the parts that take no rounds."""
+    stores = await open_stores(addresses, folder)
+    result = Result({name: defaultdict(list) for name in stores})
+    server = await asyncpg.connect(addresses.postgres)
+    for number in range(asked.rounds + 1):
         for name, store in stores.items():
-            kept: dict[str, list[Sample]] = samples[name] if number else defaultdict(list)
+            # the first round warms up
+            kept: dict[str, list[Sample]] = result.samples[name] if number else defaultdict(list)
             lsn, backend_s = await read_server(server)
-            await play(store, Key("bench", f"r{number}", name), turns, kept)
-            if name == "PostgreSQL" and number:
+            await play(store, Key("bench", f"r{number}", name), asked.turns, kept)
+            if name == POSTGRES and number:
                 new_lsn, new_backend_s = await read_server(server)
-                wal_bytes += new_lsn - lsn
-                server_s += new_backend_s - backend_s
+                result.wal_bytes += new_lsn - lsn
+                result.server_s += new_backend_s - backend_s
+        if number:
+            result.fdatasync_s.append(measure_disk(folder))
+            for name, store in stores.items():
+                rate = await measure_throughput(store, f"t{number}", asked.crowd_turns)
+                result.commits_per_s[name].append(rate)
     await server.close()
-    for store in stores.values():
+    for name, store in stores.items():
+        result.claim_s[name] = await measure_claims(store, asked.due)
         await store.close()
-    played = rounds * turns
+    return result
+
+
+async def open_stores(addresses: Addresses, folder: Path) -> dict[str, Store]:
+    postgres = PostgresOptions(addresses.schema, connections=CONNECTIONS, timeout_s=30.0)
+    redis = RedisOptions(addresses.prefix, connections=CONNECTIONS, timeout_s=30.0, durable=False)
     return {
-        "samples": samples,
-        "wal_per_turn": wal_bytes / played,
-        "server_ms_per_turn": server_s / played * 1e3,
+        "SQLite": await SqliteStore.open(folder / "om.db"),
+        POSTGRES: await PostgresStore.open(addresses.postgres, postgres),
+        "Redis": await RedisStore.open(addresses.redis, redis),
     }
+
+
+async def measure_throughput(store: Store, resource: str, turns: int) -> float:
+    """Return the commits a second of CROWD threads that are all written at once."""
+
+    async def talk(number: int) -> None:
+        key = Key("bench", resource, f"{number}")
+        thread, memory = MemoryBuilder(key), Memory(key=key)
+        for turn in range(turns):
+            for role in ("user", "assistant"):
+                thread.say(item(f"{turn} {role} " + "x" * TURN_CHARS, role))
+            memory = await store.commit(memory, thread.memory(memory.version, memory.row_id))
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(talk, range(CROWD)))
+    return CROWD * turns / (time.perf_counter() - began)
+
+
+async def measure_claims(store: Store, due: int) -> list[float]:
+    """Return the seconds of each claim of CLAIMED threads out of so many that are due, of as many
+    tenants as there are claims."""
+    due_at = await store.clock() - 60.0
+
+    async def begin(number: int) -> None:
+        key = Key(f"tenant {number % CLAIMS}", "due", f"{number}")
+        thread = MemoryBuilder(key).chat(1)
+        await store.commit(Memory(key=key), replace(thread.memory(), due_at=due_at))
+
+    for first in range(0, due, CROWD):
+        await asyncio.gather(*map(begin, range(first, min(first + CROWD, due))))
+    taken = []
+    for _ in range(CLAIMS):
+        began = time.perf_counter()
+        claimed = await store.claim(due_at + 60.0, CLAIMED, "bench", 60.0)
+        taken.append(time.perf_counter() - began)
+        assert len(claimed) == CLAIMED
+    return taken
 
 
 async def read_server(server: asyncpg.Connection) -> tuple[int, float]:
@@ -136,33 +218,58 @@ def measure_disk(folder: Path, count: int = 50) -> float:
     return statistics.median(taken)
 
 
+def print_result(result: Result, turns: int) -> None:
+    """Print a table of the figures by store; `turns`: of all rounds."""
+    names = list(result.samples)
+    print(f"| | {' | '.join(names)} |\n| --- |{' ---: |' * len(names)}")
+    for what in result.samples[names[0]]:
+        for label, read in READINGS.items():
+            row = [f"{read(result.samples[name][what]) * 1e3:.3f}" for name in names]
+            print(f"| {what}, {label} ms | {' | '.join(row)} |")
+    rates = [f"{statistics.median(result.commits_per_s[name]):.0f}" for name in names]
+    print(f"| commits/s of {CROWD} threads at once | {' | '.join(rates)} |")
+    claims = [f"{statistics.median(result.claim_s[name]) * 1e3:.1f}" for name in names]
+    print(f"| claim of {CLAIMED} threads, p50 ms | {' | '.join(claims)} |")
+    print(f"{POSTGRES}: WAL a turn {result.wal_bytes / turns:.0f} bytes, with commits of notes")
+    print(f"{POSTGRES}: server CPU a turn, with its reads: {result.server_s / turns * 1e3:.3f} ms")
+    disk = ", ".join(f"{seconds * 1e3:.3f}" for seconds in result.fdatasync_s)
+    print(f"fdatasync beside SQLite's file, p50 by round: {disk} ms")
+
+
+def read_percentile(samples: list[Sample], percent: int) -> float:
+    walls = sorted(sample.wall_s for sample in samples)
+    return walls[len(walls) * percent // 100]
+
+
+READINGS: Mapping[str, Callable[[list[Sample]], float]] = {
+    "p50": partial(read_percentile, percent=50),
+    "p95": partial(read_percentile, percent=95),
+    "our CPU": lambda samples: statistics.fmean(sample.cpu_s for sample in samples),
+}
+
+
 def main() -> None:
-    asked = argparse.ArgumentParser(prog="python -m tests.bench.stores", description=__doc__)
-    asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--turns", type=int, default=400)
-    asked.add_argument("--folder", type=Path, help="where SQLite's file lies")
-    given = asked.parse_args()
-    url = find_postgres_url()
+    options = argparse.ArgumentParser(prog="scripts/bench store", description=__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--turns", type=int, default=400, help="of one thread, each round")
+    options.add_argument(
+        "--crowd-turns", type=int, default=20, help=f"of each of {CROWD} threads, each round"
+    )
+    options.add_argument("--due", type=int, default=20_000, help="threads that claims choose from")
+    options.add_argument("--folder", type=Path, help="where SQLite's file lies")
+    given = options.parse_args()
+    asked = Asked(given.rounds, given.turns, given.crowd_turns, given.due)
+    url, redis_url = find_postgres_url(), find_redis_url()
     with (
         own_schema(url) as schema,
+        own_prefix(redis_url) as prefix,
         tempfile.TemporaryDirectory(dir=given.folder) as name,
     ):
-        folder = Path(name)
-        found = uvloop.run(run(given.rounds, given.turns, url, schema, folder))
-        print(f"fdatasync beside SQLite's file, p50: {measure_disk(folder) * 1e3:.3f} ms")
+        addresses = Addresses(url, schema, redis_url, prefix)
+        result = uvloop.run(run(asked, addresses, Path(name)))
     version = ask_server(url, lambda connection: connection.fetchval("SHOW server_version"))
     print(f"PostgreSQL {version}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print("| | store | p50 ms | p95 ms | our CPU ms |\n| --- | --- | ---: | ---: | ---: |")
-    names = list(found["samples"])
-    for what in found["samples"][names[0]]:
-        for store in names:
-            taken = found["samples"][store][what]
-            walls = sorted(sample.wall_s for sample in taken)
-            cpu = statistics.fmean(sample.cpu_s for sample in taken)
-            p50, p95 = walls[len(walls) // 2], walls[len(walls) * 95 // 100]
-            print(f"| {what} | {store} | {p50 * 1e3:.3f} | {p95 * 1e3:.3f} | {cpu * 1e3:.3f} |")
-    print(f"WAL a turn: {found['wal_per_turn']:.0f} bytes")
-    print(f"server CPU a turn, with its reads: {found['server_ms_per_turn']:.3f} ms")
+    print_result(result, asked.rounds * asked.turns)
 
 
 if __name__ == "__main__":
