@@ -445,6 +445,8 @@ def test_family() -> None:
         (["thread", "--turns", "3"], "{root}/tests/bench/long_thread.py --turns 3"),
         (["cost", "--only", "coding"], "-m tests.bench.cost --only coding"),
         (["first-byte", "--rounds", "9"], "-m tests.bench.first_byte --rounds 9"),
+        (["capacity", "--threads", "9"], "-m tests.bench.capacity --threads 9"),
+        (["resource", "--rounds", "9"], "-m tests.bench.long_resource --rounds 9"),
         (["before", "../old"], "-P -m tests.bench.before --bench {root}/bench ../old"),
         (
             ["om_raw", "--cells", "1k_n:16"],
