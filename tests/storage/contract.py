@@ -55,6 +55,7 @@ from tests.storage.event_contract import OTHER, TEXTS, EventContract, moved_fing
 from tests.storage.ledger_contract import LedgerContract
 from tests.storage.listing_contract import ListingContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things, store_covered
+from tests.storage.moving_contract import MovingContract
 from tests.storage.people_machine import PEOPLE, PeopleMachine
 from tests.storage.records_contract import RecordsContract
 from tests.storage.refresh_contract import RefreshContract
@@ -135,7 +136,12 @@ def small_things_with_attempt(thread: MemoryBuilder) -> dict[str, Any]:
 
 
 class StoreContract(
-    RefreshContract, LedgerContract, ListingContract, RecordsContract, EventContract
+    RefreshContract,
+    LedgerContract,
+    ListingContract,
+    RecordsContract,
+    EventContract,
+    MovingContract,
 ):
     durable = True  # whether a second store opened on the same storage sees the same
 

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.whole_threads import read_whole_thread
 from tests.storage.memory_builder import MemoryBuilder, item, small_things
 
 Opener = Callable[[], Awaitable[Store]]
@@ -67,6 +69,29 @@ class StoreMachine(RuleBasedStateMachine):
         self.stored[self.at] = after
         assert self.runner.run(self.store.load(self.at)) == after
         assert self.runner.run(self.store.refresh(before)) == after
+
+    @precondition(lambda self: self.stored[self.at].version)
+    @rule()
+    def move_away_and_back(self) -> None:
+        """Into a store of another kind, and from there over the thread itself."""
+        self.stored[self.at] = self.runner.run(self._move())
+
+    async def _move(self) -> Memory:
+        before = await read_whole_thread(self.store, self.at)
+        assert before
+        away = await SqliteStore.open(":memory:")
+        try:
+            await away.restore(before)
+            found = await read_whole_thread(away, self.at)
+        finally:
+            await away.close()
+        assert found
+        held = await self.store.restore(found, before.memory.version)
+        back = await read_whole_thread(self.store, self.at)
+        assert back == before._replace(memory=held)
+        assert held == replace(before.memory, version=held.version, row_id=held.row_id)
+        assert await self.store.refresh(before.memory) == held
+        return held
 
     @rule(pick=st.integers(0, 3))
     def turn_to(self, pick: int) -> None:

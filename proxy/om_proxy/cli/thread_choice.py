@@ -12,11 +12,11 @@ from om_proxy.errors import NotFound, UsageError
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo, ThreadSelection
+from om_proxy.storage.whole_threads import list_tenants
 
 THREADS_PER_PAGE = 1_000
 MAX_LISTED_TENANTS = 20
 MAX_LISTED_THREADS = 20
-_AFTER_EVERY_NAME = "\U0010ffff"  # no name has this character
 
 
 async def choose_tenant(store: Store, named: str | None) -> str | None:
@@ -36,14 +36,12 @@ async def choose_tenant(store: Store, named: str | None) -> str | None:
 
 async def read_tenants(store: Store, limit: int) -> AsyncIterator[str]:
     """Yield the tenants that have threads, in order, at most `limit`."""
-    cursor: Key | None = None
-    for _ in range(limit):
-        page = await store.threads(None, None, cursor, 1)
-        if not page:
-            return
-        tenant = page[0].key.tenant
+    count = 0
+    async for tenant in list_tenants(store):
         yield tenant
-        cursor = Key(tenant, _AFTER_EVERY_NAME, _AFTER_EVERY_NAME)
+        count += 1
+        if count == limit:
+            return
 
 
 async def _list_tenants(store: Store) -> str:

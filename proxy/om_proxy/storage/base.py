@@ -124,6 +124,18 @@ class GenerationEntries(NamedTuple):
     entries: tuple[int, ...]
 
 
+class WholeThread(NamedTuple):
+    """All rows of one thread or shared log. Only its events are left out: they belong to a store."""
+
+    memory: Memory  # as `Store.load` returned it
+    messages: tuple[StoredMessage, ...]  # by seq
+    observations: tuple[StoredObservation, ...]  # by id
+    generations: tuple[GenerationEntries, ...]  # by number
+    beginnings: Mapping[int, Beginning]  # by number, of all generations that have one
+    delivered_seq: int | None = None  # of the newest reply that went out to its last byte
+    created_at: float | None = None  # unix seconds; None: not known
+
+
 class MoveResult(NamedTuple):
     """The number of rows that moved to another tenant."""
 
@@ -502,6 +514,22 @@ class Store(Protocol):
         resource moves after the other, each as a whole or not at all, so that a second call
         finishes a move that was interrupted. Work in flight on a moved thread finds it gone.
         """
+
+    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+        """Write a thread or a shared log as another store had it, in one durable transaction, and
+        return its memory with its new version and row id. Every method then answers as the other
+        store's did. Without `created_at` it begins now. It has no events.
+
+        Raise `Conflict`, and write nothing, unless `over` is the stored version. What is stored
+        with that version is removed in the same transaction, with its events; its bytes leave
+        the storage as with `forget`. The shared log and the other threads of its resource stay as
+        they are.
+        """
+
+    async def adopt_secret(self, secret: bytes) -> bool:
+        """Take the secret of another store in place of the own one, unless a thread or a shared log
+        is stored. Return whether it is the store's secret now. No process may use the store
+        meanwhile: it would go on with the secret that it has read."""
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         """Return the 32 random bytes that tenants and fingerprints are keyed with. The bytes are

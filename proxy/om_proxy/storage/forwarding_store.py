@@ -26,6 +26,7 @@ from om_proxy.storage.base import (
     StoredObservation,
     StoreTotals,
     WebhookState,
+    WholeThread,
 )
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
@@ -234,6 +235,12 @@ class ForwardingStore(ABC):
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
         return await self.inner.move_tenant(old, new, fingerprint)
+
+    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+        return await self.inner.restore(thread, over)
+
+    async def adopt_secret(self, secret: bytes) -> bool:
+        return await self.inner.adopt_secret(secret)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self.inner.secret(proposed)

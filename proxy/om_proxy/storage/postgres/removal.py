@@ -118,7 +118,7 @@ async def remove_batch(
     locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
     wanted = {(row[0], row[1]) for row in batch}
     threads = {row[0]: Key(tenant, *row[1:]) for row in locked if (row[1], row[2]) in wanted}
-    result = await _delete_rows(session, list(threads))
+    result = await delete_rows(session, list(threads))
     await session.execute(DELETE_BATCH_LEASES, tenant, *names)
     if describe_forgotten:
         events = [encode_event(describe_forgotten(key)) for key in threads.values()]
@@ -130,7 +130,7 @@ async def remove_batch(
     is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)
     if is_last:
         logs = {row[0]: row[1] for row in locked if row[2] == RESOURCE_THREAD}
-        log_result = await _delete_rows(session, list(logs))
+        log_result = await delete_rows(session, list(logs))
         result = result.add(log_result._replace(threads=0))
         resources.update(logs.values())
         await session.execute(DELETE_LEASES, tenant, resource)
@@ -151,7 +151,7 @@ def _take_batch(listed: Sequence[Row]) -> list[Row]:
     return batch
 
 
-async def _delete_rows(session: Session, ids: list[int]) -> ForgetResult:
+async def delete_rows(session: Session, ids: list[int]) -> ForgetResult:
     """Delete the rows of threads and shared logs that are locked. Return their numbers."""
     if not ids:
         return ForgetResult()
@@ -182,7 +182,7 @@ async def remove_thread(
     own = stored.get(key.thread)
     if expected_version is not None and own and own[2] != expected_version:
         raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    removed = await _delete_rows(session, [own[0]] if own else [])
+    removed = await delete_rows(session, [own[0]] if own else [])
     await session.execute(DELETE_LEASE, *key)
     log = stored.get(RESOURCE_THREAD)
     if event and removed.threads:
@@ -207,7 +207,7 @@ async def _remove_from_log(
     """Remove the thread's part from the shared log. Return `removed` with that part added.
     `others`: the threads that keep sharing it."""
     if not others:
-        log_result = await _delete_rows(session, [log_id])
+        log_result = await delete_rows(session, [log_id])
         await session.execute(DELETE_LEASE, *resource_key(key))
         return removed.add(log_result._replace(threads=0))
     # they may hold the thread's words

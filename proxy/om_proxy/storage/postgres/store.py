@@ -42,6 +42,7 @@ from om_proxy.storage.base import (
     StoredObservation,
     StoreTotals,
     WebhookState,
+    WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.event_encoding import encode_event
@@ -84,6 +85,7 @@ from om_proxy.storage.postgres.removal import (
     remove_batch,
     remove_thread,
 )
+from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.session import (
     IS_THREAD,
     OF_THREAD,
@@ -122,6 +124,8 @@ PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSI
     WHERE {IS_THREAD} RETURNING id"""
 REVIVE = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
     version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
+KEEP_ADOPTED = """INSERT INTO om.secret SELECT 1, $1::bytea WHERE NOT EXISTS (SELECT FROM om.thread)
+    ON CONFLICT (id) DO UPDATE SET value = excluded.value"""
 KEEP_FIRST = "INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING"
 BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
@@ -485,6 +489,16 @@ class PostgresStore:
         await self._write(KEEP_FIRST, new_secret)
         [(value,)] = await self._read("SELECT value FROM om.secret")
         return bytes(value)
+
+    async def adopt_secret(self, secret: bytes) -> bool:
+        await self._write(KEEP_ADOPTED, secret)
+        return await self.secret() == secret
+
+    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+        encode = partial(Restoration, thread, over)
+        restoration = await run_off_loop(len(thread.messages), encode)
+        row = await self._pool.transact(restoration.write, LONG_TIMEOUT_S)
+        return replace(thread.memory, version=row.version, row_id=row.row_id)
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Park or revive a thread. It gets a new version, so that caches read it again."""

@@ -49,6 +49,7 @@ from om_proxy.storage.base import (
     StoredObservation,
     StoreTotals,
     WebhookState,
+    WholeThread,
 )
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
@@ -83,6 +84,7 @@ from om_proxy.storage.sqlite.record_keeping import (
     select_receipt,
 )
 from om_proxy.storage.sqlite.removal import commit_erasing, remove_batch, remove_thread
+from om_proxy.storage.sqlite.restoring import Restoration
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
     check_schema,
@@ -111,6 +113,9 @@ READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
     SET (holder, until) = (excluded.holder, excluded.until)
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""
+
+KEEP_ADOPTED = """INSERT INTO secret SELECT 1, ? WHERE NOT EXISTS (SELECT 1 FROM thread)
+    ON CONFLICT DO UPDATE SET value = excluded.value"""
 
 
 class SqliteStore:
@@ -471,6 +476,18 @@ class SqliteStore:
         await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (new_secret,))
         [(value,)] = await self._write("SELECT value FROM secret", ())
         return bytes(value)
+
+    async def adopt_secret(self, secret: bytes) -> bool:
+        await self._write(KEEP_ADOPTED, (secret,))
+        return await self.secret() == secret
+
+    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+        encode = partial(Restoration, thread, over)
+        restoration = await run_off_loop(len(thread.messages), encode)
+        row = await self._writer.write(restoration.write)
+        if over:
+            await self._resume_erasure()
+        return replace(thread.memory, version=row.version, row_id=row.row_id)
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Park or revive a thread. It gets a new version, so that caches read it again."""

@@ -1,0 +1,118 @@
+"""Read all rows of a thread from any store, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import Store, WholeThread
+from om_proxy.storage.listing import ResourceInfo
+
+MAX_READ_ATTEMPTS = 5
+# of messages that may hold images; beyond the first page of most threads
+MESSAGES_PER_PAGE = 200
+ROWS_PER_PAGE = 1_000
+NAMES_PER_PAGE = 500
+AFTER_EVERY_NAME = "\U0010ffff"  # no name has this character
+_Row = TypeVar("_Row")
+
+
+async def read_whole_thread(
+    store: Store, key: Key, created_at: float | None = None
+) -> WholeThread | None:
+    """Return the thread as of one moment; None: it is not stored. Raise Conflict if it changed
+    during every attempt to read it. `created_at`: unix seconds, as lists tell it."""
+    for _ in range(MAX_READ_ATTEMPTS):
+        memory = await store.load(key)
+        if not memory.version:
+            return None
+        thread = WholeThread(
+            memory,
+            await _collect(
+                lambda after: store.stored_messages(key, after, limit=MESSAGES_PER_PAGE),
+                lambda row: row.message.seq,
+                MESSAGES_PER_PAGE,
+            ),
+            await _collect(
+                lambda after: store.observations(key, after, limit=ROWS_PER_PAGE),
+                lambda row: row.entry.id,
+                ROWS_PER_PAGE,
+            ),
+            await _collect(
+                lambda after: store.generation_entries(key, after, limit=ROWS_PER_PAGE),
+                lambda row: row.number,
+                ROWS_PER_PAGE,
+                -1,
+            ),
+            await store.beginnings(key),
+            await store.delivered_reply(key),
+            created_at,
+        )
+        if await store.version(key) == memory.version:
+            return thread
+    raise Conflict("the thread changed during every attempt to read it")
+
+
+async def _collect(
+    read_page: Callable[[int], Awaitable[Sequence[_Row]]],
+    place_of: Callable[[_Row], int],
+    limit: int,
+    before_first: int = 0,
+) -> tuple[_Row, ...]:
+    """Return the rows of all pages. A page of fewer rows than `limit` is the last one."""
+    found: list[_Row] = []
+    place = before_first
+    while True:
+        page = await read_page(place)
+        found += page
+        if len(page) < limit:
+            return tuple(found)
+        place = place_of(page[-1])
+
+
+async def list_keys(
+    store: Store, tenant: str | None = None, resource: str | None = None
+) -> AsyncIterator[tuple[Key, float]]:
+    """Yield the keys of all threads and shared logs, or of a tenant's or a resource's, with the
+    unix seconds at which each began. They come in the order of their names, a resource's shared
+    log before its threads."""
+    if tenant is None:
+        async for name in list_tenants(store):
+            async for listed in list_keys(store, name):
+                yield listed
+        return
+    async for info in _list_resources(store, tenant, resource):
+        if info.shared_log:
+            yield info.shared_log.key, info.shared_log.created_at
+        cursor: Key | None = None
+        while page := await store.threads(tenant, info.resource, cursor, NAMES_PER_PAGE):
+            for thread in page:
+                yield thread.key, thread.created_at
+            if len(page) < NAMES_PER_PAGE:
+                break
+            cursor = page[-1].key
+
+
+async def list_tenants(store: Store) -> AsyncIterator[str]:
+    """Yield the tenants that have threads, in order."""
+    cursor: Key | None = None
+    while page := await store.threads(None, None, cursor, 1):
+        tenant = page[0].key.tenant
+        yield tenant
+        cursor = Key(tenant, AFTER_EVERY_NAME, AFTER_EVERY_NAME)
+
+
+async def _list_resources(
+    store: Store, tenant: str, resource: str | None
+) -> AsyncIterator[ResourceInfo]:
+    if resource is not None:
+        if info := await store.resource(tenant, resource):
+            yield info
+        return
+    after: str | None = None
+    while page := await store.resources(tenant, after, NAMES_PER_PAGE):
+        for info in page:
+            yield info
+        after = page[-1].resource

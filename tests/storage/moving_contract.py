@@ -1,0 +1,123 @@
+"""What every store promises about threads that come from another store."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event, Forgotten
+from om_proxy.memory.model import Beginning, Key, Memory, resource_key
+from om_proxy.storage.base import Change, Store, WholeThread
+from om_proxy.storage.listing import ThreadSelection
+from om_proxy.storage.whole_threads import list_keys, read_whole_thread
+from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
+
+BORN_AT = 1_700_000_000.5
+
+
+async def store_eventful(store: Store, key: Key = KEY) -> WholeThread:
+    """Store a thread with older generations, chunks, a pending reflection, superseded messages and
+    a reply that broke off."""
+    thread = MemoryBuilder(key).chat(9)
+    memory = await store.commit(Memory(key=key), thread.memory())
+    for step in (
+        lambda: thread.cover(3).cover(2),
+        lambda: thread.swap_reflection().chunk(1),
+        lambda: thread.supersede([8, 9]).chat(2, "instead").keep_reflection(),
+    ):
+        step()
+        memory = await store.commit(memory, thread.memory())
+    broken = thread.interrupt_reply(item("\ud800 off", "assistant"))
+    thread.more = small_things()
+    after = thread.memory()
+    began = replace(after.log, generation=5, next_generation=6, began=Beginning("edit", 7.0))
+    memory = await store.commit(memory, replace(after, log=began), (broken,))
+    await store.mark_delivered({key: 2})
+    whole = await read_whole_thread(store, key, BORN_AT)
+    assert whole
+    assert {stored.state for stored in whole.messages} == {"live", "superseded", "interrupted"}
+    assert len(whole.generations) > 2
+    assert whole.beginnings
+    assert whole.memory.chunks
+    assert whole.memory.log.reflection
+    return whole
+
+
+class MovingContract:
+    async def test_restored_thread_answers_as_it_did(self, store: Store) -> None:
+        """Under its own name, after it was removed; its versions go on."""
+        whole = await store_eventful(store)
+        await store.forget(KEY)
+        restored = await store.restore(whole)
+        assert restored.version > whole.memory.version
+        assert restored.row_id > whole.memory.row_id
+        assert await store.load(KEY) == restored
+        assert await read_whole_thread(store, KEY, BORN_AT) == whole._replace(memory=restored)
+        [info] = (await store.find_threads(ThreadSelection(KEY.tenant))).threads
+        assert (info.created_at, info.row_id) == (BORN_AT, restored.row_id)
+        assert [listed async for listed in list_keys(store)] == [(KEY, BORN_AT)]
+        after = await store.commit(restored, replace(restored, turns=restored.turns + 1))
+        assert await store.refresh(restored) == after
+
+    async def test_nothing_is_restored_over_what_is_stored(self, store: Store) -> None:
+        """Unless that is named by its version; then it is replaced, with its events."""
+        whole = await store_eventful(store)
+        for key in (KEY._replace(tenant="other"), KEY._replace(resource="other")):
+            copy = whole._replace(memory=replace(whole.memory, key=key))
+            assert (await store.restore(copy)).key == key
+        await store.add_events(KEY, [Event(5.0, Forgotten(label="f" * 16, forgotten_at="now"))])
+        for over in (0, whole.memory.version - 1, whole.memory.version + 99):
+            with pytest.raises(Conflict):
+                await store.restore(whole, over)
+        unknown = whole._replace(memory=Memory(key=KEY._replace(thread="unknown")))
+        with pytest.raises(Conflict):
+            await store.restore(unknown, 1)
+        assert await read_whole_thread(store, KEY, BORN_AT) == whole
+        assert (await store.events(KEY.tenant, [KEY], None, 9)).events
+        small = whole._replace(
+            memory=MemoryBuilder().chat(1).memory(),
+            messages=MemoryBuilder().chat(1).stored(),
+            observations=(),
+            generations=(),
+            beginnings={},
+        )
+        restored = await store.restore(small, whole.memory.version)
+        assert await read_whole_thread(store, KEY, BORN_AT) == small._replace(memory=restored)
+        assert not (await store.events(KEY.tenant, [KEY], None, 9)).events
+        for key in (KEY._replace(tenant="other"), KEY._replace(resource="other")):
+            assert len((await store.load(key)).tail) == len(whole.memory.tail)
+        await store.wait_erased()
+
+    async def test_restored_threads_share_their_log(self, store: Store) -> None:
+        """The sums that make a shared log due are restored too."""
+        keys = [KEY._replace(thread=name) for name in ("a", "b")]
+        for key in keys:
+            memory = replace(MemoryBuilder(key).chat(3).memory(), scope="resource", turn_at=5.0)
+            log = await store.load(resource_key(key))
+            await store.commit_shared(
+                Change(Memory(key=key), memory), Change(log, replace(log, turns=log.turns + 1))
+            )
+        backlog = await store.resource_backlog(resource_key(KEY))
+        assert len(backlog) == 2
+        listed = [key async for key, _ in list_keys(store, KEY.tenant)]
+        assert listed == [resource_key(KEY), *keys]
+        whole = [await read_whole_thread(store, key) for key in listed]
+        while not (await store.forget_batch(KEY.tenant)).is_last:
+            pass
+        for thread in whole:
+            assert thread
+            await store.restore(thread)
+        assert await store.resource_backlog(resource_key(KEY)) == backlog
+        assert [key async for key, _ in list_keys(store, KEY.tenant, KEY.resource)] == listed
+
+    async def test_secret_of_another_store(self, store: Store) -> None:
+        """A store takes it while it has no thread."""
+        first, second = bytes(32), bytes(range(32))
+        assert await store.adopt_secret(first)
+        assert await store.adopt_secret(second)
+        assert await store.secret() == second
+        await store.commit(Memory(key=KEY), Memory(key=KEY))
+        assert not await store.adopt_secret(first)
+        assert await store.adopt_secret(second)
+        assert await store.secret() == second
