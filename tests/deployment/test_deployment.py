@@ -15,8 +15,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from om_proxy.cli.parser import build_parser
-from om_proxy.cli.uvicorn_server import GRACEFUL_SHUTDOWN_S
 from om_proxy.figures.metrics import METRICS_BY_NAME
+from om_proxy.server.graceful_server import STOP_TIMES
 from om_proxy.settings import Settings, list_warnings, parse
 from tests.deployment.vendoring import FOLDER, KINDS
 
@@ -190,7 +190,7 @@ def test_pods_end_in_time() -> None:
         assert pod["terminationGracePeriodSeconds"] >= pause_s + EXIT_S
         ready = container["readinessProbe"]
         assert name == "om-proxy-worker" or pause_s > ready["periodSeconds"]
-    assert EXIT_S > GRACEFUL_SHUTDOWN_S
+    assert STOP_TIMES.process < EXIT_S
 
 
 def test_manifests_name_each_other() -> None:
