@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
@@ -29,10 +30,11 @@ def test_forget(tmp_path: Path) -> None:
     )
     ended = run_om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
-    first, second = ended.stdout.splitlines()
+    first, second, third = ended.stdout.splitlines()
     assert first.startswith("thread t of resource t, tenant local: 1 messages, last used 20")
     assert first.endswith("Ways\\u001b[31m home")
     assert second == "forgotten: 1 messages, 0 notes in 0 logs"
+    assert re.fullmatch("receipt: [0-9a-f]{32}", third)
     assert count_canaries(tmp_path / "om.db") == 1
     again = run_om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (4, "")
@@ -111,8 +113,8 @@ def test_forget_beside_a_running_server(tmp_path: Path) -> None:
                 command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, text=True
             )
             assert forgetting.stdout
-            said = [forgetting.stdout.readline() for _ in range(3)]
-            assert "another program is reading them" in said[2]
+            said = [forgetting.stdout.readline() for _ in range(4)]
+            assert "another program is reading them" in said[3]
             assert count_canaries(tmp_path / "om.db") > 0
             assert (
                 httpx.get(f"{base}/om/v1/threads/t", trust_env=False, timeout=60).status_code == 404

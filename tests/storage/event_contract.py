@@ -32,6 +32,7 @@ from om_proxy.storage.base import (
     WebhookState,
 )
 from om_proxy.storage.event_encoding import remove_texts
+from om_proxy.storage.records import ForgetResult
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
@@ -275,7 +276,7 @@ class EventContract:
         await commit(store, Memory(key=OTHER), memory, [activation("their")])
         gone = Event(NOW, Forgotten(label="f" * 16, forgotten_at="now"))
         position = await store.event_position()
-        await store.forget(KEY, None, gone)
+        assert (await store.forget(KEY, None, gone)).events == 2
         page = await store.events(KEY.tenant, None, position, 9)
         assert [(e.key, e.type) for e in page.events] == [
             (Key(KEY.tenant, "", ""), "data-om-forgotten")
@@ -307,7 +308,8 @@ class EventContract:
         before = (await store.events(None, None, None, 9)).events
         assert len(before) == 6
         gone = Event(NOW, Forgotten(label="f" * 16, forgotten_at="now"))
-        await store.forget(KEY, None, gone)
+        # two of the shared log's went, and two only lost their texts
+        assert (await store.forget(KEY, None, gone)).events == 3
         page = await store.events(None, None, before[0].id - 1, 9)
         assert not page.has_gap
         *left, _ = page.events
@@ -336,11 +338,12 @@ class EventContract:
             memory = MemoryBuilder(key).chat(2).memory()
             await commit(store, Memory(key=key), memory, [activation("made")])
         await store.forget(KEY, None, describe_forgotten(KEY))
-        for _ in range(2):  # the second time, nothing is there
-            is_last = False
+        for count in (1, 0):  # the second time, nothing is there
+            is_last, result = False, ForgetResult()
             while not is_last:
                 batch = await store.forget_batch(KEY.tenant, resource, describe_forgotten)
-                is_last = batch.is_last
+                is_last, result = batch.is_last, result.add(batch.result)
+            assert result.events == count
         left = (await store.events(None, None, None, 9)).events
         assert [e.key for e in left] == [same_resource, *[Key(KEY.tenant, "", "")] * 2]
         labels = [json.loads(e.data)["label"] for e in left[1:]]

@@ -139,7 +139,8 @@ def render_receipt(receipt: ForgetReceipt) -> str:
     rows = receipt.forgotten
     pending = f", {rows.reflections} unfinished reflection" if rows.reflections else ""
     threads = "" if rows.threads == 1 else f"{rows.threads} threads, "
+    named = f"\nreceipt: {receipt.id}" if receipt.id else ""
     return (
         f"forgotten: {threads}{rows.messages} messages, {rows.observations} notes in "
-        f"{rows.generations} logs{pending}"
+        f"{rows.generations} logs{pending}{named}"
     )

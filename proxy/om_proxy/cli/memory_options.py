@@ -237,6 +237,20 @@ def _add_changing_commands(commands: CommandList) -> None:
     )
     forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
+    receipt = commands.add_parser(
+        "receipt",
+        help="show what was forgotten, or check the signature of a receipt",
+        description="Show the receipt of what was forgotten, for 30 days. With --verify, say whether "
+        "this store signed the receipt in a file, at any time; with --thread or --resource, whether "
+        "it is about that.",
+    )
+    receipt.add_argument("id", nargs="?", metavar="ID", help="the receipt, as `forget` named it")
+    receipt.add_argument(
+        "--verify", metavar="FILE", help="check the receipt in this file; `-` for standard input"
+    )
+    receipt.add_argument("--thread", metavar="THREAD", help="the thread that it should be about")
+    add_memory_options(receipt, resource_help="the resource that it should be about")
+
 
 def _add_entry_command(
     commands: CommandList, name: str, summary: str, description: str

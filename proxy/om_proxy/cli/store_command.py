@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -60,12 +60,15 @@ class LocalApi:
         query: Query | None = None,
         *,
         body: Any = None,
+        path_names: Mapping[str, str] = {},
     ) -> _Answer:
-        """Ask a handler that is about no single thread. `tenant`: None: all of them."""
+        """Ask a handler that is about no single thread. `tenant`: None: all of them. `path_names`:
+        what the route's path names besides."""
         call = AdminCall(
             visitor=Visitor(tenant, is_admin=True, who=COMMAND_CALLER),
             query=query or Query(),
             body=body,
+            path_names=path_names,
             config=self.config,
         )
         return await self._answer(handler, call)

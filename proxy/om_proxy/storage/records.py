@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-# forgotten bytes are overwritten; kept until a reader ends; or kept until the server rewrites its
-# tables, or its log is used again
-ErasureState = Literal["gone", "pending", "until_rewrite"]
-_ERASURE_ORDER: tuple[ErasureState, ...] = ("gone", "pending", "until_rewrite")
+# what has become of forgotten bytes. `gone`: they are overwritten. `keys_destroyed`: they stay, and
+# nothing can decrypt them. `pending`: they stay until a reader ends, or the log is rewritten, which
+# the store waits for. `until_rewrite`: they stay until somebody has the server rewrite its tables, or
+# its log is used again. `not_covered`: forgetting does not reach them
+ErasureState = Literal["gone", "pending", "keys_destroyed", "until_rewrite", "not_covered"]
+# the worst last
+_ERASURE_ORDER: tuple[ErasureState, ...] = (
+    "gone",
+    "keys_destroyed",
+    "pending",
+    "until_rewrite",
+    "not_covered",
+)
 ForgetScope = Literal["thread", "resource", "tenant"]
 
 SECONDS_PER_DAY = 86_400.0
@@ -28,6 +37,9 @@ class ForgetResult(NamedTuple):
     reflections: int = 0  # made and not yet swapped in
     database: ErasureState = "gone"  # the bytes in the database itself
     log: ErasureState = "gone"  # the bytes in the write-ahead log
+    # removed ones; those of a shared log that only lost their texts are not counted
+    events: int = 0
+    backups: ErasureState = "not_covered"  # the bytes in copies that were made before
 
     def add(self, other: ForgetResult) -> ForgetResult:
         """Return the sums of both. The bytes are gone once those of both are."""
@@ -37,9 +49,19 @@ class ForgetResult(NamedTuple):
             self.observations + other.observations,
             self.generations + other.generations,
             self.reflections + other.reflections,
-            max(self.database, other.database, key=_ERASURE_ORDER.index),
-            max(self.log, other.log, key=_ERASURE_ORDER.index),
+            _choose_worse(self.database, other.database),
+            _choose_worse(self.log, other.log),
+            self.events + other.events,
+            self._add_backups(other),
         )
+
+    def _add_backups(self, other: ForgetResult) -> ErasureState:
+        """Return what is true of copies of both. Where nothing was removed, no copy counts."""
+        if not any(self.counts.values()):
+            return other.backups
+        if not any(other.counts.values()):
+            return self.backups
+        return _choose_worse(self.backups, other.backups)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -49,7 +71,12 @@ class ForgetResult(NamedTuple):
             "observations": self.observations,
             "generations": self.generations,
             "reflections": self.reflections,
+            "events": self.events,
         }
+
+
+def _choose_worse(one: ErasureState, other: ErasureState) -> ErasureState:
+    return max(one, other, key=_ERASURE_ORDER.index)
 
 
 class AuditRecord(NamedTuple):

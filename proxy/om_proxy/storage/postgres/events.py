@@ -65,7 +65,8 @@ SELECT_BEFORE_NEWEST = "SELECT id FROM om.event WHERE id <= $1 ORDER BY id DESC 
 # Who has read an event that goes with its thread keeps a cursor that is known.
 KEEP_POSITION = f"""UPDATE om.event_mark
     SET newest = greatest(newest, (SELECT max(id) FROM om.event WHERE id < {HORIZON}))"""
-DELETE_OF_ROWS = "DELETE FROM om.event WHERE thread_id = ANY ($1::bigint[])"
+DELETE_OF_ROWS = """WITH gone AS (DELETE FROM om.event WHERE thread_id = ANY ($1::bigint[]) RETURNING 1)
+    SELECT count(*) FROM gone"""
 SELECT_WITH_TEXT = """SELECT id, type, data FROM om.event
     WHERE thread_id = ANY ($1::bigint[]) AND type <> ALL ($2::text[])"""
 SELECT_OF_ROW = "SELECT id, type, data FROM om.event WHERE thread_id = $1"
@@ -115,11 +116,13 @@ async def insert_thread_events(session: Session, key: Key, events: Sequence[Even
     await session.select(INSERT_THREAD_EVENTS, *key, *transpose(events[-MAX_EVENTS:], EVENT))
 
 
-async def delete_events(session: Session, thread_ids: Sequence[int]) -> None:
-    """Delete the events of these threads, inside a transaction."""
-    if thread_ids:
-        await session.execute(KEEP_POSITION)
-        await session.execute(DELETE_OF_ROWS, list(thread_ids))
+async def delete_events(session: Session, thread_ids: Sequence[int]) -> int:
+    """Delete the events of these threads, inside a transaction. Return how many there were."""
+    if not thread_ids:
+        return 0
+    await session.execute(KEEP_POSITION)
+    [(count,)] = await session.select(DELETE_OF_ROWS, list(thread_ids))
+    return int(count)
 
 
 async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None:
@@ -131,9 +134,9 @@ async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None
     await _update_data(session, changed)
 
 
-async def remove_from_log_events(session: Session, log_id: int, thread: str) -> None:
+async def remove_from_log_events(session: Session, log_id: int, thread: str) -> int:
     """Take a thread out of the events of the log that it shared, and all texts with it, inside a
-    transaction."""
+    transaction. Return how many went."""
     await erase_event_texts(session, [log_id])
     found = await session.select(SELECT_OF_ROW, log_id)
     removal = remove_thread([(id_, type_, data) for id_, type_, data in found], thread)
@@ -141,6 +144,7 @@ async def remove_from_log_events(session: Session, log_id: int, thread: str) -> 
         await session.execute(KEEP_POSITION)
         await session.execute(DELETE_EVENTS, list(removal.deleted))
     await _update_data(session, removal.changed)
+    return len(removal.deleted)
 
 
 async def _update_data(session: Session, changed: Sequence[tuple[int, str]]) -> None:

@@ -155,9 +155,9 @@ async def delete_rows(session: Session, ids: list[int]) -> ForgetResult:
     """Delete the rows of threads and shared logs that are locked. Return their numbers."""
     if not ids:
         return ForgetResult()
-    await delete_events(session, ids)
-    [row] = await session.select(DELETE_ROWS, ids)
-    return mark_bytes(ForgetResult(*row))
+    events = await delete_events(session, ids)
+    [counts] = await session.select(DELETE_ROWS, ids)
+    return mark_bytes(ForgetResult(*counts)._replace(events=events))
 
 
 def mark_bytes(removed: ForgetResult) -> ForgetResult:
@@ -211,7 +211,8 @@ async def _remove_from_log(
         await session.execute(DELETE_LEASE, *resource_key(key))
         return removed.add(log_result._replace(threads=0))
     # they may hold the thread's words
-    await remove_from_log_events(session, log_id, key.thread)
+    event_count = await remove_from_log_events(session, log_id, key.thread)
+    removed = removed._replace(events=removed.events + event_count)
     [shared_log] = await select_memories(session, [resource_key(key)])
     older_generations = await select_generations(session, shared_log.key, shared_log.log.generation)
     [(now,)] = await session.select(f"SELECT {UNIX_NOW}")

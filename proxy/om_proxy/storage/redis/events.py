@@ -112,8 +112,9 @@ async def erase_texts(session: Session, changes: Changes, keys: Iterable[Key]) -
                 changes.replace_field(name, event.id, encode_changed_event(key, event, data))
 
 
-async def remove_from_log(session: Session, changes: Changes, log: Key, thread: str) -> None:
-    """Take a thread out of the events of the log that it shared, and all texts with it."""
+async def remove_from_log(session: Session, changes: Changes, log: Key, thread: str) -> int:
+    """Take a thread out of the events of the log that it shared, and all texts with it. Return how
+    many go."""
     name = session.keys.of_store("event_data")
     stored = await select_of_thread(session, log)
     await erase_texts(session, changes, [log])
@@ -124,6 +125,7 @@ async def remove_from_log(session: Session, changes: Changes, log: Key, thread: 
         changes.replace_field(name, id_, encode_changed_event(log, by_id[id_], data))
     for id_ in removal.deleted:
         changes.drop_event(id_)
+    return len(removal.deleted)
 
 
 # ── webhooks ──

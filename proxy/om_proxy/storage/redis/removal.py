@@ -156,13 +156,15 @@ async def delete_rows(session: Session, changes: Changes, keys: Sequence[Key]) -
             ("HLEN", names.of_thread("notes", key)),
             ("HLEN", names.of_thread("generations", key)),
             ("HEXISTS", names.of_thread("row", key), "reflection"),
+            ("ZCARD", names.of_thread("events", key)),
         )
     ]
     counts = await session.call_many(commands)
     result = ForgetResult()
     for place, key in enumerate(keys):
         changes.delete_thread(key)
-        result = result.add(ForgetResult(*counts[5 * place : 5 * place + 5]))
+        *own, events = counts[6 * place : 6 * place + 6]
+        result = result.add(ForgetResult(*own)._replace(events=events))
     return result
 
 
@@ -183,7 +185,8 @@ async def _remove_from_log(
         log_result = await delete_rows(session, changes, [log_key])
         return removed.add(log_result._replace(threads=0))
     # they may hold the thread's words
-    await remove_from_log(session, changes, log_key, key.thread)
+    event_count = await remove_from_log(session, changes, log_key, key.thread)
+    removed = removed._replace(events=removed.events + event_count)
     [shared_log] = await select_memories(session, [log_key])
     older = await select_generations(session, log_key, shared_log.log.generation)
     plan = plan_log_removal(shared_log, older, key, others, label_of, now)

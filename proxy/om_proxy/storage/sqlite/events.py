@@ -69,14 +69,16 @@ def erase_event_texts(db: sqlite3.Connection, thread_id: int) -> None:
     db.execute(ERASE_TEXTS, (thread_id,))
 
 
-def remove_from_log_events(db: sqlite3.Connection, log: Key, thread: str) -> None:
-    """Take a thread out of the events of the log that it shared, and all texts with it."""
+def remove_from_log_events(db: sqlite3.Connection, log: Key, thread: str) -> int:
+    """Take a thread out of the events of the log that it shared, and all texts with it. Return how
+    many went."""
     (log_id,) = db.execute(SELECT_THREAD_ID, log).fetchone()
     erase_event_texts(db, log_id)
     removal = remove_thread(db.execute(SELECT_OF_THREAD, (log_id,)).fetchall(), thread)
     db.executemany("DELETE FROM event WHERE id = ?", [(id_,) for id_ in removal.deleted])
     changed = [(data, id_) for id_, data in removal.changed]
     db.executemany("UPDATE event SET data = ? WHERE id = ?", changed)
+    return len(removal.deleted)
 
 
 def prune_events(db: sqlite3.Connection, now: float) -> None:

@@ -73,7 +73,8 @@ COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM message WHERE {OF_THREAD}),
     (SELECT count(*) FROM observation WHERE {OF_THREAD}),
     (SELECT count(DISTINCT generation) FROM entry WHERE {OF_THREAD}),
-    (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""
+    (SELECT count(*) FROM reflection WHERE {OF_THREAD}),
+    (SELECT count(*) FROM event WHERE {OF_THREAD})"""
 
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
@@ -148,10 +149,10 @@ def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
 
 async def _delete_rows(db: aiosqlite.Connection, key: Key) -> ForgetResult:
     """Delete the rows of a thread or a shared log. Return their numbers."""
-    [row] = await select_rows(db, COUNT_ROWS, key * 5)
+    [(*counts, events)] = await select_rows(db, COUNT_ROWS, key * 6)
     await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
     await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
-    return ForgetResult(*row)
+    return ForgetResult(*counts)._replace(events=events)
 
 
 async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
@@ -202,9 +203,10 @@ async def _remove_from_log(
         log = await _delete_rows(db, shared_log.key)
         return removed.add(log._replace(threads=0))
     # they may hold the thread's words
-    await run_in_connection_thread(
+    event_count = await run_in_connection_thread(
         db, lambda connection: remove_from_log_events(connection, shared_log.key, key.thread)
     )
+    removed = removed._replace(events=removed.events + event_count)
     older_generations = await select_generations(db, shared_log.key, shared_log.log.generation)
     [(now,)] = await select_rows(db, f"SELECT {UNIX_NOW}", ())
     plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from hmac import compare_digest
 from typing import Annotated
 
 import msgspec
@@ -32,14 +35,17 @@ class ForgottenRows(Struct, frozen=True, kw_only=True):
     observations: int
     generations: int
     reflections: int
+    events: int
 
 
 class ForgottenBytes(Struct, frozen=True, kw_only=True):
-    """Whether the removed bytes have left the files."""
+    """What has become of the removed bytes: `gone`; `pending`, which the store waits for by itself;
+    `keys_destroyed`: nothing can decrypt them; `until_rewrite` (PostgreSQL): until its tables are
+    rewritten, or its log is used again; `not_covered`: forgetting does not reach them."""
 
     database: ErasureState
     log: ErasureState
-    backups: str = "not_covered"
+    backups: ErasureState
 
 
 class ForgetReceipt(Struct, frozen=True, kw_only=True):
@@ -64,7 +70,7 @@ class ForgetReceipt(Struct, frozen=True, kw_only=True):
         Meta(
             description=(
                 "HMAC-SHA256 under the store's secret, of the receipt as JSON without white space, "
-                "with an empty signature."
+                "with an empty signature. `om-proxy receipt --verify` checks it."
             )
         ),
     ] = ""
@@ -81,9 +87,29 @@ def describe_receipt(
         scope=receipt.scope,
         label=receipt.label,
         forgotten=ForgottenRows(**result.counts),
-        bytes=ForgottenBytes(database=result.database, log=result.log),
+        bytes=ForgottenBytes(database=result.database, log=result.log, backups=result.backups),
     )
     return replace(unsigned, signature=sign_content(secret, msgspec.json.encode(unsigned)))
+
+
+def is_receipt_genuine(receipt: Mapping[str, object], secret: bytes) -> bool:
+    """Say whether this store signed the receipt, and nothing in it was changed. `receipt`: its JSON,
+    with its fields in any order. What a release before this one signed is known by the order that
+    it was sent in."""
+    signature = receipt.get("signature")
+    if not isinstance(signature, str):
+        return False
+    unsigned = {**receipt, "signature": ""}
+    candidates = [msgspec.json.encode(unsigned)]
+    with suppress(msgspec.ValidationError):
+        known = msgspec.convert(unsigned, ForgetReceipt)
+        # a field that we do not know is signed too, or somebody has added it
+        if msgspec.to_builtins(known) == unsigned:
+            candidates.append(msgspec.json.encode(known))
+    return any(
+        compare_digest(signature.encode(), sign_content(secret, content).encode())
+        for content in candidates
+    )
 
 
 def count_forgotten(receipt: Struct) -> dict[str, int]:

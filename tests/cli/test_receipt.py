@@ -1,0 +1,131 @@
+"""`om-proxy receipt` shows what was forgotten, and tells a genuine receipt from another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.canary_threads import store_canary_threads
+from tests.cli.commands import CONFIG
+
+USER = Key("local", "ana", "kitchen")
+
+
+@pytest.fixture
+def receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """The receipt of a forgotten resource, in `receipt.json`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    monkeypatch.setenv("OM_PROXY_CONFIG", "om.yaml")
+    asyncio.run(store_canary_threads(tmp_path / "om.db", USER, Key("local", "ben", "garden")))
+    assert main(["forget", "--all", "--resource", "ana", "--yes", "--json"]) == 0
+    text = capsys.readouterr().out
+    (tmp_path / "receipt.json").write_text(text)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_a_receipt_is_shown(receipt: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["receipt", receipt["id"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == receipt
+    assert main(["receipt", receipt["id"]]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"resource {receipt['label']}, forgotten at 20")
+    assert "removed: 1 threads, 1 messages, 0 notes in 0 logs, 0 events" in shown
+    assert shown.endswith(
+        "bytes in the database: gone\nbytes in its log: gone\nbytes in backups: not covered\n"
+    )
+    assert "ana" not in shown.replace(receipt["label"], "")
+    assert main(["receipt", "no-such-receipt"]) == 4
+
+
+@pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"sort_keys": True}])
+def test_a_genuine_receipt(
+    receipt: dict[str, Any], layout: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However a program has laid it out."""
+    Path("receipt.json").write_text(json.dumps(receipt, **layout))
+    assert main(["receipt", "--verify", "receipt.json"]) == 0
+    assert capsys.readouterr().out == (
+        "this store signed the receipt, and nothing in it was changed\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": "f" * 16},
+        {"at": 1.7e9},
+        {"scope": "tenant"},
+        {"bytes": {"database": "gone", "log": "gone", "backups": "gone"}},
+        {"signature": "f" * 64},
+        {"signature": None},
+        {"signature": "é"},
+        {"note": "and all backups"},
+    ],
+    ids=str,
+)
+def test_a_changed_receipt(
+    receipt: dict[str, Any], change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("receipt.json").write_text(json.dumps(receipt | change))
+    assert main(["receipt", "--verify", "receipt.json"]) == 1
+    assert capsys.readouterr().out == "the receipt was changed, or another store signed it\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [
+        (["--resource", "ana"], 0),
+        (["--resource", "ana", "--tenant", "local"], 0),
+        (["--resource", "ben"], 1),
+        (["--resource", "ana", "--tenant", "other"], 1),
+        (["--thread", "kitchen", "--resource", "ana"], 1),
+    ],
+)
+def test_a_receipt_is_about_what_is_named(
+    receipt: dict[str, Any], named: list[str], status: int
+) -> None:
+    """Its label says so to who has the store, and to nobody else."""
+    assert main(["receipt", "--verify", "receipt.json", *named]) == status
+
+
+def test_a_receipt_that_is_no_longer_kept_needs_its_tenant(
+    receipt: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("receipt.json").write_text(json.dumps(receipt))
+    with closing(sqlite3.connect("om.db")) as db, db:
+        db.execute("DELETE FROM receipt")
+    verify = ["receipt", "--verify", "receipt.json"]
+    assert main(verify) == 0
+    assert main([*verify, "--resource", "ana"]) == 2
+    assert "give the --tenant" in capsys.readouterr().err
+    assert main([*verify, "--resource", "ana", "--tenant", "local"]) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"no JSON"])
+def test_a_file_that_holds_no_receipt(
+    receipt: dict[str, Any], content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("receipt.json").write_bytes(content)
+    assert main(["receipt", "--verify", "receipt.json"]) == 2
+    assert capsys.readouterr().err == (
+        "om-proxy: receipt.json holds no receipt: give the JSON that the forgetting answered\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["id", "--verify", "receipt.json"], ["--verify", "nowhere.json"]]
+)
+def test_wrong_use(receipt: dict[str, Any], arguments: list[str]) -> None:
+    assert main(["receipt", *arguments]) == 2
