@@ -382,12 +382,13 @@ class RedisStore:
         await self._pool.write(lambda s: s.run("lease", *key, holder, ""))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        new_secret = proposed or os.urandom(SECRET_BYTES)
-
         async def keep_first(session: Session) -> bytes:
             name = session.keys.of_store("secret")
-            await session.call("SET", name, new_secret, "NX")
-            return bytes(await session.call("GET", name))
+            stored = await session.call("GET", name)
+            if stored is None:  # a full server can still be read
+                await session.call("SET", name, proposed or os.urandom(SECRET_BYTES), "NX")
+                stored = await session.call("GET", name)
+            return bytes(stored)
 
         return await self._pool.write(keep_first)
 

@@ -1,0 +1,176 @@
+"""What several processes do at once on one Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.storage.base import Change, ResourceWakeup, Store
+from tests.storage.contract import Opener
+from tests.storage.event_contract import activation
+from tests.storage.memory_builder import KEY, MemoryBuilder
+
+LOG_KEY = resource_key(KEY)
+
+
+@pytest.fixture
+async def stores(opener: Opener) -> AsyncIterator[list[Store]]:
+    """Three stores, as of three processes, with their connections open."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(3):
+            store = await opener()
+            stack.push_async_callback(store.close)
+            await asyncio.gather(*(store.ping() for _ in range(5)))
+            opened.append(store)
+        yield opened
+
+
+async def share(store: Store, name: str) -> Memory:
+    """Store a thread that shares its resource's log."""
+    key = KEY._replace(thread=name)
+    memory = replace(MemoryBuilder(key).memory(), scope="resource")
+    log = await store.load(LOG_KEY)
+    thread, _ = await store.commit_shared(Change(Memory(key=key), memory), Change(log, log))
+    return thread
+
+
+async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
+    """Two turns of one resource at once, each below the threshold alone: together they make the
+    shared log due."""
+    for _ in range(10):
+        threads = [await share(stores[0], name) for name in "ab"]
+        await stores[0].set_due(LOG_KEY, None)
+
+        async def speak(store: Store, before: Memory) -> None:
+            said = replace(MemoryBuilder(before.key).chat(2).memory(), scope="resource")
+            after = replace(said, version=before.version, row_id=before.row_id)
+            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, 40))
+
+        await asyncio.gather(*map(speak, stores, threads))
+        assert await stores[0].due_threads(5.0, 9) == (LOG_KEY,)
+        for thread in threads:
+            await stores[0].forget(thread.key)
+
+
+async def test_commits_beside_forgets_leave_nothing_behind(stores: list[Store]) -> None:
+    """Threads of one resource are committed with its shared log, alone, delivered, forgotten one by
+    one and all at once, by three processes. Then all is forgotten, and no key names anything."""
+    names = "abcdef"
+    rng = random.Random(7)
+
+    async def work(store: Store, number: int) -> int:
+        done = 0
+        for turn in range(20):
+            key = KEY._replace(thread=rng.choice(names))
+            try:
+                thread, log = await store.load(key), await store.load(LOG_KEY)
+                after = replace(thread, scope="resource", turns=thread.turns + 1)
+                match rng.randrange(6):
+                    case 0:
+                        await store.forget(key)
+                    case 1:
+                        await store.forget_batch(KEY.tenant, rng.choice((None, KEY.resource)))
+                    case 2:
+                        replies = {KEY._replace(thread=name): turn for name in names}
+                        await store.mark_delivered(replies)
+                    case 3:
+                        await store.commit(thread, after, (), [activation(f"{number}.{turn}")])
+                    case _:
+                        log_after = replace(log, turns=log.turns + 1)
+                        changes = Change(thread, after), Change(log, log_after)
+                        await store.commit_shared(*changes, ResourceWakeup(5.0, 1))
+                done += 1
+            except Conflict:
+                continue
+        return done
+
+    workers = [work(store, number) for number in range(2) for store in stores]
+    assert min(await asyncio.gather(*workers)) > 0
+    while not (await stores[0].forget_batch(KEY.tenant)).is_last:
+        continue
+
+
+async def test_nothing_stays_of_what_is_forgotten(
+    stores: list[Store], url: str, prefix: str
+) -> None:
+    """Only what belongs to the store as a whole: its secret, its counters, its schema."""
+    import redis
+
+    store = stores[0]
+    for name in "ab":
+        thread = await share(store, name)
+        said = replace(MemoryBuilder(thread.key).chat(4).memory(), scope="resource", due_at=1.0)
+        after = replace(said, version=thread.version, row_id=thread.row_id)
+        await store.commit(thread, after, (), [activation("now")])
+        await store.claim(9.0, 9, "me", 60)
+    await store.secret()
+    for name in "ab":
+        await store.forget(KEY._replace(thread=name))
+    with redis.Redis.from_url(url) as client:
+        left = {name.decode().partition(":")[2] for name in client.scan_iter(f"{prefix}:*")}
+    assert left <= {"secret", "schema", "version", "event", "pruned", "erasure", "erasure_turn"}
+
+
+async def test_claims_of_six_workers(stores: list[Store]) -> None:
+    """Every due thread goes to one worker, and none is left, also where all want the same few."""
+    keys = {Key(f"tenant {n % 7}", "r", f"x{n}") for n in range(120)}
+    await asyncio.gather(
+        *(
+            stores[0].commit(
+                Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due_at=1.0)
+            )
+            for key in keys
+        )
+    )
+
+    async def claim(worker: int) -> list[Key]:
+        claimed: list[Key] = []
+        while found := await stores[worker % 3].claim(9.0, 5, f"worker {worker}", 60):
+            claimed += found
+        return claimed
+
+    claims = await asyncio.gather(*map(claim, range(6)))
+    found = [key for claimed in claims for key in claimed]
+    assert len(found) == len(keys)
+    assert set(found) == keys
+    assert await stores[0].due_threads(9.0, 200) == ()
+
+
+async def test_no_event_is_skipped_or_told_twice(stores: list[Store]) -> None:
+    """A reader that goes from cursor to cursor while others write gets each event once."""
+    told: list[str] = []
+    cursor = 0
+    is_done = False
+
+    async def write(number: int) -> None:
+        key = KEY._replace(thread=f"writer {number}")
+        memory = await stores[number % 3].commit(Memory(key=key), Memory(key=key))
+        for turn in range(20):
+            events = [activation(f"{number}.{turn}")]
+            after = replace(memory, turns=turn)
+            memory = await stores[number % 3].commit(memory, after, (), events)
+
+    async def read() -> None:
+        nonlocal cursor
+        while True:
+            was_done = is_done
+            page = await stores[0].events(None, None, cursor, 7)
+            assert not page.has_gap
+            told.extend(event.data for event in page.events)
+            cursor = page.cursor
+            if was_done and not page.events:
+                return
+
+    reader = asyncio.create_task(read())
+    await asyncio.gather(*map(write, range(6)))
+    is_done = True
+    await reader
+    assert len(told) == len(set(told)) == 120
