@@ -470,13 +470,23 @@ async def test_a_failed_start_does_not_serve(tmp_path: Path) -> None:
             pytest.fail("it must not serve")
 
 
-async def test_a_store_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [
+        ("postgresql://om@127.0.0.1/om", "asyncpg", "postgres"),
+        ("redis://127.0.0.1/0", "redis", "redis"),
+    ],
+)
+async def test_a_store_without_its_driver(
+    monkeypatch: pytest.MonkeyPatch, url: str, driver: str, extra: str
+) -> None:
     """The error says how to install it."""
-    for name in [name for name in sys.modules if name.startswith("om_proxy.storage.postgres")]:
+    ours = f"om_proxy.storage.{extra}"
+    for name in [name for name in sys.modules if name.startswith((ours, f"{driver}."))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(ConfigError, match=r"pip install 'observational-memory-proxy\[postgres\]'"):
-        await open_store(StorageSettings(url="postgresql://om@127.0.0.1/om"))
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ConfigError, match=rf"'observational-memory-proxy\[{extra}\]'"):
+        await open_store(StorageSettings(url=url))
 
 
 async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,9 +512,31 @@ async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPa
     assert opened[1][1] == PostgresOptions()
 
 
+async def test_settings_of_a_redis_reach_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    from om_proxy.storage.redis.store import RedisOptions, RedisStore  # takes the driver
+
+    opened: list[tuple[Any, ...]] = []
+
+    async def remember(url: str, options: Any, **named: Any) -> None:
+        opened.append((url, options, named))
+
+    monkeypatch.setattr(RedisStore, "open", remember)
+    url = "rediss://127.0.0.1:6379/3"
+    section = f'url: "{url}", prefix: mine, connections: 3, timeout: 2s, durable: false'
+    storage = parse(f"storage: {{{section}}}").storage
+    await open_store(storage, 5, create=False, on_connection_lost=opened.clear)
+    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear}
+    assert opened == [(url, RedisOptions("mine", 3, timeout_s=2.0, durable=False), named)]
+    await open_store(parse(f'storage: {{url: "{url}"}}').storage)
+    assert opened[1][1] == RedisOptions()
+
+
 @pytest.mark.parametrize(
     "url",
     [
+        "redis://:geheim@127.0.0.1:1/0",
+        "redis://127.0.0.1:1/0?password=geheim&socket_timeout=nonsense",
+        "rediss://127.0.0.1:1/0?ssl_ca_certs=/geheim",
         "postgresql://om:geheim@127.0.0.1:1/om?connect_timeout=1",
         "postgresql://om@127.0.0.1:1/om?password=geheim",
         "postgresql://om:geheim@127.0.0.1:1/om?sslmode=nonsense",

@@ -470,14 +470,17 @@ async def open_store(
     on_connection_lost: Callable[[], None] = lambda: None,
 ) -> Store:
     """Open the store of these settings. Raise ConfigError if its driver is not installed.
-    `generations`, `create`, `clock`: see SqliteStore.open; `on_connection_lost`: PostgresStore."""
+    `generations`, `create`, `clock`: see SqliteStore.open; `on_connection_lost`: PostgresStore and
+    RedisStore."""
     try:
         if settings.is_postgres:
             return await _open_postgres(settings, generations, create, on_connection_lost)
+        if settings.is_redis:
+            return await _open_redis(settings, generations, create, on_connection_lost)
         path = settings.url.removeprefix("sqlite:///")
         return await SqliteStore.open(path, generations=generations, create=create, clock=clock)
     except StorageError as exc:
-        if settings.is_postgres:
+        if settings.is_server:
             message = f"storage.url: {settings.shown_url}: {exc}"
         else:
             message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
@@ -508,6 +511,32 @@ async def _open_postgres(
         settings.durable,
     )
     return await PostgresStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+    )
+
+
+async def _open_redis(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+) -> Store:
+    try:
+        from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name not in ("redis", "redis.asyncio"):
+            raise
+        raise ConfigError(
+            "storage.url: Redis needs its driver: pip install 'observational-memory-proxy[redis]'"
+        ) from exc
+    options = RedisOptions(
+        settings.prefix, settings.connections, settings.timeout, settings.durable
+    )
+    return await RedisStore.open(
         settings.url,
         options,
         generations=generations,

@@ -38,6 +38,19 @@ def test_check_of_a_store_in_memory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("durable", "said"),
+    [("true", "may lose the turns of the last second"), ("false", "all memories end")],
+)
+def test_check_of_a_redis(tmp_path: Path, durable: str, said: str) -> None:
+    """It says what every server that is accepted promises, without asking one."""
+    address = {"OM_PROXY__STORAGE__URL": "redis://127.0.0.1:1/0"}
+    done = run_om_proxy("check", cwd=tmp_path, **address, OM_PROXY__STORAGE__DURABLE=durable)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("the store promises")]
+    assert said in line
+    assert "forgotten bytes leave memory at once and the log once it is rewritten" in line
+
+
 def test_check_all(tmp_path: Path) -> None:
     """With --all it prints every setting and where it comes from; the warnings still come last."""
     done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__RETENTION__TTL_DAYS="7")
@@ -97,7 +110,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("memory: [\n", r"x\.yaml"),
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
         ("storage: {url: 'mysql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
-        ("storage: {url: 'redis://cache'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {url: 'redis://cache/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*remove the key"),
         (
             "server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n",

@@ -70,7 +70,7 @@ def test_defaults() -> None:
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
         ("storage: {url: 'mysql://db/om'}", "storage.url = mysql://db/om: must be sqlite:///<file>"),
         ("storage: {prefix: pg_own}", "storage.prefix = pg_own: must not begin with pg_"),
-        ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
+        ("storage: {url: 'redis://db/om'}", "storage.url = redis://db/om: must be sqlite:///<file>"),
         ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove"),
         ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file or a server"),
         ("{background: {external: true}, storage: {url: 'sqlite:///:memory:'}}", "background.external = true: needs a file or a server"),

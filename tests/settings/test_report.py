@@ -212,6 +212,9 @@ def test_long_instruction_is_cut() -> None:
         ("postgresql://om:geheim@db:5432/om?sslmode=require", "postgresql://…@db:5432/om"),
         ("postgres://db/om?user=om&password=geheim", "postgres://db/om"),
         ("postgresql://om:ge%40heim@/om?host=/run/postgresql", "postgresql://…@/om"),
+        ("redis://om:geheim@cache:6379/1", "redis://…@cache:6379/1"),
+        ("redis://:geheim@cache:6379/1", "redis://cache:6379/1"),
+        ("rediss://cache?password=geheim", "rediss://cache"),
         ("sqlite:////data/om.db", "sqlite:////data/om.db"),
     ],
 )

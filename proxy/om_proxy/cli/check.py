@@ -11,6 +11,7 @@ from om_proxy.doctor.models import list_memory_model_warnings, list_missing_cred
 from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
 from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import list_promises
+from om_proxy.storage.redis import promise as redis
 from om_proxy.storage.sqlite import promise as sqlite
 
 
@@ -20,6 +21,8 @@ def _render_promises(settings: Settings) -> str:
     storage = settings.storage
     if storage.is_postgres:  # without `durable`, the server's own settings decide
         promise = postgres.create_promise(commits_wait=storage.durable)
+    elif storage.is_redis:
+        promise = redis.create_promise("second" if storage.durable else "process")
     else:
         promise = sqlite.create_promise(is_in_memory=storage.file is None)
     return f"the store promises: {'; '.join(list_promises(promise))}"

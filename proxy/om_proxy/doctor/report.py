@@ -137,7 +137,7 @@ def find_database(settings: Settings) -> Path | None:
 
     Raises ConfigError if the file does not exist: opening the store would create an empty file,
     in which nothing fails."""
-    if settings.storage.is_postgres:
+    if settings.storage.is_server:
         return None
     if settings.storage.file is None:
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ from om_proxy.settings.section import (
 MIN_MEMORY_PER_BODY = 4
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
+REDIS_SCHEMES = ("redis", "rediss")
 
 LogFormat = Literal["auto", "json", "console", "off"]
 # who may use the admin API: callers for their own tenant, the admin token alone, or nobody
@@ -245,17 +246,26 @@ class SideRequestSettings(Section):
 
 
 def _is_postgres_url(url: str) -> bool:
+    return _is_server_url(url, POSTGRES_SCHEMES)
+
+
+def _is_redis_url(url: str) -> bool:
+    is_server = _is_server_url(url, REDIS_SCHEMES)
+    return is_server and re.fullmatch(r"/?[0-9]*", urlsplit(url).path) is not None
+
+
+def _is_server_url(url: str, schemes: Collection[str]) -> bool:
     try:
         parts = urlsplit(url)
         # reading the port finds a password with an unescaped slash
-        return parts.scheme in POSTGRES_SCHEMES and parts.port != 0 and not parts.fragment
+        return parts.scheme in schemes and parts.port != 0 and not parts.fragment
     except ValueError:
         return False
 
 
 def hide_password(url: str) -> str:
     """Return the address of a server without its password and its options, which may hold one."""
-    if not _is_postgres_url(url):
+    if not _is_server_url(url, (*POSTGRES_SCHEMES, *REDIS_SCHEMES)):
         return url
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
@@ -279,11 +289,12 @@ class StorageSettings(Section):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        if re.match(r"sqlite:///.", value) or _is_postgres_url(value):
+        is_file = re.match(r"sqlite:///.", value) is not None
+        if is_file or _is_postgres_url(value) or _is_redis_url(value):
             return value
         raise ValueError(
-            "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database>, "
-            "with the characters :/?#@% of a password written as %3A, %2F and so on"
+            "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database> "
+            "or redis://<user>:<password>@<host>:<port>/<number>, with the characters :/?#@% of a password written as %3A, %2F and so on"
         )
 
     @field_validator("prefix")
@@ -308,15 +319,24 @@ class StorageSettings(Section):
         return _is_postgres_url(self.url)
 
     @property
+    def is_redis(self) -> bool:
+        return _is_redis_url(self.url)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the store is on a server of its own, and not this process's file or memory."""
+        return self.is_postgres or self.is_redis
+
+    @property
     def file(self) -> str | None:
         """The path of the database's file; None for a database in memory, or on a server."""
         path = self.url.removeprefix("sqlite:///")
-        return None if path == ":memory:" or self.is_postgres else path
+        return None if path == ":memory:" or self.is_server else path
 
     @property
     def is_shared(self) -> bool:
         """Whether several processes can open the store."""
-        return self.is_postgres or self.file is not None
+        return self.is_server or self.file is not None
 
     @property
     def shown_url(self) -> str:
