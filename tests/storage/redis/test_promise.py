@@ -87,3 +87,44 @@ async def test_forgotten_bytes_leave_memory_at_once_and_the_log_once_it_is_rewri
     assert found is not None
     assert found.result.log == "gone"
     await store.close()
+
+
+async def test_a_server_without_a_log_has_none_to_rewrite(server: OwnRedis) -> None:
+    """What is forgotten there is gone, and no file is written."""
+    server.start(appendonly="no")
+    store = await RedisStore.open(server.url, LOOSE)
+    await commit_canary(store)
+    assert (await store.forget(KEY)).log == "gone"
+    await store.claim(9.0, 9, "me", 60)
+    await store.wait_erased()
+    await store.close()
+    assert not list(server.folder.glob("appendonly*/*"))
+
+
+async def test_an_erasure_goes_on_in_another_process(server: OwnRedis) -> None:
+    """The process that forgot has ended before the log was rewritten."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    await commit_canary(store)
+    await store.forget(KEY)
+    await store.close()
+    assert server.count_in_files(b"canary") > 0
+    store = await RedisStore.open(server.url, OPTIONS)
+    await store.wait_erased()
+    assert server.count_in_files(b"canary") == 0
+    await store.close()
+
+
+async def test_the_log_is_rewritten_at_most_once_a_minute(server: OwnRedis) -> None:
+    """However often something is forgotten, and by however many processes."""
+    server.start()
+    stores = [await RedisStore.open(server.url, OPTIONS) for _ in range(2)]
+    for store in stores:
+        await commit_canary(store)
+        await store.forget(KEY)
+    for store in stores:
+        await store._rewriter._try_rewrite()
+    called = server.ask("INFO", "commandstats")["cmdstat_bgrewriteaof"]["calls"]
+    assert called == 1
+    for store in stores:
+        await store.close()

@@ -44,7 +44,9 @@ class LogRewriter:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Work until nothing is asked for any more."""
+        """Work until nothing is asked for any more. A server without a log has nothing to rewrite."""
+        if self._pool.server is None or not self._pool.server.has_log:
+            return
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_trying())
 

@@ -35,6 +35,7 @@ from om_proxy.storage.base import (
     StoredObservation,
     StoreTotals,
     WebhookState,
+    WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.forgetting import create_thread_labeler
@@ -67,6 +68,7 @@ from om_proxy.storage.redis.log_rewriting import (
 )
 from om_proxy.storage.redis.pool import ConnectionPool
 from om_proxy.storage.redis.promise import create_promise
+from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
 
@@ -391,6 +393,17 @@ class RedisStore:
             return bytes(stored)
 
         return await self._pool.write(keep_first)
+
+    async def adopt_secret(self, secret: bytes) -> bool:
+        return bool(await self._pool.write(lambda s: s.run("adopt_secret", secret)) == secret)
+
+    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+        encode = partial(Restoration, thread, over)
+        restoration = await run_off_loop(len(thread.messages), encode)
+        row = await self._pool.write(restoration.write, LONG_TIMEOUT_S)
+        if over:
+            self._rewriter.start()
+        return replace(thread.memory, version=row.version, row_id=row.row_id)
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Park or revive a thread. It gets a new version, so that caches read it again."""

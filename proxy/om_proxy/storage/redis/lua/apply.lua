@@ -30,7 +30,7 @@ function steps.row()
     local found = redis.call('HMGET', key, 'id', 'created_at')
     local id, created_at = found[1], found[2]
     if not id then
-        id, created_at = version, unix_now()
+        id, created_at = version, created_at or unix_now() -- a thread of another store keeps its own
         redis.call('HSET', key, 'id', id, 'created_at', created_at)
     end
     redis.call('HSET', key, 'version', version, 'row', row, 'coverage', coverage, 'generation', generation, 'needs_caller', needs_caller)
