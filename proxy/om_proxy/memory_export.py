@@ -18,8 +18,10 @@ from typing import Any
 from msgspec import Struct
 
 from om_proxy.errors import Conflict, NotFound
+from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
 from om_proxy.storage.base import GenerationEntries, Store, StoredMessage, StoredObservation
+from om_proxy.storage.whole_threads import list_keys
 
 EXPORT_FORMAT = 1
 MAX_EXPORT_ATTEMPTS = 5
@@ -30,8 +32,8 @@ ROWS_PER_PAGE = 200
 Record = dict[str, Any]
 
 # records of their own hold these, or the importing store sets them
-_OWN_RECORDS = ("key", "version", "row_id", "recent", "tail", "log", "chunks", "shared_log_ref")
-_LOG_RECORDS = ("entries", "reflection", "pins")
+OWN_RECORDS = ("key", "version", "row_id", "recent", "tail", "log", "chunks", "shared_log_ref")
+LOG_RECORDS = ("entries", "reflection", "pins")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +47,7 @@ class MemoryExporter:
         the first record."""
         if not key.thread or not await self.store.version(key):
             raise NotFound("there is no memory of this thread")
-        async for record in self._export_keys(_list_one(key)):
+        async for record in self._export_keys(self._list_one(key)):
             yield record
 
     async def export_all(self, tenant: str, resource: str | None) -> AsyncIterator[Record]:
@@ -53,58 +55,53 @@ class MemoryExporter:
         the first record, for a resource of which nothing is stored."""
         if resource is not None and await self.store.resource(tenant, resource) is None:
             raise NotFound("there is no memory of this resource")
-        async for record in self._export_keys(self._list_keys(tenant, resource)):
+        async for record in self._export_keys(list_keys(self.store, tenant, resource)):
             yield record
 
-    async def _export_keys(self, keys: AsyncIterator[Key]) -> AsyncIterator[Record]:
+    async def _list_one(self, key: Key) -> AsyncIterator[tuple[Key, float | None]]:
+        """Yield the key, with the unix seconds at which the thread began."""
+        before = Key(key.tenant, key.resource, RESOURCE_THREAD)
+        cursor = before
+        while page := await self.store.threads(key.tenant, key.resource, cursor, ROWS_PER_PAGE):
+            for info in page:
+                if info.key == key:
+                    yield key, info.created_at
+                    return
+            cursor = page[-1].key
+        yield key, None
+
+    async def _export_keys(
+        self, keys: AsyncIterator[tuple[Key, float | None]]
+    ) -> AsyncIterator[Record]:
         yield _header()
+        secret = await self.store.secret()
         thread_count = 0
-        async for key in keys:
+        async for key, created_at in keys:
+            origin = {"created_at": created_at, "label": label_thread(secret, key)}
             last: Record | None = None
-            async for record in self._export_one(key):
+            async for record in self._export_one(key, origin):
                 yield record
                 last = record
             if key.thread != RESOURCE_THREAD and last and last["om"] != "forgotten":
                 thread_count += 1
         yield _end(thread_count)
 
-    async def _list_keys(self, tenant: str, resource: str | None) -> AsyncIterator[Key]:
-        async for name in self._list_resources(tenant, resource):
-            log_key = Key(tenant, name, RESOURCE_THREAD)
-            if await self.store.version(log_key):
-                yield log_key
-            cursor: Key | None = None
-            while page := await self.store.threads(tenant, name, cursor, ROWS_PER_PAGE):
-                for info in page:
-                    yield info.key
-                cursor = page[-1].key
-
-    async def _list_resources(self, tenant: str, resource: str | None) -> AsyncIterator[str]:
-        if resource is not None:
-            yield resource
-            return
-        after: str | None = None
-        while page := await self.store.resources(tenant, after, ROWS_PER_PAGE):
-            for info in page:
-                yield info.resource
-            after = page[-1].resource
-
-    async def _export_one(self, key: Key) -> AsyncIterator[Record]:
+    async def _export_one(self, key: Key, origin: Record) -> AsyncIterator[Record]:
         for attempt in range(MAX_EXPORT_ATTEMPTS):
             memory = await self.store.load(key)
             if not memory.version:  # forgotten since it was listed
                 if attempt:
                     yield {"om": "forgotten", **encode_value(key._asdict())}
                 return
-            async for record in self._export_memory(memory):
+            async for record in self._export_memory(memory, origin):
                 yield record
             if await self.store.version(key) == memory.version:
                 return
         raise Conflict("the thread changed during every attempt to export it")
 
-    async def _export_memory(self, memory: Memory) -> AsyncIterator[Record]:
+    async def _export_memory(self, memory: Memory, origin: Record) -> AsyncIterator[Record]:
         key, store = memory.key, self.store
-        yield _thread_record(memory, await store.delivered_reply(key))
+        yield _thread_record(memory, await store.delivered_reply(key)) | origin
         seq = id_ = 0
         while messages := await store.stored_messages(key, seq, limit=MESSAGES_PER_PAGE):
             for message in messages:
@@ -114,19 +111,24 @@ class MemoryExporter:
             for observation in observations:
                 yield _observation_record(observation)
             id_ = observations[-1].entry.id
-        number, beginnings = -1, await store.beginnings(key)
-        while generations := await store.generation_entries(key, number, limit=ROWS_PER_PAGE):
-            for generation in generations:
-                yield _generation_record(generation, beginnings.get(generation.number))
-            number = generations[-1].number
+        async for record in self._export_generations(key):
+            yield record
         if memory.log.reflection is not None:
             yield _reflection_record(memory.log.reflection)
         for pin in memory.log.pins:
             yield {"om": "pin", **encode_value(pin)}
 
-
-async def _list_one(key: Key) -> AsyncIterator[Key]:
-    yield key
+    async def _export_generations(self, key: Key) -> AsyncIterator[Record]:
+        """Yield the generations by number. Those that began with an empty log have no entries."""
+        number, beginnings = -1, dict(sorted((await self.store.beginnings(key)).items()))
+        while page := await self.store.generation_entries(key, number, limit=ROWS_PER_PAGE):
+            for generation in page:
+                for empty in [n for n in beginnings if n < generation.number]:
+                    yield _generation_record(GenerationEntries(empty, ()), beginnings.pop(empty))
+                yield _generation_record(generation, beginnings.pop(generation.number, None))
+            number = page[-1].number
+        for empty, began in beginnings.items():
+            yield _generation_record(GenerationEntries(empty, ()), began)
 
 
 def _header() -> Record:
@@ -142,8 +144,8 @@ def _thread_record(memory: Memory, delivered_seq: int | None) -> Record:
     return {
         "om": "thread",
         **encode_value(memory.key._asdict()),
-        **_select_fields(memory, _OWN_RECORDS),
-        "log": _select_fields(memory.log, _LOG_RECORDS),
+        **_select_fields(memory, OWN_RECORDS),
+        "log": _select_fields(memory.log, LOG_RECORDS),
         "delivered_seq": delivered_seq,
     }
 

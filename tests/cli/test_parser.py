@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from om_proxy.cli import main
+from om_proxy.cli.entry import name_module
 from om_proxy.cli.parser import build_parser
 from tests.cli.commands import clean_environment
 
@@ -78,5 +79,5 @@ def test_every_command_has_a_module() -> None:
         if isinstance(action, argparse._SubParsersAction)
     )
     for name in commands.choices:
-        module = importlib.import_module(f"om_proxy.cli.{name.replace('-', '_')}")
+        module = importlib.import_module(name_module(name))
         assert callable(module.run), name

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from om_proxy.cli.exit_status import DONE, find_exit_status
 from om_proxy.cli.parser import build_parser
@@ -42,8 +43,13 @@ def run_command(arguments: list[str]) -> int:
         parser.print_help()
         return DONE
     options = parser.parse_args(arguments)
-    command = import_module(f"om_proxy.cli.{options.command.replace('-', '_')}")
-    return int(command.run(options))
+    return int(import_module(name_module(options.command)).run(options))
+
+
+def name_module(command: str) -> str:
+    """Return the name of the command's module. Python's own words end with `_`: `import_`."""
+    name = command.replace("-", "_")
+    return f"om_proxy.cli.{name}_" if iskeyword(name) else f"om_proxy.cli.{name}"
 
 
 def accept_any_character() -> None:

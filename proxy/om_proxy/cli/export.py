@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
+import msgspec
+
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import LocalApi, run_with_api
@@ -17,6 +19,7 @@ from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.cli.visible_text import escape_json
 from om_proxy.edge.admin.routes.exports import ExportQuery, export_memory
 from om_proxy.errors import StorageError, UsageError
+from om_proxy.storage.whole_threads import list_tenants
 
 ONLY_OWNER = 0o600  # the file holds conversations
 LAST_RECORD_START = b'{"om":"end"'
@@ -28,13 +31,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def export(api: LocalApi, options: argparse.Namespace) -> int:
-    if options.thread is not None:
-        key = await find_thread(api.store, options)
-        tenant, query = key.tenant, ExportQuery(thread=key.thread, resource=key.resource)
-    else:
-        tenant = await choose_tenant(api.store, options.tenant) or ""
-        query = ExportQuery(resource=options.resource)
-    pieces = (await api.ask(export_memory, tenant, query)).pieces
+    check_secret_options(options)
+    pieces = read_pieces(api, await choose_scopes(api, options))
+    if options.with_secret:
+        pieces = add_secret(pieces, await api.store.secret())
+    first = await anext(pieces)  # what is wrong is said before a file is made
+    pieces = _begin_with(first, pieces)
     if options.output is None:
         # a terminal may show it, also one behind a pipe
         await write_pieces(pieces, sys.stdout.buffer, is_shown=True)
@@ -42,6 +44,54 @@ async def export(api: LocalApi, options: argparse.Namespace) -> int:
     with open_private_file(options.output) as file, show_progress(f"writing {options.output}"):
         await write_pieces(pieces, file)
     return DONE
+
+
+def check_secret_options(options: argparse.Namespace) -> None:
+    """Raise UsageError if the secret would be shown without being asked for."""
+    if options.with_secret and options.output is None and not options.yes:
+        raise UsageError(
+            "--with-secret writes the key of all tenants and fingerprints: name a file with "
+            "--output, or add --yes to print it"
+        )
+
+
+async def choose_scopes(
+    api: LocalApi, options: argparse.Namespace
+) -> list[tuple[str, ExportQuery]]:
+    """Return what to export: of which tenants, and what of each."""
+    if options.all:
+        if options.thread is not None or options.resource is not None or options.tenant is not None:
+            raise UsageError(
+                "--all exports every tenant: leave out THREAD, --resource and --tenant"
+            )
+        return [(tenant, ExportQuery()) async for tenant in list_tenants(api.store)]
+    if options.thread is not None:
+        key = await find_thread(api.store, options)
+        return [(key.tenant, ExportQuery(thread=key.thread, resource=key.resource))]
+    tenant = await choose_tenant(api.store, options.tenant) or ""
+    return [(tenant, ExportQuery(resource=options.resource))]
+
+
+async def read_pieces(api: LocalApi, scopes: list[tuple[str, ExportQuery]]) -> AsyncIterator[bytes]:
+    """Yield one export behind the other; an empty store has one without threads."""
+    for tenant, query in scopes or [("", ExportQuery())]:
+        async for piece in (await api.ask(export_memory, tenant, query)).pieces:
+            yield piece
+
+
+async def _begin_with(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+async def add_secret(pieces: AsyncIterator[bytes], secret: bytes) -> AsyncIterator[bytes]:
+    """Write the secret into the first record. The admin API never answers it."""
+    first = await anext(pieces)
+    header, _, rest = first.partition(b"\n")
+    yield msgspec.json.encode(msgspec.json.decode(header) | {"secret": secret.hex()}) + b"\n" + rest
+    async for piece in pieces:
+        yield piece
 
 
 async def write_pieces(

@@ -148,6 +148,14 @@ def _add_reading_commands(commands: CommandList) -> None:
     export.add_argument(
         "--output", metavar="FILE", help="a new file, which only its owner will be able to read"
     )
+    export.add_argument("--all", action="store_true", help="all tenants, one behind the other")
+    export.add_argument(
+        "--with-secret",
+        action="store_true",
+        help="with the store's secret, so that a new store can go on with every thread; whoever "
+        "has it can forge tenants and fingerprints",
+    )
+    export.add_argument("--yes", action="store_true", help="print the secret without --output")
 
 
 def _add_changing_commands(commands: CommandList) -> None:

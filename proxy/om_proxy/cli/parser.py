@@ -11,6 +11,7 @@ from om_proxy.cli.memory_options import (
     add_memory_commands,
     add_memory_options,
 )
+from om_proxy.cli.moving_options import add_moving_commands
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -112,6 +113,8 @@ def build_parser() -> argparse.ArgumentParser:
         "terminal, the command asks for the keys and does not show them.",
     )
     add_config_option(rekey_tenant)
+
+    add_moving_commands(commands)
 
     completion = commands.add_parser(
         "completion",

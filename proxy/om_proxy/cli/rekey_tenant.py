@@ -7,15 +7,13 @@ import getpass
 import os
 import sys
 
-from om_proxy.apis.api import Unreadable
-from om_proxy.apis.registry import read_item
 from om_proxy.cli.exit_status import CONFLICT, DONE, NOT_FOUND
 from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.errors import UsageError
 from om_proxy.identity.identity_rules import IdentityRules
-from om_proxy.identity.keyed_hashes import fingerprint_key
 from om_proxy.identity.tenants import find_tenant
+from om_proxy.moving.importing import create_fingerprint
 from om_proxy.settings import load
 from om_proxy.storage.base import Store
 
@@ -50,14 +48,7 @@ async def rekey_tenant(
     target = find_credential_tenant(new, secret, keys)
     if source == target:
         raise UsageError("the two credentials are the same; there is nothing to move")
-    target_key = fingerprint_key(secret, target)
-
-    def fingerprint(raw: bytes) -> bytes | None:
-        try:
-            return read_item(raw, target_key).fp
-        except Unreadable:
-            return None
-
+    fingerprint = create_fingerprint(secret, target)
     moved = await store.move_tenant(source, target, fingerprint)
     if moved.name_conflicts:
         print_error(

@@ -158,22 +158,37 @@ def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, An
     return _run_with_settings(config, lambda settings, store: work(store))
 
 
-def _run_with_settings(
-    config: str | None, work: Callable[[Settings, Store], Coroutine[Any, Any, int]]
+def run_with_any_store(
+    config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]
 ) -> int:
-    configure_log("off")  # the command prints what matters
+    """As `run_with_store`, on a store that is made if it is missing."""
+    return _run_with_settings(config, lambda settings, store: work(store), create=True)
 
+
+def _run_with_settings(
+    config: str | None,
+    work: Callable[[Settings, Store], Coroutine[Any, Any, int]],
+    *,
+    create: bool = False,
+) -> int:
     async def open_and_work() -> int:
         settings = load(config)
-        find_database(settings)
-        store = await open_store(settings.storage, settings.retention.generations, create=False)
+        if not create:
+            find_database(settings)
+        store = await open_store(settings.storage, settings.retention.generations, create=create)
         try:
             return await work(settings, store)
         finally:
             await store.close()
 
+    return run_quietly(open_and_work())
+
+
+def run_quietly(work: Coroutine[Any, Any, int]) -> int:
+    """Run the work of a command without a log, and return its exit status."""
+    configure_log("off")  # the command prints what matters
     try:
-        return asyncio.run(open_and_work())
+        return asyncio.run(work)
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import rekeying
 from om_proxy.memory.lifecycle.rekeying import Chains
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Observation, Reflection, View
+from om_proxy.memory.model import (
+    RESOURCE_THREAD,
+    Key,
+    Message,
+    Observation,
+    Reflection,
+    View,
+)
+from om_proxy.storage.base import WholeThread
 
 MessageIdentity = rekeying.Row
 
@@ -25,9 +33,12 @@ class ResourceRekeying:
         resource: str,
         threads: Iterable[str],
         label: Callable[[Key], str],
+        old_label: Callable[[Key], str] | None = None,
     ) -> None:
+        """`label`: makes labels; `old_label`: made those of the old tenant, under another
+        secret."""
         names = [name for name in threads if name != RESOURCE_THREAD]
-        self._old_labels = {name: label(Key(old, resource, name)) for name in names}
+        self._old_labels = {name: (old_label or label)(Key(old, resource, name)) for name in names}
         self._labels = {self._old_labels[name]: label(Key(new, resource, name)) for name in names}
         self._chains_by_label: dict[str, Chains] = {}
 
@@ -73,3 +84,49 @@ class ThreadRekeying:
             for text in (reflection.text, reflection.task, reflection.suggestion)
         )
         return replace(reflection, text=text or "", task=task, suggestion=suggestion)
+
+
+def rekey_whole_thread(
+    whole: WholeThread,
+    key: Key,
+    resource: ResourceRekeying,
+    fingerprint: Callable[[bytes], bytes | None],
+) -> WholeThread:
+    """Return the thread as it would be under `key`. Its memory lacks what `recent`, `tail`, `chunks`
+    and the log hold of its rows (`load_rows`). `fingerprint`: as in `Store.move_tenant`."""
+    identities = [
+        MessageIdentity(
+            stored.message.seq,
+            stored.parent,
+            stored.state == "live",
+            stored.message.item.fp,
+            stored.message.chain,
+            fingerprint(stored.message.item.raw) or stored.message.item.fp,
+        )
+        for stored in whole.messages
+    ]
+    thread = resource.rekey_thread(whole.memory.key.thread, identities)
+    keys = {seq: (fp, chain) for seq, fp, chain in thread.list_message_keys()}
+    memory = whole.memory
+    reflection = memory.log.reflection
+    return whole._replace(
+        memory=replace(
+            memory,
+            key=key,
+            views=thread.rekey_views(memory.views),
+            other_threads_text=resource.relabel(memory.other_threads_text),
+            log=replace(memory.log, reflection=reflection and thread.rekey_reflection(reflection)),
+        ),
+        messages=tuple(
+            stored._replace(message=_rekey_message(stored.message, *keys[stored.message.seq]))
+            for stored in whole.messages
+        ),
+        observations=tuple(
+            stored._replace(entry=thread.rekey_observation(stored.entry))
+            for stored in whole.observations
+        ),
+    )
+
+
+def _rekey_message(message: Message, fp: bytes, chain: bytes) -> Message:
+    return replace(message, item=replace(message.item, fp=fp), chain=chain)

@@ -1,0 +1,315 @@
+"""Import an export into a store (docs/spec/storage.md#export-and-import).
+
+The file is read three times: to check every line, to compare it with what the store has already,
+and to write. So nothing is written of a file that is refused. One thread is one transaction. A
+thread that the store has in the same state is left alone, so an import that was interrupted goes on
+when it is run again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from om_proxy.apis.api import Unreadable
+from om_proxy.apis.registry import read_item
+from om_proxy.errors import Conflict, UsageError
+from om_proxy.identity.keyed_hashes import fingerprint_key, label_thread
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.moving.thread_records import (
+    ExportHeader,
+    ForgottenThread,
+    RecordDecoder,
+    ThreadHead,
+    ThreadParts,
+    load_rows,
+    read_lines,
+)
+from om_proxy.storage.base import Store, WholeThread
+from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
+from om_proxy.storage.whole_threads import read_whole_thread
+
+HASHED_TENANT = re.compile(r"[0-9a-f]{64}")  # keyed_hashes.hash_credential
+MAX_SHOWN_NAMES = 5
+OpenLines = Callable[[], Iterator[bytes]]
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """The numbers of what an import did, or would do."""
+
+    threads: int = 0
+    messages: int = 0
+    present_threads: int = 0  # that the store had in the same state already
+    kept_threads: int = 0  # that the store has in another state, and keeps
+    is_rekeyed: bool = False  # whether the store has another secret, or a tenant another name
+    unknown_fields: tuple[str, ...] = ()  # that this release does not know, and left out
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What the caller chose."""
+
+    tenants: Mapping[str, str] = field(default_factory=dict)  # new names by old ones
+    keeps_stored: bool = False  # of a thread with another state, the store's stays
+    is_dry_run: bool = False
+
+
+@dataclass(slots=True)
+class _Index:
+    """What the first reading tells."""
+
+    secret: bytes | None = None
+    labels: dict[Key, str] = field(default_factory=dict)  # of the threads that count
+    lines: dict[Key, int] = field(default_factory=dict)  # number of the record that counts
+    sharing: set[Key] = field(default_factory=set)  # shared logs that threads need
+
+
+async def import_memory(
+    store: Store, open_lines: OpenLines, options: ImportOptions
+) -> ImportResult:
+    """Import all threads of the export, and return what was done. `open_lines`: begins to read the
+    file. Raise UsageError for a file that cannot be imported, and Conflict if the store has a thread
+    in another state: then nothing is written."""
+    decoder = RecordDecoder()
+    index = _read_index(open_lines(), decoder)
+    importer = _Importer(
+        store, open_lines, options, index, await _choose_secret(store, index, options)
+    )
+    result = await importer.run()
+    result.unknown_fields = tuple(sorted(decoder.unknown_fields))
+    return result
+
+
+def _read_index(lines: Iterator[bytes], decoder: RecordDecoder) -> _Index:
+    index = _Index()
+    parts: ThreadParts | None = None
+    for number, part in read_lines(lines, decoder):
+        if isinstance(part, ThreadHead | ForgottenThread | ExportHeader):
+            _join(parts, number)
+            parts = None
+        match part:
+            case ExportHeader(secret=secret):
+                index.secret = secret or index.secret
+            case ThreadHead():
+                key = part.memory.key
+                parts = ThreadParts(part)
+                index.lines[key] = number
+                index.labels[key] = part.label
+                if part.memory.scope == "resource":
+                    index.sharing.add(key._replace(thread=RESOURCE_THREAD))
+            case ForgottenThread(key=key):
+                index.lines.pop(key, None)
+            case _ if parts:
+                parts.add(part)
+    return index
+
+
+def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:
+    """Join the records of a thread that ended before line `number`."""
+    try:
+        return parts.join() if parts else None
+    except UsageError as exc:
+        raise UsageError(f"the thread before line {number}: {exc}") from exc
+
+
+async def _choose_secret(store: Store, index: _Index, options: ImportOptions) -> bytes:
+    """Return the secret that the threads will have: the store's, which is that of the file if it
+    has one and the store has no thread."""
+    if index.secret is None:
+        return await store.secret()
+    if options.is_dry_run:
+        is_empty = not await store.threads(None, limit=1)
+        return index.secret if is_empty else await store.secret()
+    await store.adopt_secret(index.secret)
+    return await store.secret()
+
+
+class _Importer:
+    """One import."""
+
+    def __init__(
+        self,
+        store: Store,
+        open_lines: OpenLines,
+        options: ImportOptions,
+        index: _Index,
+        secret: bytes,
+    ) -> None:
+        self._store = store
+        self._open_lines = open_lines
+        self._options = options
+        self._index = index
+        self._secret = secret
+        self._left_alone: set[Key] = set()  # under their new names
+        self._result = ImportResult()
+
+    async def run(self) -> ImportResult:
+        self._check_tenants()
+        await self._check_logs()
+        await self._compare()
+        async for whole in self._read_threads():
+            key = whole.memory.key
+            if key in self._left_alone:
+                continue
+            if not self._options.is_dry_run:
+                await self._store.restore(whole)
+            self._result.threads += key.thread != RESOURCE_THREAD
+            self._result.messages += len(whole.messages)
+        return self._result
+
+    def _check_tenants(self) -> None:
+        """Raise UsageError for a tenant that nobody would find under this secret."""
+        targets: dict[str, str] = {}
+        for key in self._index.lines:
+            if self._has_own_keys(key):
+                continue
+            self._result.is_rekeyed = True
+            if key.tenant not in self._options.tenants and HASHED_TENANT.fullmatch(key.tenant):
+                raise UsageError(
+                    f"tenant {key.tenant} is an API key under another store's secret, so no request "
+                    "would find it here; name the tenant that it becomes with "
+                    f"--tenant-map {key.tenant}=NEW, or take the secret along "
+                    "(om-proxy export --with-secret, into a new store)"
+                )
+        for tenant in {key.tenant for key in self._index.lines}:
+            new = self._options.tenants.get(tenant, tenant)
+            if targets.setdefault(new, tenant) != tenant:
+                raise UsageError(f"two tenants of the export would both become {new}")
+
+    def _has_own_keys(self, key: Key) -> bool:
+        """Return whether fingerprints and labels of this thread hold under the store's secret."""
+        return (
+            key.tenant not in self._options.tenants
+            and label_thread(self._secret, key) == self._index.labels[key]
+        )
+
+    async def _check_logs(self) -> None:
+        """Raise UsageError if a thread would come without the notes that its messages are in."""
+        for key in sorted(self._index.sharing - self._index.lines.keys()):
+            raise UsageError(
+                f"the threads of resource {key.resource} share a log, which this export lacks; "
+                "export the whole resource (om-proxy export --resource)"
+            )
+
+    async def _compare(self) -> None:
+        """Find the threads that the store has already. Raise Conflict if one has another state."""
+        stored = {
+            key: version
+            for key in map(self._rename, self._index.lines)
+            if (version := await self._store.version(key))
+        }
+        if not stored:
+            return
+        conflicts: list[Key] = []
+        async for whole in self._read_threads():
+            key = whole.memory.key
+            if key not in stored:
+                continue
+            self._left_alone.add(key)
+            present = await read_whole_thread(self._store, key)
+            if present and is_same_thread(present, whole):
+                self._result.present_threads += key.thread != RESOURCE_THREAD
+            else:
+                conflicts.append(key)
+        if conflicts and not self._options.keeps_stored:
+            raise Conflict(
+                f"the store has another state of {len(conflicts)} threads: {show_names(conflicts)}; "
+                "nothing was imported. Forget them first, or leave them as they are with "
+                "--skip-existing"
+            )
+        self._result.kept_threads = len(conflicts)
+
+    def _rename(self, key: Key) -> Key:
+        return key._replace(tenant=self._options.tenants.get(key.tenant, key.tenant))
+
+    async def _read_threads(self) -> AsyncIterator[WholeThread]:
+        """Yield the threads as they will be stored, shared logs before their threads. Those of a
+        resource are in memory at once if they get other keys."""
+        group: list[WholeThread] = []
+        for whole in self._join_threads():
+            if group and group[0].memory.key[:2] != whole.memory.key[:2]:
+                for ready in self._rekey(group):
+                    yield ready
+                group = []
+            if self._has_own_keys(whole.memory.key):
+                yield whole
+            else:
+                group.append(whole)
+        for ready in self._rekey(group):
+            yield ready
+
+    def _join_threads(self) -> Iterator[WholeThread]:
+        """Yield each thread that counts."""
+        parts: ThreadParts | None = None
+        for number, part in read_lines(self._open_lines(), RecordDecoder()):
+            if isinstance(part, ThreadHead | ForgottenThread | ExportHeader):
+                if whole := _join(parts, number):
+                    yield whole
+                parts = None
+            if isinstance(part, ThreadHead) and self._index.lines.get(part.memory.key) == number:
+                parts = ThreadParts(part)
+            elif parts:
+                parts.add(part)
+        if whole := _join(parts, 0):
+            yield whole
+
+    def _rekey(self, group: list[WholeThread]) -> list[WholeThread]:
+        """Return the threads of one resource with the keys that they have under this secret and
+        their new tenant."""
+        if not group:
+            return []
+        old = group[0].memory.key
+        tenant = self._rename(old).tenant
+        rekeying = ResourceRekeying(
+            old.tenant,
+            tenant,
+            old.resource,
+            [whole.memory.key.thread for whole in group],
+            lambda key: label_thread(self._secret, key),
+            lambda key: self._index.labels[key],
+        )
+        fingerprint = create_fingerprint(self._secret, tenant)
+        rekeyed = [
+            load_rows(
+                rekey_whole_thread(
+                    whole, whole.memory.key._replace(tenant=tenant), rekeying, fingerprint
+                )
+            )
+            # the log names the chains of the other threads
+            for whole in sorted(group, key=lambda one: one.memory.key.thread == RESOURCE_THREAD)
+        ]
+        return rekeyed[-1:] + rekeyed[:-1]
+
+
+def create_fingerprint(secret: bytes, tenant: str) -> Callable[[bytes], bytes | None]:
+    """Return the function that makes a message's fingerprint from its JSON; None for what is no
+    message of the API."""
+    key = fingerprint_key(secret, tenant)
+
+    def fingerprint(raw: bytes) -> bytes | None:
+        try:
+            return read_item(raw, key).fp
+        except Unreadable:
+            return None
+
+    return fingerprint
+
+
+def is_same_thread(first: WholeThread, second: WholeThread) -> bool:
+    """Return whether two stores have the thread in the same state."""
+    return _without_origin(first) == _without_origin(second)
+
+
+def _without_origin(whole: WholeThread) -> WholeThread:
+    """Leave out what a store gives a thread itself."""
+    return whole._replace(memory=replace(whole.memory, version=0, row_id=0), created_at=None)
+
+
+def show_names(keys: list[Key]) -> str:
+    """Return the first names, for an error."""
+    names = [key.thread or f"the shared log of {key.resource}" for key in keys]
+    return ", ".join(names[:MAX_SHOWN_NAMES]) + (", …" if len(names) > MAX_SHOWN_NAMES else "")

@@ -1,0 +1,289 @@
+"""Read the records of an export back into threads (docs/spec/storage.md#export-and-import)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+from msgspec.structs import replace
+
+from om_proxy.errors import UsageError
+from om_proxy.identity.naming import normalize_name
+from om_proxy.memory.model import (
+    RECENT_MARKS,
+    Beginning,
+    Item,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    ObservationLog,
+    Pin,
+    Reflection,
+)
+from om_proxy.memory_export import EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
+from om_proxy.moving.value_decoding import Record, ValueDecoder, decode_text, find_field_types
+from om_proxy.storage.base import (
+    GenerationEntries,
+    MessageState,
+    ObservationState,
+    StoredMessage,
+    StoredObservation,
+    WholeThread,
+)
+
+_BEGINNING = Beginning | None
+_IDS = tuple[int, ...]
+_SECONDS = float | None
+_SEQ = int | None
+_Note = TypeVar("_Note", Reflection, Pin)
+_THREAD_ONLY = frozenset(("om", "log", "delivered_seq", "created_at", "label", *Key._fields))
+
+
+class ExportHeader(NamedTuple):
+    """The first record of an export."""
+
+    secret: bytes | None  # of the store that it comes from; None: it does not say
+
+
+class ExportEnd(NamedTuple):
+    """The last record: without it, an export is not whole."""
+
+    threads: int
+
+
+class ForgottenThread(NamedTuple):
+    """What stands before of this thread does not count."""
+
+    key: Key
+
+
+class ThreadHead(NamedTuple):
+    """A thread without what has records of its own."""
+
+    memory: Memory
+    label: str  # under the secret of the store that it comes from
+    created_at: float | None
+    delivered_seq: int | None
+
+
+class GenerationRecord(NamedTuple):
+    """One generation of the log: the ids of its entries, and why it began, as far as that is known."""
+
+    number: int
+    entries: tuple[int, ...]
+    began: Beginning | None
+
+
+Decoded = (
+    ExportHeader
+    | ExportEnd
+    | ForgottenThread
+    | ThreadHead
+    | StoredMessage
+    | StoredObservation
+    | GenerationRecord
+    | Reflection
+    | Pin
+)
+
+
+class RecordDecoder:
+    """Reads the lines of an export."""
+
+    def __init__(self) -> None:
+        self._values = ValueDecoder()
+
+    @property
+    def unknown_fields(self) -> set[str]:
+        return self._values.unknown_fields
+
+    def decode(self, line: bytes) -> Decoded:
+        """Return what the line says. Raise UsageError if it is no record of this format."""
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as exc:
+            raise UsageError(f"this is no JSON ({exc})") from exc
+        if not isinstance(record, dict):
+            raise UsageError("this is no JSON object")
+        match record.get("om"):
+            case "export":
+                return _read_header(record)
+            case "thread":
+                return self._read_head(record)
+            case "forgotten":
+                return ForgottenThread(_read_key(record))
+            case "end":
+                return ExportEnd(self._read(record, "threads", int))
+        return self._read_part(record)
+
+    def _read_part(self, record: Record) -> Decoded:
+        """Return what a record behind its thread's says."""
+        match record.get("om"):
+            case "message":
+                return self._read_message(record)
+            case "observation":
+                also = frozenset(("om", "state"))
+                entry = self._values.build(Observation, record, "observation", also)
+                return StoredObservation(entry, self._read(record, "state", ObservationState))
+            case "generation":
+                return GenerationRecord(
+                    self._read(record, "number", int),
+                    self._read(record, "entries", _IDS),
+                    self._read(record, "began", _BEGINNING),
+                )
+            case "reflection":
+                return self._read_note(Reflection, record)
+            case "pin":
+                return self._read_note(Pin, record)
+            case kind:
+                raise UsageError(f"no record of format {EXPORT_FORMAT} is of the kind {kind!r}")
+
+    def _read_note(self, as_type: type[_Note], record: Record) -> _Note:
+        built: _Note = self._values.build(as_type, record, record["om"], frozenset(("om",)))
+        return built
+
+    def _read(self, record: Record, name: str, as_type: Any) -> Any:
+        return self._values.decode(record.get(name), as_type, f"{record['om']}.{name}")
+
+    def _read_head(self, record: Record) -> ThreadHead:
+        of_records: dict[str, Any] = dict.fromkeys(LOG_RECORDS, ())
+        log = self._values.build(
+            ObservationLog, record.get("log"), "thread.log", frozenset(), **of_records
+        )
+        own = dict.fromkeys(OWN_RECORDS)
+        memory = self._values.build(
+            Memory,
+            {name: value for name, value in record.items() if name not in own},
+            "thread",
+            _THREAD_ONLY,
+            key=_read_key(record),
+            log=replace(log, reflection=None),
+        )
+        return ThreadHead(
+            memory,
+            self._read(record, "label", str),
+            self._read(record, "created_at", _SECONDS),
+            self._read(record, "delivered_seq", _SEQ),
+        )
+
+    def _read_message(self, record: Record) -> StoredMessage:
+        item_fields = frozenset(find_field_types(Item))
+        item = self._values.build(
+            Item, {name: record[name] for name in item_fields if name in record}, "message"
+        )
+        also = frozenset(("om", "state", "parent")) | item_fields
+        message = self._values.build(Message, record, "message", also, item=item)
+        state = self._read(record, "state", MessageState)
+        return StoredMessage(message, self._read(record, "parent", int), state)
+
+
+def _read_header(record: Record) -> ExportHeader:
+    if record.get("format") != EXPORT_FORMAT:
+        raise UsageError(
+            f"this export has format {record.get('format')!r}, and this release reads format "
+            f"{EXPORT_FORMAT}; use a newer release"
+        )
+    secret = record.get("secret")
+    try:
+        return ExportHeader(bytes.fromhex(secret) if secret is not None else None)
+    except (TypeError, ValueError) as exc:
+        raise UsageError("export.secret is not hexadecimal") from exc
+
+
+def _read_key(record: Record) -> Key:
+    key = Key(*(str(decode_text(record.get(name), str, f"thread.{name}")) for name in Key._fields))
+    for field_name, name in zip(Key._fields, key, strict=True):
+        is_log = field_name == "thread" and not name
+        if not is_log and normalize_name(name) != name:
+            raise UsageError(f"thread.{field_name} is no name that a client could send")
+    return key
+
+
+@dataclass(slots=True)
+class ThreadParts:
+    """The records of one thread, as they come."""
+
+    head: ThreadHead
+    messages: list[StoredMessage] = field(default_factory=list)
+    observations: list[StoredObservation] = field(default_factory=list)
+    generations: list[GenerationRecord] = field(default_factory=list)
+    reflection: Reflection | None = None
+    pins: list[Pin] = field(default_factory=list)
+
+    def add(self, part: Decoded) -> None:
+        match part:
+            case StoredMessage():
+                self.messages.append(part)
+            case StoredObservation():
+                self.observations.append(part)
+            case GenerationRecord():
+                self.generations.append(part)
+            case Reflection():
+                self.reflection = part
+            case Pin():
+                self.pins.append(part)
+
+    def join(self) -> WholeThread:
+        """Return the thread. Raise UsageError if a generation names an entry that is missing."""
+        head, memory = self.head, self.head.memory
+        log = replace(memory.log, reflection=self.reflection, pins=tuple(self.pins))
+        whole = WholeThread(
+            replace(memory, log=log),
+            tuple(self.messages),
+            tuple(self.observations),
+            tuple(GenerationEntries(g.number, g.entries) for g in self.generations if g.entries),
+            {g.number: g.began for g in self.generations if g.began},
+            head.delivered_seq,
+            head.created_at,
+        )
+        return load_rows(whole)
+
+
+def load_rows(whole: WholeThread) -> WholeThread:
+    """Return the thread with a memory that holds what a store would load from its rows. Raise
+    UsageError if a generation names an entry that is missing."""
+    memory = whole.memory
+    live = [stored.message for stored in whole.messages if stored.state == "live"]
+    notes = {stored.entry.id: stored.entry for stored in whole.observations}
+    entries = {generation.number: generation.entries for generation in whole.generations}
+    for missing in {id_ for ids in entries.values() for id_ in ids} - notes.keys():
+        raise UsageError(f"the notes hold no entry {missing}, which a generation names")
+    chunks = [stored.entry for stored in whole.observations if stored.state == "chunk"]
+    log = replace(
+        memory.log,
+        entries=tuple(notes[id_] for id_ in entries.get(memory.log.generation, ())),
+    )
+    loaded = replace(
+        memory,
+        recent=tuple(m.mark for m in live if m.seq <= memory.coverage)[-RECENT_MARKS:],
+        tail=tuple(m for m in live if m.seq > memory.coverage),
+        log=log,
+        chunks=tuple(sorted(chunks, key=_order_of_chunk)),
+    )
+    return whole._replace(memory=loaded)
+
+
+def _order_of_chunk(chunk: Observation) -> tuple[int, int]:
+    return chunk.last, chunk.id
+
+
+def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple[int, Decoded]]:
+    """Yield each record with the number of its line. Raise UsageError with that number for a broken
+    one, and if the last record is missing."""
+    part: Decoded | None = None
+    number = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            part = decoder.decode(line)
+            if number == 1 and not isinstance(part, ExportHeader):
+                raise UsageError("an export begins with its header")
+        except UsageError as exc:
+            raise UsageError(f"line {number}: {exc}") from exc
+        yield number, part
+    if not isinstance(part, ExportEnd):
+        raise UsageError(
+            f"line {number}: the export breaks off here, so a part is missing; export it again"
+        )

@@ -1,0 +1,287 @@
+"""An import puts back what an export holds, under any secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from om_proxy.apis.registry import read_item
+from om_proxy.errors import Conflict, UsageError
+from om_proxy.identity.keyed_hashes import fingerprint_key, label_thread
+from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory_export import MemoryExporter
+from om_proxy.moving.importing import ImportOptions, import_memory
+from om_proxy.storage.base import Change, Store
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.whole_threads import list_keys, list_tenants, read_whole_thread
+from tests.storage.contract import MOVES
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.moving_contract import store_eventful
+from tests.storage.shared_machine import share_log
+
+OLD, NEW = bytes(32), bytes(range(32))
+HASHED = "0f" * 32
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[tuple[Store, Store]]:
+    """Two empty stores."""
+    first = await SqliteStore.open(":memory:")
+    second = await SqliteStore.open(":memory:")
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+async def export(store: Store, secret: bytes | None = None) -> list[bytes]:
+    """Return the lines of an export of all tenants, in order."""
+    lines = []
+    async for tenant in list_tenants(store):
+        async for record in MemoryExporter(store).export_all(tenant, None):
+            if record["om"] == "export":
+                record["secret"] = secret and secret.hex()
+            lines.append(msgspec.json.encode(record) + b"\n")
+    return lines
+
+
+async def take(store: Store, lines: Sequence[bytes], **options: Any) -> Any:
+    return await import_memory(store, lambda: iter(lines), ImportOptions(**options))
+
+
+async def test_an_import_of_an_export_is_the_export(stores: tuple[Store, Store]) -> None:
+    """Byte for byte, with the secret taken along; and once more changes nothing."""
+    first, second = stores
+    await store_eventful(first)
+    await store_eventful(first, Key("other", "\u00e9", "t"))
+    lines = await export(first, await first.secret())
+    result = await take(second, lines)
+    assert (result.threads, result.present_threads, result.is_rekeyed) == (2, 0, False)
+    assert await second.secret() == await first.secret()
+    assert await export(second, await second.secret()) == lines
+    versions = [await second.version(key) async for key, _ in list_keys(second)]
+    again = await take(second, lines)
+    assert (again.threads, again.present_threads) == (0, 2)
+    assert [await second.version(key) async for key, _ in list_keys(second)] == versions
+
+
+def test_any_thread_comes_back(tmp_path: Path) -> None:
+    """Whatever became of it, with any text."""
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.lists(st.sampled_from(sorted(MOVES)), min_size=1, max_size=3),
+        st.text(st.characters(), max_size=8),
+    )
+    def come_back(names: list[str], text: str) -> None:
+        asyncio.run(_come_back(names, text))
+
+    come_back()
+
+
+async def _come_back(names: list[str], text: str) -> None:
+    first, second = await SqliteStore.open(":memory:"), await SqliteStore.open(":memory:")
+    try:
+        for number, name in enumerate(names):
+            thread = MemoryBuilder(KEY._replace(thread=f"t{number}"))
+            memory = Memory(key=thread.key)
+            for step in MOVES[name]:
+                step(thread)
+                thread.more["title"] = text
+                memory = await first.commit(memory, thread.memory())
+        lines = await export(first, await first.secret())
+        await take(second, lines)
+        assert await export(second, await second.secret()) == lines
+    finally:
+        await first.close()
+        await second.close()
+
+
+def say(key: Key, secret: bytes, texts: Sequence[str]) -> MemoryBuilder:
+    """Build a thread of messages with the fingerprints that the proxy gives them."""
+    thread = MemoryBuilder(key)
+    for number, text in enumerate(texts):
+        raw = json.dumps({"role": "assistant" if number % 2 else "user", "content": text})
+        thread.say(read_item(raw.encode(), fingerprint_key(secret, key.tenant)))
+    return thread
+
+
+async def test_another_secret_recognises_the_same_messages(stores: tuple[Store, Store]) -> None:
+    """Fingerprints and chains are those that the messages would have had here from the start, and
+    an observation names the chain of what it covers."""
+    first, second = stores
+    await first.adopt_secret(OLD)
+    await second.adopt_secret(NEW)
+    key, moved_key = Key(HASHED, "r", "t"), Key("team", "r", "t")
+    thread = say(key, OLD, "abcdefgh")
+    memory = await first.commit(Memory(key=key), thread.memory())
+    memory = await first.commit(memory, thread.cover(3).cover(2).chunk(1).memory())
+    lines = await export(first)
+    with pytest.raises(UsageError, match="--tenant-map"):
+        await take(second, lines)
+    result = await take(second, lines, tenants={HASHED: "team"})
+    assert result.is_rekeyed
+    found = await second.load(moved_key)
+    expected = say(moved_key, NEW, "abcdefgh")
+    assert [m.item.fp for m in await second.messages(moved_key, 0)] == [
+        expected.every[seq].item.fp for seq in expected.live
+    ]
+    assert found.chain == expected.memory().chain != memory.chain
+    assert found.log.entries[-1].chain == found.recent[-1].chain
+    assert found.chunks[0].chain == found.tail[0].chain
+    assert [entry.text for entry in found.log.entries] == [e.text for e in memory.log.entries]
+    again = await take(second, lines, tenants={HASHED: "team"})
+    assert (again.threads, again.present_threads) == (0, 1)
+
+
+async def test_another_secret_gives_a_shared_log_its_labels(stores: tuple[Store, Store]) -> None:
+    """Also in the words of its notes."""
+    first, second = stores
+    await first.adopt_secret(OLD)
+    await second.adopt_secret(NEW)
+    shared = await share_log(first, reflected=True)
+    keys = [KEY._replace(thread=name) for name in "AB"]
+    old = await first.load(resource_key(KEY))
+    await take(second, await export(first))
+    new = await second.load(resource_key(KEY))
+    assert len(new.log.entries) == len(old.log.entries)
+    for key in keys:
+        thread = await second.load(key)
+        before, label = label_thread(OLD, key), label_thread(NEW, key)
+        assert before not in str(new.log)
+        assert log_sharing.is_consistent(log_sharing.attach_log(thread, new, label))
+        parts = [part for entry in new.log.entries for part in entry.parts if part.label == label]
+        assert max(part.last for part in parts) == thread.coverage
+        assert {part.chain for part in parts if part.last == thread.coverage} == {
+            thread.recent[-1].chain
+        }
+        assert thread.recent[-1].chain != shared.stored[key.thread].recent[-1].chain
+
+
+async def test_a_broken_line_names_its_number(stores: tuple[Store, Store]) -> None:
+    """And nothing of the file is imported."""
+    first, second = stores
+    await store_eventful(first)
+    lines = await export(first)
+    broken = [
+        (2, b"{not json}\n", "no JSON"),
+        (2, b"[]\n", "no JSON object"),
+        (3, b'{"om":"dream"}\n', "'dream'"),
+        (3, lines[2].replace(b'"seq":1', b'"seq":"1"'), "message.seq is not a int"),
+        (3, lines[2].replace(b'"state":"', b'"state":"un'), "message.state is not one of"),
+        (2, lines[1].replace(b'"resource":"', b'"resource":"\\u0000'), "thread.resource"),
+        (2, lines[1].replace(b'"label"', b'"lable"'), "thread.label"),
+        (1, lines[0].replace(b'"format":1', b'"format":2'), "format 2"),
+        (1, lines[1], "header"),
+    ]
+    for number, line, said in broken:
+        assert lines[number - 1] != line
+        with pytest.raises(UsageError, match=f"line {number}: .*{said}"):
+            await take(second, [*lines[: number - 1], line, *lines[number:]])
+    for cut in (lines[:-1], lines[:3], []):
+        with pytest.raises(UsageError, match="breaks off"):
+            await take(second, cut)
+    entry_free = [line for line in lines if b'"om":"observation"' not in line]
+    with pytest.raises(UsageError, match="the notes hold no entry"):
+        await take(second, entry_free)
+    assert not [key async for key in list_keys(second)]
+
+
+async def test_unknown_fields_are_left_out_and_told(stores: tuple[Store, Store]) -> None:
+    """Of a release that says more about a thread. Fields that this one misses have defaults."""
+    first, second = stores
+    await store_eventful(first)
+    lines = await export(first)
+    newer = list(lines)
+    newer[1] = newer[1].replace(b'{"om":"thread"', b'{"om":"thread","mood":"calm"')
+    newer[2] = newer[2].replace(b'{"om":"message"', b'{"om":"message","weight":3')
+    assert (await take(second, newer)).unknown_fields == ("message.weight", "thread.mood")
+
+
+async def test_a_stored_thread_is_not_overwritten(stores: tuple[Store, Store]) -> None:
+    """The import says so before it writes another one, or leaves it as it is."""
+    first, second = stores
+    for name in ("a", "b"):
+        await first.commit(
+            Memory(key=KEY._replace(thread=name)),
+            MemoryBuilder(KEY._replace(thread=name)).chat(2).memory(),
+        )
+    lines = await export(first, await first.secret())
+    await second.adopt_secret(await first.secret())
+    key = KEY._replace(thread="b")
+    mine = await second.commit(Memory(key=key), MemoryBuilder(key).chat(4).memory())
+    with pytest.raises(Conflict, match="another state of 1 threads: b"):
+        await take(second, lines)
+    assert [listed async for listed, _ in list_keys(second)] == [key]
+    dry = await take(second, lines, keeps_stored=True, is_dry_run=True)
+    assert (dry.threads, dry.kept_threads) == (1, 1)
+    assert [listed async for listed, _ in list_keys(second)] == [key]
+    result = await take(second, lines, keeps_stored=True)
+    assert (result.threads, result.kept_threads) == (1, 1)
+    assert await second.load(key) == mine
+
+
+async def test_a_thread_without_its_shared_log_is_refused(stores: tuple[Store, Store]) -> None:
+    """Its messages would be in notes that nobody has."""
+    first, second = stores
+    memory = replace(MemoryBuilder().chat(3).memory(), scope="resource")
+    log = Memory(key=resource_key(KEY))
+    await first.commit_shared(Change(Memory(key=KEY), memory), Change(log, log))
+    records = [record async for record in MemoryExporter(first).export_thread(KEY)]
+    with pytest.raises(UsageError, match="export the whole resource"):
+        await take(second, [msgspec.json.encode(record) for record in records])
+
+
+async def test_an_interrupted_import_goes_on(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut after any thread: each is there as a whole or not at all, and a second run does the
+    rest."""
+    first, second = stores
+    keys = [KEY._replace(thread=name) for name in "abc"]
+    for key in keys:
+        await store_eventful(first, key)
+    lines = await export(first, await first.secret())
+    restore = second.restore
+    written = []
+
+    async def break_off(thread: Any, over: int = 0) -> Memory:
+        if len(written) == 2:
+            raise ConnectionError("killed")
+        written.append(thread)
+        return await restore(thread, over)
+
+    monkeypatch.setattr(second, "restore", break_off)
+    with pytest.raises(ConnectionError):
+        await take(second, lines)
+    assert [key async for key, _ in list_keys(second)] == keys[:2]
+    monkeypatch.undo()
+    result = await take(second, lines)
+    assert (result.threads, result.present_threads) == (1, 2)
+    assert await export(second, await second.secret()) == lines
+
+
+async def test_only_the_last_record_of_a_thread_counts(stores: tuple[Store, Store]) -> None:
+    """A turn came while it was exported; and a thread that was forgotten meanwhile is left out."""
+    first, second = stores
+    for name in "ab":
+        key = KEY._replace(thread=name)
+        await first.commit(Memory(key=key), MemoryBuilder(key).chat(3).memory())
+    lines = await export(first, await first.secret())
+    begins = [number for number, line in enumerate(lines) if b'"om":"thread"' in line]
+    once, rest = lines[begins[0] : begins[1]], lines[begins[1] :]
+    gone = KEY._replace(thread="b")._asdict()
+    forgotten = msgspec.json.encode({"om": "forgotten", **gone}) + b"\n"
+    twice = [lines[0], *once[:3], *once, *rest[:-1], forgotten, rest[-1]]
+    assert (await take(second, twice)).threads == 1
+    assert await read_whole_thread(second, KEY._replace(thread="b")) is None
+    assert len((await second.load(KEY._replace(thread="a"))).tail) == 3
