@@ -23,6 +23,8 @@ OmError
 ├── StorageError          503  memory fails, chat does not (fail open); the status is the admin API's
 │   ├── Conflict          409  another commit came first: load and change again
 │   ├── Unwritable         –   the store can never take this change
+│   ├── UnopenedText       –   an encrypted value does not open; other threads are as they were
+│   ├── WrongMasterKey     –   the database needs another `storage.encryption_key`
 │   └── ProgramTooOld      –   a newer program has changed the database's schema
 ├── MemoryModelFailed     502  the memory model failed at what a person asked for
 └── ModelError             –   a memory model failed; never reaches a client
@@ -179,6 +181,14 @@ class Conflict(StorageError):
 
 
 class Unwritable(StorageError):
+    pass
+
+
+class UnopenedText(StorageError):
+    pass
+
+
+class WrongMasterKey(StorageError):
     pass
 
 

@@ -1,0 +1,34 @@
+"""The key of one memory. Its id is random and never used again, so a place that is named by it is no
+other memory's, whatever becomes of the numbers of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from om_proxy.storage.encryption.sealed_value import open_value, seal_value
+
+
+class DataKey:
+    """Seals and opens the values of one memory."""
+
+    __slots__ = ("_aead", "_name", "key_id")
+
+    def __init__(self, key_id: bytes, secret: bytes) -> None:
+        self.key_id: bytes | None = key_id
+        self._name = key_id.hex().encode()
+        self._aead = AESGCM(secret)
+
+    def __repr__(self) -> str:
+        return f"<DataKey {self._name[:8].decode()}>"
+
+    def seal(self, table: bytes, row: int | bytes, column: bytes, value: bytes) -> bytes:
+        return seal_value(self._aead, value, self._name_place(table, row, column))
+
+    def open(self, table: bytes, row: int | bytes, column: bytes, value: Any) -> bytes:
+        return open_value(self._aead, bytes(value), self._name_place(table, row, column))
+
+    def _name_place(self, table: bytes, row: int | bytes, column: bytes) -> bytes:
+        number = row if isinstance(row, bytes) else b"%d" % row
+        return b"om|%b|%b|%b|%b" % (table, self._name, number, column)

@@ -1,0 +1,35 @@
+"""Which master keys a database lets in."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.errors import WrongMasterKey
+from om_proxy.storage.encryption.admission import check_master
+from om_proxy.storage.encryption.master_keys import MasterKeys
+
+ONE, TWO = MasterKeys([bytes([1] * 32)]), MasterKeys([bytes([2] * 32)])
+BOTH = MasterKeys([bytes([2] * 32), bytes([1] * 32)])
+
+
+@pytest.mark.parametrize(
+    ("stored", "masters"), [(None, None), (ONE.newest_id, ONE), (ONE.newest_id, BOTH)]
+)
+def test_a_database_is_opened_with_its_key(stored: str | None, masters: MasterKeys | None) -> None:
+    check_master(stored, masters)
+
+
+@pytest.mark.parametrize(
+    ("stored", "masters", "said"),
+    [
+        (None, ONE, "not encrypted.*remove the key"),
+        (ONE.newest_id, None, f"encrypted with the master key {ONE.newest_id}"),
+        (ONE.newest_id, TWO, f"another master key, {ONE.newest_id}.* has {TWO.newest_id}"),
+    ],
+    ids=["unencrypted", "no key", "another key"],
+)
+def test_a_database_is_not_opened_with_another(
+    stored: str | None, masters: MasterKeys | None, said: str
+) -> None:
+    with pytest.raises(WrongMasterKey, match=said):
+        check_master(stored, masters)
