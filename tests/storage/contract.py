@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import Any, get_args
 
 import pytest
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
@@ -144,6 +145,11 @@ class StoreContract(
     MovingContract,
 ):
     durable = True  # whether a second store opened on the same storage sees the same
+    # of the examples of each machine, one in so many is tried
+    thinned = 1
+
+    def _thin(self, machine: settings) -> settings:
+        return settings(machine, max_examples=machine.max_examples // self.thinned)
 
     @pytest.fixture
     async def another(self, opener: Opener) -> AsyncIterator[Opener]:
@@ -1563,7 +1569,7 @@ class StoreContract(
             numbers = itertools.count()
             try:
                 run_state_machine_as_test(
-                    lambda: SharedMachine(runner, store, next(numbers)), settings=SHARED
+                    lambda: SharedMachine(runner, store, next(numbers)), settings=self._thin(SHARED)
                 )
             finally:
                 runner.run(store[0].close())
@@ -1577,7 +1583,8 @@ class StoreContract(
             numbers = itertools.count()
             try:
                 run_state_machine_as_test(
-                    lambda: PeopleMachine(runner, stores, scope, next(numbers)), settings=PEOPLE
+                    lambda: PeopleMachine(runner, stores, scope, next(numbers)),
+                    settings=self._thin(PEOPLE),
                 )
             finally:
                 for store in stores:
@@ -1593,6 +1600,6 @@ class StoreContract(
                 return StoreMachine(runner, store, opener if self.durable else None, next(numbers))
 
             try:
-                run_state_machine_as_test(machine, settings=MACHINE)
+                run_state_machine_as_test(machine, settings=self._thin(MACHINE))
             finally:
                 runner.run(store[0].close())

@@ -6,6 +6,7 @@ import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, ObservationLog, Part
 from om_proxy.storage import encoding
+from om_proxy.storage.encryption.row_cipher import PLAIN
 from tests.memory.building import KEY
 
 HALVES = "\ud83d", "\ude00"  # two lone surrogates; joined they would be one character
@@ -41,8 +42,12 @@ def test_state_comes_back() -> None:
         overrides=b"{}",
         shown_log_state=(3, 4),
     )
-    state = encoding.decode_state(encoding.encode_state(memory))
-    names = [name for name in encoding.ThreadState.__dataclass_fields__ if name != "cause"]
+    state = encoding.decode_state(encoding.encode_state(memory, PLAIN), PLAIN)
+    names = [
+        name
+        for name in encoding.ThreadState.__dataclass_fields__
+        if name not in ("cause", "sealed")
+    ]
     # by the name in the stored state, if that is another one
     field_of = {
         "shown": "shown_log_state",

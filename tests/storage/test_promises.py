@@ -13,13 +13,21 @@ from om_proxy.storage.base import Promise, Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
+    ENCRYPTED,
     ERASURE_SENTENCES,
+    NOT_ENCRYPTED,
     NOT_PROMISED,
     list_promises,
     try_describe,
 )
 
-SENTENCES = (*DURABILITY_SENTENCES.values(), *ERASURE_SENTENCES.values(), *NOT_PROMISED)
+SENTENCES = (
+    *DURABILITY_SENTENCES.values(),
+    *ERASURE_SENTENCES.values(),
+    ENCRYPTED,
+    NOT_ENCRYPTED,
+    *NOT_PROMISED,
+)
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
@@ -33,7 +41,9 @@ def test_each_sentence_has_a_test_of_its_name(sentence: str) -> None:
 def test_what_is_not_promised_is_said_last() -> None:
     said = list_promises(Promise("any", "fsync", "now", 1))
     assert said[:2] == (DURABILITY_SENTENCES["fsync"], ERASURE_SENTENCES["now"])
-    assert said[2:] == NOT_PROMISED
+    assert said[2:] == (NOT_ENCRYPTED, *NOT_PROMISED)
+    encrypted = list_promises(Promise("any", "fsync", "now", 1, encrypted=True))
+    assert encrypted[2:] == (ENCRYPTED, *NOT_PROMISED)
 
 
 async def test_a_store_that_cannot_be_asked_promises_nothing() -> None:

@@ -193,6 +193,7 @@ class Promise(NamedTuple):
     durable: Durability
     erases: Erasure
     schema_version: int  # number of the newest migration that the database has
+    encrypted: bool = False  # whether texts are
 
 
 class WebhookState(NamedTuple):
@@ -398,7 +399,8 @@ class Store(Protocol):
     ) -> ThreadPage:
         """Return a page of the threads that a person looks for, without shared logs, beginning
         after the place `after`. The time does not grow with the number of threads. `recent` order:
-        the latest `active_at` first. A prefix is compared by code points, as it is written.
+        the latest `active_at` first. A prefix is compared by code points, as it is written. No title
+        of an encrypted thread begins with anything.
         """
 
     async def resources(

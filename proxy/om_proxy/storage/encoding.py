@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from om_proxy.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.row_cipher import RowCipher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +44,25 @@ class ThreadState:
     pins_version: int = 0
     shown_pins_version: int = 0
     reflected_from: int | None = None  # older rows have none: no edit has begun their generation
+    # the fields of `ProtectedState`, encrypted; None: they stand in their own places
+    sealed: bytes | None = None
+
+
+class ProtectedState(NamedTuple):
+    """What of the state is text of people, or could be guessed from it."""
+
+    views: tuple[View, ...]  # digests of what clients sent
+    overrides: bytes | None
+    pins: tuple[Pin, ...]
 
 
 _parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
 _state_decoder = msgspec.json.Decoder(ThreadState)
+_protected_decoder = msgspec.json.Decoder(ProtectedState)
+_STATE_PLACE = (b"thread", 0, b"state")
 
 
-def encode_state(memory: Memory) -> bytes:
+def encode_state(memory: Memory, cipher: RowCipher) -> bytes:
     state = ThreadState(
         style=memory.style,
         views=memory.views,
@@ -70,16 +86,40 @@ def encode_state(memory: Memory) -> bytes:
         pins_version=memory.log.pins_version,
         shown_pins_version=memory.shown_pins_version,
     )
+    return write_state(state, cipher)
+
+
+def write_state(state: ThreadState, cipher: RowCipher) -> bytes:
+    """Return the state column of a state whose fields all stand in their own places."""
+    if cipher.key_id is not None:
+        protected = msgspec.json.encode(ProtectedState(state.views, state.overrides, state.pins))
+        sealed = cipher.seal(*_STATE_PLACE, protected)
+        state = replace(state, views=(), overrides=None, pins=(), sealed=sealed)
     return msgspec.json.encode(state)
 
 
-def decode_state(column: bytes) -> ThreadState:
-    return _state_decoder.decode(column)
-
-
-def replace_views(state: ThreadState, views: tuple[View, ...]) -> bytes:
+def replace_views(state: ThreadState, views: tuple[View, ...], cipher: RowCipher) -> bytes:
     """Return the state column with other views."""
-    return msgspec.json.encode(replace(state, views=views))
+    return write_state(replace(state, views=views), cipher)
+
+
+def decode_state(column: bytes, cipher: RowCipher) -> ThreadState:
+    """Return the state with all fields in their own places."""
+    state = _state_decoder.decode(column)
+    if cipher.key_id is None:
+        return state
+    if state.sealed is None:
+        raise UnopenedText("the state of an encrypted thread is not encrypted")
+    protected = _protected_decoder.decode(cipher.open(*_STATE_PLACE, state.sealed))
+    return replace(state, sealed=None, **protected._asdict())
+
+
+def read_shown_state(column: bytes, cipher: RowCipher) -> ThreadState:
+    """Return the state for a list of threads: without what does not open."""
+    try:
+        return decode_state(column, cipher)
+    except UnopenedText:
+        return _state_decoder.decode(column)
 
 
 def clear_cause(column: bytes) -> bytes:
@@ -142,3 +182,8 @@ def decode_backlog(
     """Return one thread of `Store.resource_backlog`."""
     failures = Failures(failure_count, retry_at, is_suspended)
     return ThreadBacklog(key=key, turn_at=turn_at or 0.0, failures=failures, **sums._asdict())
+
+
+def find_stored_others(memory: Memory) -> str:
+    """Return the text of the column `others`: a thread with a log of its own has none."""
+    return memory.other_threads_text if memory.scope == "resource" else ""

@@ -7,12 +7,14 @@ of a conversation ends a line of a stream.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import msgspec
 
+from om_proxy.errors import UnopenedText
 from om_proxy.memory.events.parts import BufferingStart, Event, ObservationStart, StoredPart
+from om_proxy.storage.encryption.row_cipher import RowCipher
 
 # of each known type: the fields with words of a conversation, each a text or null
 TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +32,16 @@ class EventRow(NamedTuple):
     data: str
 
 
+class SealedEvent(NamedTuple):
+    """An event as the row of its memory keeps it."""
+
+    at: float
+    type: str
+    data: str
+    # the fields with words of a conversation, encrypted; they are null in `data` then
+    sealed: bytes | None
+
+
 class EventRemoval(NamedTuple):
     """The events of a shared log that must change when one of its threads is forgotten."""
 
@@ -40,6 +52,47 @@ class EventRemoval(NamedTuple):
 def encode_event(event: Event) -> EventRow:
     builtins = msgspec.to_builtins(event.part)
     return EventRow(event.at, event.part.TYPE, _write_ascii(builtins))
+
+
+def seal_event(event: EventRow, cipher: RowCipher) -> SealedEvent:
+    """Return the event as a memory with this cipher keeps it."""
+    if cipher.key_id is None:
+        return SealedEvent(*event, None)
+    values = json.loads(event.data) or {}  # null where a newer release wrote the event
+    # all fields of a type that only a newer release knows
+    fields = TEXT_FIELDS.get(event.type, tuple(values))
+    texts = {name: values[name] for name in fields if values.get(name) is not None}
+    if not texts:
+        return SealedEvent(*event, None)
+    sealed = cipher.seal(*_place_event(event.at, event.type), _write_ascii(texts).encode())
+    data = _write_ascii(values | dict.fromkeys(texts))
+    return SealedEvent(event.at, event.type, data, sealed)
+
+
+def _place_event(at: float, type_: str) -> tuple[bytes, bytes, bytes]:
+    # its number is known only once it is stored
+    return b"event", f"{at!r} {type_}".encode(), b"data"
+
+
+def open_event(event: SealedEvent, cipher: RowCipher) -> str:
+    """Return the data of an event with its texts. Those that do not open are null."""
+    if event.sealed is None:
+        return event.data
+    try:
+        texts = json.loads(cipher.open(*_place_event(event.at, event.type), event.sealed))
+    except UnopenedText:
+        return event.data
+    return _write_ascii(json.loads(event.data) | texts)
+
+
+def reseal_event(
+    event: SealedEvent,
+    old: RowCipher,
+    new: RowCipher,
+    change: Callable[[str], str] = lambda data: data,
+) -> SealedEvent:
+    """Return the event under another key, or with other data, texts included."""
+    return seal_event(EventRow(event.at, event.type, change(open_event(event, old))), new)
 
 
 def remove_texts(type_: str, data: str) -> str:

@@ -23,7 +23,9 @@ ERASURE_SENTENCES: dict[Erasure, str] = {
     "log": "forgotten bytes leave memory at once and the log once it is rewritten",
 }
 # of every store
-NOT_PROMISED = ("text is not encrypted", "backups keep what was forgotten since")
+ENCRYPTED = "text is encrypted, and titles cannot be searched"
+NOT_ENCRYPTED = "text is not encrypted"
+NOT_PROMISED = ("backups keep what was forgotten since",)
 
 
 def list_promises(promise: Promise) -> tuple[str, ...]:
@@ -31,6 +33,7 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
     return (
         DURABILITY_SENTENCES[promise.durable],
         ERASURE_SENTENCES[promise.erases],
+        ENCRYPTED if promise.encrypted else NOT_ENCRYPTED,
         *NOT_PROMISED,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from sys import intern
 from typing import Any
 
+from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import (
     Failures,
     Item,
@@ -21,13 +22,28 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage import encoding
 from om_proxy.storage.base import Backlog, MessageState, StoredMessage
-from om_proxy.storage.encoding import ResourceSums, decode_calls, decode_parts, decode_state
+from om_proxy.storage.encoding import (
+    ResourceSums,
+    decode_calls,
+    decode_parts,
+    decode_state,
+    read_shown_state,
+)
+from om_proxy.storage.encryption.row_cipher import (
+    PLAIN,
+    HeldKeys,
+    RowCipher,
+    ThreadCiphers,
+    open_optional_text,
+    open_others,
+    open_text,
+)
 from om_proxy.storage.listing import ThreadInfo
 
 Row = tuple[Any, ...]  # the columns that its SQL names, in that order
 
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
-    turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, state"""
+    turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""
 MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens"
 MESSAGE_COLUMNS = f"{MARK_COLUMNS}, at, encoding, raw"
 OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
@@ -40,6 +56,11 @@ STORED_COLUMNS = f"live, parent, {MESSAGE_COLUMNS}"
 BACKLOG_COLUMNS = (
     "tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked"
 )
+
+# where `THREAD_COLUMNS` has these, which tell the keys of a memory
+OTHERS_PLACE, KEY_ID_PLACE = -3, -2
+# tables, as values that are sealed name their places
+NOTE, REFLECTION = b"observation", b"reflection"
 
 
 def decode_text(value: str | bytes) -> str:
@@ -64,24 +85,25 @@ def decode_mark(row: Row) -> Mark:
     )
 
 
-def decode_message(row: Row) -> Message:
+def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     """Decode the columns `MESSAGE_COLUMNS`."""
-    seq, fp, chain, role, calls, answers, tokens, at, encoding, raw = row
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed = row
+    raw = cipher.open(b"message", seq, b"raw", sealed)
     item = Item(raw, decode_text(role), fp, _decode_calls(calls), decode_optional_text(answers))
     return Message(seq, item, chain, tokens, at, intern(encoding))
 
 
-def decode_stored_message(row: Row) -> StoredMessage:
+def decode_stored_message(row: Row, cipher: RowCipher = PLAIN) -> StoredMessage:
     """Decode the columns `STORED_COLUMNS`."""
     live, parent, *columns = row
-    return StoredMessage(decode_message(tuple(columns)), parent, MESSAGE_STATES[live])
+    return StoredMessage(decode_message(tuple(columns), cipher), parent, MESSAGE_STATES[live])
 
 
 def _decode_calls(column: str | bytes | None) -> tuple[str, ...]:
     return () if column is None else decode_calls(decode_text(column))
 
 
-def decode_observation(row: Row) -> Observation:
+def decode_observation(row: Row, cipher: RowCipher = PLAIN) -> Observation:
     """Decode the columns `OBSERVATION_COLUMNS`."""
     (
         id_,
@@ -107,13 +129,13 @@ def decode_observation(row: Row) -> Observation:
         after=after,
         last=last,
         chain=chain,
-        text=decode_text(text),
+        text=open_text(cipher, NOTE, id_, b"text", text),
         tokens=tokens,
         source_tokens=source_tokens,
         at=at,
-        task=decode_optional_text(task),
-        suggestion=decode_optional_text(suggestion),
-        title=decode_optional_text(title),
+        task=open_optional_text(cipher, NOTE, id_, b"task", task),
+        suggestion=open_optional_text(cipher, NOTE, id_, b"suggestion", suggestion),
+        title=open_optional_text(cipher, NOTE, id_, b"title", title),
         kind=kind,
         model=decode_text(model),
         parts=decode_parts(parts),
@@ -123,31 +145,31 @@ def decode_observation(row: Row) -> Observation:
     )
 
 
-def decode_reflection(row: Row) -> Reflection:
+def decode_reflection(row: Row, cipher: RowCipher = PLAIN) -> Reflection:
     """Decode the columns `REFLECTION_COLUMNS`."""
     generation, sources, text, tokens, source_tokens, at, task, suggestion, model = row
     return Reflection(
         generation=generation,
         sources=tuple(json.loads(sources)),
-        text=decode_text(text),
+        text=open_text(cipher, REFLECTION, generation, b"text", text),
         tokens=tokens,
         source_tokens=source_tokens,
         at=at,
-        task=decode_optional_text(task),
-        suggestion=decode_optional_text(suggestion),
+        task=open_optional_text(cipher, REFLECTION, generation, b"task", task),
+        suggestion=open_optional_text(cipher, REFLECTION, generation, b"suggestion", suggestion),
         model=decode_text(model),
     )
 
 
-def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
+def decode_memory(key: Key, version: int, row_id: int, row: Row, ciphers: ThreadCiphers) -> Memory:
     """Decode the columns `THREAD_COLUMNS` into a memory without its messages and observations,
     which have tables of their own."""
     next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, _ = (
         row[:8]
     )
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared = row[8:17]
-    _, _, _, others, state = row[17:]
-    decoded = decode_state(state)
+    _, _, _, others, _, state = row[17:]
+    decoded = decode_state(state, ciphers.row)
     return Memory(
         key=key,
         version=version,
@@ -176,12 +198,12 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
         failures=Failures(failures, retry_at, bool(parked), decoded.cause),
         due_at=due,
         needs_caller=bool(needs_caller),
-        title=decode_optional_text(title),
+        title=open_optional_text(ciphers.row, b"thread", 0, b"title", title),
         title_pinned=decoded.title_pinned,
         overrides=decoded.overrides,
         offers_tools=decoded.offers_tools,
         scope="resource" if shared else "thread",
-        other_threads_text=decode_text(others),
+        other_threads_text=open_others(ciphers, others),
         shown_log_state=decoded.shown,
         shown_pins_version=decoded.shown_pins_version,
         undated_to=decoded.undated_to,
@@ -190,8 +212,9 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
     )
 
 
-def decode_info(row: Row) -> ThreadInfo:
-    """Decode the columns that each store names `INFO_COLUMNS`."""
+def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
+    """Decode the columns that each store names `INFO_COLUMNS`. A thread that does not open is listed
+    without its title."""
     (
         tenant,
         resource,
@@ -209,15 +232,17 @@ def decode_info(row: Row) -> ThreadInfo:
         model,
         state,
         shared_log_tokens,
+        key_id,
     ) = row
-    decoded = decode_state(state)
+    cipher = keys.find(key_id)
+    decoded = read_shown_state(state, cipher)
     return ThreadInfo(
         Key(tenant, resource, thread),
         created_at,
         turn_at,
         messages,
         generation,
-        decode_optional_text(title),
+        _open_shown_title(title, cipher),
         failures,
         bool(parked),
         decoded.cause,
@@ -229,6 +254,13 @@ def decode_info(row: Row) -> ThreadInfo:
         decoded.overrides,
         decoded.ledger,
     )
+
+
+def _open_shown_title(title: str | bytes | None, cipher: RowCipher) -> str | None:
+    try:
+        return open_optional_text(cipher, b"thread", 0, b"title", title)
+    except UnopenedText:
+        return None
 
 
 def decode_backlog(backlog_rows: Iterable[Row]) -> Backlog:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError, Unwritable
+from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.unstored import append_unstored, number_unstored
 from om_proxy.storage.base import Change, Store
@@ -104,7 +104,7 @@ class SpoolFlusher:
                     await self._append_threads(resource)
                 else:
                     await self._flush_turn(resource)
-        except (Unwritable, ValueError, TypeError) as exc:
+        except (Unwritable, UnopenedText, ValueError, TypeError) as exc:
             # this turn would fail for ever, and keep all later turns waiting
             if self._spool.resources.get(shared_log_key) is resource:
                 self._spool.drop(shared_log_key, type(exc).__name__)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from om_proxy.errors import Conflict, StorageError, Unwritable
+from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, ResourceWakeup, Store
@@ -117,6 +117,9 @@ class SpoolingStore(MergingStore):
         self._require_readable()
         try:
             newest = await self._inner.refresh(held)
+        except UnopenedText:  # the store answers; this thread alone cannot be read
+            self._read_breaker.record_success()
+            raise
         except StorageError:
             self._read_breaker.record_failure()
             raise
@@ -131,6 +134,9 @@ class SpoolingStore(MergingStore):
             raise
         try:
             answer = await reading
+        except UnopenedText:
+            self._read_breaker.record_success()
+            raise
         except StorageError:
             self._read_breaker.record_failure()
             raise
@@ -204,7 +210,7 @@ class SpoolingStore(MergingStore):
         try:
             async with asyncio.timeout(self._commit_timeout_s):
                 written = await turn.commit_to(self._inner)
-        except (Conflict, Unwritable):
+        except (Conflict, Unwritable, UnopenedText):
             raise
         except (StorageError, TimeoutError) as exc:
             self.flusher.record_failure(exc)

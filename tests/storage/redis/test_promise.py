@@ -29,8 +29,8 @@ async def commit_canary(store: RedisStore) -> Memory:
 
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
-    assert create_promise() == ("redis", "second", "log", SCHEMA_VERSION)
-    assert create_promise("fsync", 7)[1:] == ("fsync", "log", 7)
+    assert create_promise()[:4] == ("redis", "second", "log", SCHEMA_VERSION)
+    assert create_promise("fsync", 7)[1:4] == ("fsync", "log", 7)
 
 
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])

@@ -40,8 +40,11 @@ def count_canaries(file: Path) -> int:
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     newest = list_migrations("sqlite")[-1].number
-    assert create_promise(is_in_memory=False) == ("sqlite", "fsync", "now", newest)
-    assert create_promise(is_in_memory=True, schema_version=3) == ("sqlite", "process", "now", 3)
+    assert create_promise(is_in_memory=False) == ("sqlite", "fsync", "now", newest, False)
+    assert create_promise(is_in_memory=True, schema_version=3) == (
+        *("sqlite", "process", "now", 3),
+        False,
+    )
 
 
 async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(

@@ -37,6 +37,7 @@ THREAD: Columns = {
     "needs_caller": "boolean",
     "log_tokens": "bigint",
     "reflected_tokens": "bigint",
+    "key_id": "bytea",
     "state": "bytea",
 }
 MESSAGE: Columns = {
@@ -85,7 +86,7 @@ REFLECTION: Columns = {
     "model": "bytea",
 }
 ENTRY: Columns = {"position": "bigint", "observation_id": "bigint"}
-EVENT: Columns = {"at": _FLOAT, "type": "text", "data": "text"}
+EVENT: Columns = {"at": _FLOAT, "type": "text", "data": "text", "sealed": "bytea"}
 
 
 def list_names(columns: Iterable[str], prefix: str = "") -> str:

@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import MAX_EVENTS, Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
-from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.columns import (
     ENTRY,
@@ -26,23 +30,41 @@ from om_proxy.storage.postgres.columns import (
     OBSERVATION,
     REFLECTION,
     THREAD,
+    Columns,
     list_names,
     list_parameters,
     transpose,
     write_unnest,
 )
+from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import write_event_id
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
 
 NEXT_VERSION = "nextval('om.version')"
 
 _KEY_PARAMETERS = 3
-# $1 to $3: key; $4: version before; $5: whether the commit cannot be told as changes
-_UPDATE_THREAD = f"""UPDATE om.thread SET version = drawn.version,
-    rewound = CASE WHEN $5::boolean THEN drawn.version ELSE rewound END,
-    ({list_names(THREAD)}) = ROW ({list_parameters(THREAD, 6)})
-    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
-    WHERE {IS_THREAD} AND thread.version = $4 RETURNING id, thread.version"""
+# Seldom changed: an index names the title, and texts would be encrypted again.
+_TITLE = ("title", "has_plain_title")
+_OTHERS = ("others",)
+
+
+def _list_updated(writes_title: bool, writes_others: bool) -> dict[str, str]:
+    """Return the columns of the thread's row that a commit writes."""
+    kept = ("key_id", *(() if writes_title else _TITLE), *(() if writes_others else _OTHERS))
+    return {name: type_ for name, type_ in THREAD.items() if name not in kept}
+
+
+def _write_update(columns: Columns) -> str:
+    """Return the SQL of a thread's row. $1 to $3: key; $4: version before; $5: whether the commit
+    cannot be told as changes; $6: the id of the thread's key; then the columns."""
+    return f"""UPDATE om.thread SET version = drawn.version,
+        rewound = CASE WHEN $5::boolean THEN drawn.version ELSE rewound END,
+        ({list_names(columns)}) = ROW ({list_parameters(columns, 7)})
+        FROM (SELECT {NEXT_VERSION} AS version) AS drawn
+        WHERE {IS_THREAD} AND thread.version = $4 AND thread.key_id IS NOT DISTINCT FROM $6::bytea
+        RETURNING id, thread.version"""
+
+
 _INSERT_THREAD = f"""INSERT INTO om.thread (id, version, created_at, tenant, resource, thread, {list_names(THREAD)})
     SELECT drawn.version, drawn.version, {UNIX_NOW}, $1::text, $2::text, $3::text, {list_parameters(THREAD, 4)}
     FROM (SELECT {NEXT_VERSION} AS version) AS drawn
@@ -125,25 +147,51 @@ class WrittenRow(NamedTuple):
     row_id: int
     version: int
 
+    def add_to(self, memory: Memory) -> Memory:
+        """Return the memory as it is stored now."""
+        return replace(memory, version=self.version, row_id=self.row_id)
+
+
+class TurnShape(NamedTuple):
+    """Which parts the statement of a turn has."""
+
+    is_new: bool
+    has_messages: bool
+    has_events: bool
+    has_keys: bool
+    writes_title: bool
+    writes_others: bool
+
+    @property
+    def columns(self) -> Columns:
+        """Of the thread's row."""
+        return THREAD if self.is_new else _list_updated(self.writes_title, self.writes_others)
+
 
 @cache
-def write_turn(is_new: bool, has_messages: bool, has_events: bool) -> str:
+def write_turn(shape: TurnShape) -> str:
     """Return the statement of a turn. Parameters: those of the thread's row, the columns of the
-    messages, then the place of the first event in its transaction and the columns of the events."""
-    head = _INSERT_THREAD if is_new else _UPDATE_THREAD
-    if not has_messages and not has_events:
+    messages, then the place of the first event in its transaction and the columns of the events,
+    then those of new keys."""
+    head = _INSERT_THREAD if shape.is_new else _write_update(shape.columns)
+    if not (shape.has_messages or shape.has_events or shape.has_keys):
         return head
-    first = len(THREAD) + _KEY_PARAMETERS + (0 if is_new else 2) + 1
+    first = len(shape.columns) + _KEY_PARAMETERS + (0 if shape.is_new else 3) + 1
     parts = [f"written AS ({head})"]
-    if has_messages:
+    if shape.has_messages:
         parts.append(f"messages AS ({_write_message_upsert(first)})")
         first += len(MESSAGE)
-    if has_events:
+    if shape.has_events:
         happened = write_unnest(EVENT, first + 1, "happened")
         parts.append(f"""events AS (INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
             SELECT {write_event_id(f"${first}::bigint + happened.place - 1")},
                 nextval('om.event_number'), $1::text, written.id, {list_names(EVENT, "happened.")}
             FROM written, {happened})""")
+        first += 1 + len(EVENT)
+    if shape.has_keys:
+        made = write_unnest(DATA_KEY, first, "made")
+        parts.append(f"""keys AS (INSERT INTO om.data_key ({list_names(DATA_KEY)})
+            SELECT {list_names(DATA_KEY, "made.")} FROM written, {made})""")
     return f"WITH {', '.join(parts)} SELECT id, version FROM written"
 
 
@@ -157,22 +205,36 @@ class Commit:
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
         generations: int | None = None,
+        keys: CommitKeys = NO_COMMIT_KEYS,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
         all."""
         difference = compute_difference(before, after, interrupted)
         self._before = before
         self._is_rewound = after.coverage < before.coverage
-        self._thread_row = rows.encode_thread(after)
+        self.keys = keys
+        cipher = keys.ciphers.row
+        writes_others = changes_others(before, after)
+        row = rows.encode_thread(after, keys.ciphers, writes_others=writes_others)
         self._messages = [
-            rows.encode_message(placed, row_decoding.LIVE) for placed in difference.messages
+            rows.encode_message(placed, row_decoding.LIVE, cipher) for placed in difference.messages
         ]
         self._messages += [
-            rows.encode_message(placed, row_decoding.INTERRUPTED)
+            rows.encode_message(placed, row_decoding.INTERRUPTED, cipher)
             for placed in difference.interrupted
         ]
-        self._events = [encode_event(event) for event in events][-MAX_EVENTS:]
-        self._statements = _list_statements(after, difference)
+        self._events = [seal_event(encode_event(event), cipher) for event in events[-MAX_EVENTS:]]
+        self._statements = _list_statements(after, difference, cipher)
+        self._shape = TurnShape(
+            not before.version,
+            bool(self._messages),
+            bool(self._events),
+            bool(keys.new_keys),
+            before.title != after.title,
+            writes_others,
+        )
+        values = dict(zip(THREAD, row, strict=True))
+        self._thread_row = [values[name] for name in self._shape.columns]
         kept_count = count_kept_generations(before, after, generations)
         if kept_count is not None:
             self._statements += [
@@ -193,15 +255,16 @@ class Commit:
         """Write the rows. Raise `Conflict` before anything is written. Unless the commit is one
         statement, the caller gives a transaction."""
         before = self._before
-        expected = (before.version, self._is_rewound) if before.version else ()
+        expected = (before.version, self._is_rewound, self.keys.key_id) if before.version else ()
         parameters: list[Any] = [*before.key, *expected, *self._thread_row]
         if self._messages:
             parameters += transpose(self._messages, MESSAGE)
         if self._events:
             parameters += [session.take_event_places(len(self._events))]
             parameters += transpose(self._events, EVENT)
-        sql = write_turn(not before.version, bool(self._messages), bool(self._events))
-        found = await session.select(sql, *parameters)
+        if self.keys.new_keys:
+            parameters += transpose(self.keys.new_keys, DATA_KEY)
+        found = await session.select(write_turn(self._shape), *parameters)
         if not found:
             raise create_conflict(before)
         written = WrittenRow(*found[0])
@@ -225,11 +288,15 @@ class SharedCommit:
         shared_log: Change | None,
         wakeup: ResourceWakeup | None,
         generations: int | None,
+        keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
     ) -> None:
-        self._thread = Commit(*thread, generations)
+        """Encode the rows. `keys`: of the thread and of the shared log."""
+        self._thread = Commit(*thread, generations, keys[0])
         self._log_before = shared_log.before if shared_log else None
         self._log = (
-            Commit(*shared_log, generations) if shared_log and _is_changed(shared_log) else None
+            Commit(*shared_log, generations, keys[1])
+            if shared_log and _is_changed(shared_log)
+            else None
         )
         self._log_key = resource_key(thread.before.key)
         self._wakeup = wakeup
@@ -270,7 +337,7 @@ def create_conflict(memory: Memory) -> Conflict:
     )
 
 
-def _list_statements(after: Memory, difference: Difference) -> list[Statement]:
+def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -> list[Statement]:
     """Return what is written besides the thread's row and its messages: nothing, in most turns."""
     log = after.log
     statements: list[Statement] = []
@@ -278,7 +345,10 @@ def _list_statements(after: Memory, difference: Difference) -> list[Statement]:
         kept_seqs = [message.seq for message in after.tail]
         statements.append(Statement(SUPERSEDE_MISSING, (after.coverage, kept_seqs), True))
     if difference.observations:
-        observations = [rows.encode_observation(*row) for row in difference.observations]
+        observations = [
+            rows.encode_observation(entry, state, cipher)
+            for entry, state in difference.observations
+        ]
         columns = transpose(observations, OBSERVATION)
         statements.append(Statement(UPSERT_OBSERVATIONS, columns, True))
     if difference.is_shortened:
@@ -293,7 +363,7 @@ def _list_statements(after: Memory, difference: Difference) -> list[Statement]:
         statements.append(Statement(UPSERT_BEGINNING, (log.generation, *difference.began)))
     if difference.has_new_reflection:
         statements.append(
-            Statement(UPSERT_REFLECTION, rows.encode_reflection(log.reflection), True)
+            Statement(UPSERT_REFLECTION, rows.encode_reflection(log.reflection, cipher), True)
             if log.reflection
             else Statement(DELETE_REFLECTION)
         )

@@ -21,13 +21,19 @@ from typing import Any
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import (
     TYPES_WITHOUT_TEXT,
     EventRow,
+    SealedEvent,
+    open_event,
     remove_texts,
     remove_thread,
+    seal_event,
 )
 from om_proxy.storage.postgres.columns import EVENT, list_names, transpose, write_unnest
+from om_proxy.storage.postgres.encryption import hold_key_of, select_sealed_rows
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 
 # Of the events of one transaction: more than are ever kept.
@@ -52,11 +58,12 @@ INSERT_EVENTS = f"""INSERT INTO om.event (id, number, tenant, thread_id, {list_n
         $1::text, $2::bigint, {list_names(EVENT, "happened.")}
     FROM {write_unnest(EVENT, 4, "happened")}"""
 # the lock keeps the thread from being forgotten before its event is there
-INSERT_THREAD_EVENTS = f"""WITH owner AS (SELECT id FROM om.thread WHERE {IS_THREAD} FOR KEY SHARE)
+INSERT_THREAD_EVENTS = f"""WITH owner AS (
+        SELECT id FROM om.thread WHERE {IS_THREAD} AND key_id IS NOT DISTINCT FROM $4::bytea FOR KEY SHARE)
     INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
     SELECT {write_event_id("happened.place - 1")}, nextval('om.event_number'), $1::text, owner.id,
         {list_names(EVENT, "happened.")}
-    FROM owner, {write_unnest(EVENT, 4, "happened")}"""
+    FROM owner, {write_unnest(EVENT, 5, "happened")} RETURNING 1"""
 SELECT_POSITION = f"""SELECT
     greatest((SELECT max(id) FROM om.event WHERE id < {HORIZON}), newest, pruned), pruned,
     EXISTS (SELECT 1 FROM om.event WHERE id >= {HORIZON})
@@ -67,11 +74,11 @@ KEEP_POSITION = f"""UPDATE om.event_mark
     SET newest = greatest(newest, (SELECT max(id) FROM om.event WHERE id < {HORIZON}))"""
 DELETE_OF_ROWS = """WITH gone AS (DELETE FROM om.event WHERE thread_id = ANY ($1::bigint[]) RETURNING 1)
     SELECT count(*) FROM gone"""
-SELECT_WITH_TEXT = """SELECT id, type, data FROM om.event
+SELECT_WITH_TEXT = """SELECT id, type, data, sealed IS NOT NULL FROM om.event
     WHERE thread_id = ANY ($1::bigint[]) AND type <> ALL ($2::text[])"""
 SELECT_OF_ROW = "SELECT id, type, data FROM om.event WHERE thread_id = $1"
 DELETE_EVENTS = "DELETE FROM om.event WHERE id = ANY ($1::bigint[])"
-UPDATE_DATA = """UPDATE om.event SET data = changed.data
+UPDATE_DATA = """UPDATE om.event SET data = changed.data, sealed = NULL
     FROM unnest($1::bigint[], $2::text[]) AS changed (id, data) WHERE event.id = changed.id"""
 # The oldest event tells whether there are too many, or any that is too old.
 SELECT_OLDEST = """SELECT number, at, (SELECT last_value FROM om.event_number) FROM om.event
@@ -101,7 +108,7 @@ ALIGN_OFFSET = f"""UPDATE om.event_mark SET xid_offset = needed.xid_offset FROM 
 
 
 async def insert_events(
-    session: Session, tenant: str, thread_id: int | None, events: Sequence[EventRow]
+    session: Session, tenant: str, thread_id: int | None, events: Sequence[SealedEvent]
 ) -> None:
     """Write the newest of the events, inside a transaction."""
     kept = events[-MAX_EVENTS:]
@@ -111,9 +118,19 @@ async def insert_events(
         await session.select(INSERT_EVENTS, tenant, thread_id, first, *columns)
 
 
-async def insert_thread_events(session: Session, key: Key, events: Sequence[EventRow]) -> None:
+async def insert_thread_events(
+    session: Session, key: Key, events: Sequence[EventRow], keyring: Keyring
+) -> None:
     """Write the newest of these events of a thread. A thread that is not there has none."""
-    await session.select(INSERT_THREAD_EVENTS, *key, *transpose(events[-MAX_EVENTS:], EVENT))
+    while True:
+        held = await hold_key_of(session, key, keyring)
+        sealed = [seal_event(event, held.row) for event in events[-MAX_EVENTS:]]
+        columns = transpose(sealed, EVENT)
+        if await session.select(INSERT_THREAD_EVENTS, *key, held.row_key_id, *columns):
+            return
+        # forgotten, or it has got another key meanwhile
+        if (await hold_key_of(session, key, keyring)).row_key_id == held.row_key_id:
+            return
 
 
 async def delete_events(session: Session, thread_ids: Sequence[int]) -> int:
@@ -129,8 +146,12 @@ async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None
     """Take the words of a conversation out of the events of these threads, which keep their places,
     inside a transaction."""
     found = await session.select(SELECT_WITH_TEXT, list(thread_ids), list(TYPES_WITHOUT_TEXT))
-    without = ((id_, remove_texts(type_, data), data) for id_, type_, data in found)
-    changed = [(id_, after) for id_, after, before in without if after != before]
+    without = [
+        (id_, remove_texts(type_, data), data, is_sealed) for id_, type_, data, is_sealed in found
+    ]
+    changed = [
+        (id_, after) for id_, after, before, is_sealed in without if is_sealed or after != before
+    ]
     await _update_data(session, changed)
 
 
@@ -204,6 +225,7 @@ async def select_events(
     keys: Sequence[Key] | None,
     after: int | None,
     limit: int,
+    keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`."""
     sql, parameters = _build_page_query(tenant, keys)
@@ -212,10 +234,10 @@ async def select_events(
         [(newest, pruned, is_held_back)] = await session.select(SELECT_POSITION)
         is_gap = after is not None and not pruned <= after <= newest
         start = pruned if after is None or is_gap else after
-        found = await session.select(sql, start, newest, limit, *parameters)
+        found = await select_sealed_rows(session, sql, (start, newest, limit, *parameters), keyring)
         is_full = len(found) == limit
         if is_full or not is_held_back or time.monotonic() > deadline:
-            events = tuple(_decode_event(row) for row in found)
+            events = tuple(_decode_event(row, cipher) for cipher, row in found)
             cursor = events[-1].id if is_full else newest
             return EventPage(events, cursor, is_gap, is_held_back)
         await asyncio.sleep(HELD_BACK_PAUSE_S)
@@ -233,12 +255,15 @@ def _build_page_query(tenant: str | None, keys: Sequence[Key] | None) -> tuple[s
         conditions.append(f"""thread_id IN (
             SELECT thread.id FROM unnest(${first}::text[], ${first + 1}::text[], ${first + 2}::text[])
                 AS named (tenant, resource, thread) JOIN om.thread USING (tenant, resource, thread))""")
-    sql = f"""SELECT event.id, event.tenant, coalesce(resource, ''), coalesce(thread, ''), at, type, data
+    sql = f"""SELECT thread.key_id, event.id, event.tenant, coalesce(resource, ''), coalesce(thread, ''),
+            at, type, data, sealed
         FROM om.event LEFT JOIN om.thread ON thread.id = thread_id
         WHERE {" AND ".join(conditions)} ORDER BY event.id LIMIT $3"""
     return sql, parameters
 
 
-def _decode_event(row: Row) -> StoredEvent:
-    id_, tenant, resource, thread, at, type_, data = row
-    return StoredEvent(id_, Key(tenant, resource, thread), at, type_, data)
+def _decode_event(row: Row, cipher: RowCipher) -> StoredEvent:
+    id_, tenant, resource, thread, *columns = row
+    event = SealedEvent(*columns)
+    key = Key(tenant, resource, thread)
+    return StoredEvent(id_, key, event.at, event.type, open_event(event, cipher))

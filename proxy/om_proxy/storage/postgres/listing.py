@@ -13,6 +13,8 @@ from typing import Any
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
     ResourceInfo,
@@ -35,7 +37,7 @@ MAX_WALKED_ROWS = 2_000
 INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count, generation, title,
     failures, parked, thread.id, coverage > 0, pending, model, state, CASE WHEN shared THEN (
         SELECT shared_log.log_tokens FROM om.thread AS shared_log WHERE shared_log.tenant = thread.tenant
-        AND shared_log.resource = thread.resource AND shared_log.thread = '') END"""
+        AND shared_log.resource = thread.resource AND shared_log.thread = '') END, thread.key_id"""
 ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
 # literals: a partial index serves no parameter
 IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
@@ -72,7 +74,12 @@ class _Query:
 
 
 async def select_all(
-    session: Session, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
+    session: Session,
+    tenant: str | None,
+    resource: str | None,
+    cursor: Key | None,
+    limit: int,
+    keyring: Keyring,
 ) -> tuple[ThreadInfo, ...]:
     """Return `Store.threads`."""
     query = _Query()
@@ -85,7 +92,7 @@ async def select_all(
         query.add("(resource, thread) > ({}, {})", *cursor[1:])
     elif cursor is not None:
         query.add("(tenant, resource, thread) > ({}, {}, {})", *cursor)
-    return _decode_infos(await _select_infos(session, query, "name", limit))
+    return await _decode_infos(session, await _select_infos(session, query, "name", limit), keyring)
 
 
 async def _select_infos(
@@ -95,12 +102,19 @@ async def _select_infos(
     return await session.select(sql, *query.parameters)
 
 
-def _decode_infos(found: Sequence[Row]) -> tuple[ThreadInfo, ...]:
-    return tuple(row_decoding.decode_info(tuple(row)) for row in found)
+async def _decode_infos(
+    session: Session, found: Sequence[Row], keyring: Keyring
+) -> tuple[ThreadInfo, ...]:
+    held = await keyring.hold(session, {row[-1] for row in found})
+    return tuple(row_decoding.decode_info(tuple(row), held) for row in found)
 
 
 async def select_threads(
-    session: Session, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+    session: Session,
+    selection: ThreadSelection,
+    after: ThreadPlace | None,
+    limit: int,
+    keyring: Keyring,
 ) -> ThreadPage:
     """Return `Store.find_threads`. The caller gives a snapshot."""
     query = _Query()
@@ -118,7 +132,7 @@ async def select_threads(
             _add_place(query, selection, end, "<=" if selection.order == "name" else ">=")
         _add_filters(query, selection)
     found = await _select_infos(session, query, selection.order, limit + 1)
-    page = _decode_infos(found[:limit])
+    page = await _decode_infos(session, found[:limit], keyring)
     return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else end)
 
 
@@ -249,28 +263,32 @@ DESCRIBE_RESOURCE = f"WITH listed (resource) AS (VALUES ($2::text)) {_DESCRIBE}"
 
 
 async def select_resources(
-    session: Session, tenant: str, after: str | None, limit: int
+    session: Session, tenant: str, after: str | None, limit: int, keyring: Keyring
 ) -> tuple[ResourceInfo, ...]:
     """Return `Store.resources`."""
     if not limit:
         return ()
     found = await session.select(LIST_RESOURCES, tenant, after or "", limit)
-    return tuple(_decode_resource(tenant, row) for row in found)
+    held = await keyring.hold(session, {row[-1] for row in found})
+    return tuple(_decode_resource(tenant, row, held) for row in found)
 
 
-async def select_resource(session: Session, tenant: str, resource: str) -> ResourceInfo | None:
+async def select_resource(
+    session: Session, tenant: str, resource: str, keyring: Keyring
+) -> ResourceInfo | None:
     """Return `Store.resource`."""
     [row] = await session.select(DESCRIBE_RESOURCE, tenant, resource)
-    found = _decode_resource(tenant, row)
+    held = await keyring.hold(session, [row[-1]])
+    found = _decode_resource(tenant, row, held)
     return found if found.threads or found.shared_log else None
 
 
-def _decode_resource(tenant: str, row: Row) -> ResourceInfo:
+def _decode_resource(tenant: str, row: Row, held: HeldKeys) -> ResourceInfo:
     resource, threads, *info = row
     return ResourceInfo(
         tenant,
         resource,
         min(threads, MAX_COUNTED_THREADS),
         threads > MAX_COUNTED_THREADS,
-        row_decoding.decode_info(tuple(info)) if info[0] is not None else None,
+        row_decoding.decode_info(tuple(info), held) if info[0] is not None else None,
     )

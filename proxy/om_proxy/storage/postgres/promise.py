@@ -7,7 +7,11 @@ from om_proxy.storage.migrate import list_migrations
 
 
 def create_promise(
-    *, flushes: bool = True, commits_wait: bool = True, schema_version: int | None = None
+    *,
+    flushes: bool = True,
+    commits_wait: bool = True,
+    schema_version: int | None = None,
+    is_encrypted: bool = False,
 ) -> Promise:
     """Return the promise of a server. `flushes`: it runs with `fsync`; `commits_wait`: with
     `synchronous_commit`. `schema_version`: of the database; None: as this program makes it."""
@@ -15,4 +19,4 @@ def create_promise(
     if flushes:
         durable = "fsync" if commits_wait else "second"
     newest = list_migrations("postgres")[-1].number
-    return Promise("postgresql", durable, "rewrite", schema_version or newest)
+    return Promise("postgresql", durable, "rewrite", schema_version or newest, is_encrypted)

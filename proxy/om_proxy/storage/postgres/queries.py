@@ -11,6 +11,9 @@ from msgspec.structs import replace
 from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import GenerationEntries, StoredObservation
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
+from om_proxy.storage.postgres.encryption import KEY_OF_ROW, select_sealed_rows
 from om_proxy.storage.postgres.session import OF_THREAD, UNIX_NOW, Row, Session
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
@@ -54,35 +57,49 @@ SELECT_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_CHANGED_
     JOIN om.thread ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
 
 
-async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
+async def select_memories(
+    session: Session, keys: Sequence[Key], keyring: Keyring
+) -> tuple[Memory, ...]:
     """Return these memories of one resource, all of one snapshot."""
     tenant, resource, _ = keys[0]
     names = [key.thread for key in keys]
     found = await session.select(SELECT_MEMORIES, tenant, resource, names)
+    held = await keyring.hold(session, list_key_ids(map(_find_key_columns, found)))
+    for row in found:
+        keyring.note_row(row[1], row[2], row[row_decoding.KEY_ID_PLACE])
     stored = {row[0]: row[1:] for row in found}
     return tuple(
-        _decode_memory(key, stored[key.thread]) if key.thread in stored else Memory(key=key)
+        _decode_memory(key, stored[key.thread], held) if key.thread in stored else Memory(key=key)
         for key in keys
     )
 
 
-def _decode_memory(key: Key, row: Row) -> Memory:
+def _find_key_columns(columns: Row) -> tuple[bytes | None, bytes]:
+    """Return `key_id` and `others` of a row that ends with the columns `THREAD_COLUMNS`."""
+    return columns[row_decoding.KEY_ID_PLACE], columns[row_decoding.OTHERS_PLACE]
+
+
+def _decode_memory(key: Key, row: Row, held: HeldKeys) -> Memory:
     id_, version, recent, tail, log, chunks, reflection, *columns = row
-    memory = row_decoding.decode_memory(key, version, id_, tuple(columns))
+    ciphers = held.find_thread(*_find_key_columns(columns))
+    cipher = ciphers.row
+    memory = row_decoding.decode_memory(key, version, id_, tuple(columns), ciphers)
     return replace(
         memory,
         recent=tuple(row_decoding.decode_mark(mark) for mark in reversed(recent)),
-        tail=tuple(row_decoding.decode_message(message) for message in tail),
+        tail=tuple(row_decoding.decode_message(message, cipher) for message in tail),
         log=replace(
             memory.log,
-            entries=tuple(row_decoding.decode_observation(entry) for entry in log),
-            reflection=row_decoding.decode_reflection(reflection) if reflection else None,
+            entries=tuple(row_decoding.decode_observation(entry, cipher) for entry in log),
+            reflection=row_decoding.decode_reflection(reflection, cipher) if reflection else None,
         ),
-        chunks=tuple(row_decoding.decode_observation(chunk) for chunk in chunks),
+        chunks=tuple(row_decoding.decode_observation(chunk, cipher) for chunk in chunks),
     )
 
 
-async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
+async def select_newest(
+    session: Session, held: Sequence[Memory], keyring: Keyring
+) -> tuple[Memory, ...]:
     """Return the newest of these memories of one resource, all of one snapshot, and those that stand
     as they are held. What cannot be told as changes is read in full, with a second statement."""
     tenant, resource, _ = held[0].key
@@ -93,18 +110,22 @@ async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memor
         [memory.coverage for memory in held],
     )
     found = await session.select(SELECT_CHANGES, tenant, resource, *parameters)
+    changed = [row for row in found if row[-1] is not None]
+    keys = await keyring.hold(session, list_key_ids(_find_key_columns(row[-1]) for row in changed))
+    for row in changed:
+        keyring.note_row(row[1], row[2], row[-1][row_decoding.KEY_ID_PLACE])
     stored = {row[0]: row[1:] for row in found}
-    newest = [_apply_changes(memory, stored.get(memory.key.thread)) for memory in held]
+    newest = [_apply_changes(memory, stored.get(memory.key.thread), keys) for memory in held]
     if all(memory is not None for memory in newest):
         return tuple(memory for memory in newest if memory is not None)
-    read = await select_memories(session, [memory.key for memory in held])
+    read = await select_memories(session, [memory.key for memory in held], keyring)
     return tuple(
         memory if (memory.row_id, memory.version) == (now.row_id, now.version) else now
         for memory, now in zip(held, read, strict=True)
     )
 
 
-def _apply_changes(held: Memory, row: Row | None) -> Memory | None:
+def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | None:
     """Return the newest memory; None if the row does not tell all of it."""
     if row is None:
         return held if not held.version and held == Memory(key=held.key) else Memory(key=held.key)
@@ -113,11 +134,13 @@ def _apply_changes(held: Memory, row: Row | None) -> Memory | None:
         return held
     if columns is None:
         return None
-    memory = row_decoding.decode_memory(held.key, version, id_, tuple(columns))
+    ciphers = keys.find_thread(*_find_key_columns(columns))
+    cipher = ciphers.row
+    memory = row_decoding.decode_memory(held.key, version, id_, tuple(columns), ciphers)
     by_seq = {message.seq: message for message in held.tail}
     for is_live, *message_columns in messages:
         if is_live:
-            message = row_decoding.decode_message(tuple(message_columns))
+            message = row_decoding.decode_message(tuple(message_columns), cipher)
             by_seq[message.seq] = message
         else:
             by_seq.pop(message_columns[0], None)
@@ -125,7 +148,9 @@ def _apply_changes(held: Memory, row: Row | None) -> Memory | None:
     covered = [message.mark for message in live if message.seq <= memory.coverage]
     tail = tuple(message for message in live if message.seq > memory.coverage)
     known = {entry.id: entry for entry in (*held.log.entries, *held.chunks)}
-    known |= {entry.id: entry for entry in map(row_decoding.decode_observation, notes)}
+    for note in notes:
+        entry = row_decoding.decode_observation(note, cipher)
+        known[entry.id] = entry
     live_count = columns[_LIVE_COUNT]
     if not known.keys() >= {*log_ids, *chunk_ids} or live_count != memory.covered_count + len(tail):
         return None
@@ -133,7 +158,7 @@ def _apply_changes(held: Memory, row: Row | None) -> Memory | None:
     if reflection is None:
         pending = None
     elif reflection[0]:
-        pending = row_decoding.decode_reflection(reflection[1])
+        pending = row_decoding.decode_reflection(reflection[1], cipher)
     return replace(
         memory,
         recent=(*held.recent, *covered)[-RECENT_MARKS:],
@@ -214,33 +239,38 @@ async def claim_due(
     return tuple(claimed)
 
 
-_LATEST_OTHERS = """SELECT tenant, resource, thread.thread, thread.id, thread.coverage, turn_at FROM om.thread
+_LATEST_OTHERS = """SELECT key_id, tenant, resource, thread.thread, thread.id, thread.coverage, turn_at FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 AND thread.thread <> $3
     ORDER BY turn_at DESC NULLS LAST, id DESC LIMIT $4"""
-SELECT_OTHER_TAILS = f"""SELECT tenant, resource, thread, ARRAY (
+SELECT_OTHER_TAILS = f"""SELECT key_id, tenant, resource, thread, ARRAY (
         SELECT ROW ({row_decoding.MESSAGE_COLUMNS}) FROM om.message
         WHERE thread_id = latest.id AND live = 1 AND seq > latest.coverage ORDER BY seq DESC LIMIT $5)
     FROM ({_LATEST_OTHERS}) AS latest ORDER BY turn_at DESC NULLS LAST, id DESC"""
 
 
 async def select_other_tails(
-    session: Session, key: Key, threads: int, messages: int
+    session: Session, key: Key, threads: int, messages: int, keyring: Keyring
 ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-    found = await session.select(SELECT_OTHER_TAILS, *key, threads, messages)
+    parameters = (*key, threads, messages)
+    found = await select_sealed_rows(session, SELECT_OTHER_TAILS, parameters, keyring)
     return tuple(
-        (Key(*names), tuple(row_decoding.decode_message(row) for row in reversed(newest_first)))
-        for *names, newest_first in found
+        (
+            Key(*names),
+            tuple(row_decoding.decode_message(row, cipher) for row in reversed(newest_first)),
+        )
+        for cipher, (*names, newest_first) in found
     )
 
 
 async def select_observations(
-    session: Session, key: Key, after: int, limit: int
+    session: Session, key: Key, after: int, limit: int, keyring: Keyring
 ) -> tuple[StoredObservation, ...]:
-    sql = f"""SELECT state, {row_decoding.OBSERVATION_COLUMNS} FROM om.observation
+    sql = f"""SELECT {KEY_OF_ROW}, observation.state, {row_decoding.OBSERVATION_COLUMNS} FROM om.observation
         WHERE {OF_THREAD} AND observation.id > $4 ORDER BY observation.id LIMIT $5"""
+    found = await select_sealed_rows(session, sql, (*key, after, limit), keyring)
     return tuple(
-        StoredObservation(row_decoding.decode_observation(tuple(columns)), state)
-        for state, *columns in await session.select(sql, *key, after, limit)
+        StoredObservation(row_decoding.decode_observation(tuple(columns), cipher), state)
+        for cipher, (state, *columns) in found
     )
 
 
@@ -258,7 +288,8 @@ async def select_generation_entries(
     )
 
 
-SELECT_GENERATIONS = f"""SELECT generation, {row_decoding.OBSERVATION_COLUMNS} FROM om.entry JOIN om.observation
+SELECT_GENERATIONS = f"""SELECT (SELECT thread.key_id FROM om.thread WHERE thread.id = entry.thread_id), generation,
+    {row_decoding.OBSERVATION_COLUMNS} FROM om.entry JOIN om.observation
     ON observation.thread_id = entry.thread_id AND observation.id = observation_id
     WHERE entry.{OF_THREAD} AND generation IN (SELECT DISTINCT generation FROM om.entry
         WHERE {OF_THREAD} AND generation < $4 ORDER BY generation DESC LIMIT $5)
@@ -270,12 +301,18 @@ SELECT_GENERATION_SUMMARIES = f"""SELECT generation, count(*), sum(tokens)::bigi
 
 
 async def select_generations(
-    session: Session, key: Key, before: int, limit: int | None = None
+    session: Session, key: Key, keyring: Keyring, before: int, limit: int | None = None
 ) -> tuple[Generation, ...]:
     """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
     found = await session.select(SELECT_GENERATIONS, *key, before, limit)
-    logs = groupby(found, key=lambda row: int(row[0]))
+    held = await keyring.hold(session, {row[0] for row in found})
+    logs = groupby(found, key=lambda row: int(row[1]))
     return tuple(
-        Generation(number, tuple(row_decoding.decode_observation(tuple(row[1:])) for row in log))
+        Generation(
+            number,
+            tuple(
+                row_decoding.decode_observation(tuple(row[2:]), held.find(row[0])) for row in log
+            ),
+        )
         for number, log in logs
     )

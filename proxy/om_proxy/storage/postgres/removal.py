@@ -21,8 +21,10 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure
-from om_proxy.storage.encoding import encode_parts, encode_text
-from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.encoding import encode_parts
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.commit import (
@@ -32,6 +34,7 @@ from om_proxy.storage.postgres.commit import (
     WrittenRow,
     create_conflict,
 )
+from om_proxy.storage.postgres.encryption import hold_key
 from om_proxy.storage.postgres.events import (
     delete_events,
     erase_event_texts,
@@ -40,7 +43,8 @@ from om_proxy.storage.postgres.events import (
 )
 from om_proxy.storage.postgres.ledger import fold_resource
 from om_proxy.storage.postgres.queries import select_generations, select_memories
-from om_proxy.storage.postgres.rows import encode_optional_text
+from om_proxy.storage.postgres.reencryption import change_key
+from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
 from om_proxy.storage.records import ForgetResult
 
@@ -49,7 +53,7 @@ LOCK_SHARERS = """SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared)
     ORDER BY thread = '', thread FOR UPDATE"""
 # these rows, and with the shared log all whose prompts tell of other threads
-LOCK_ERASED = """SELECT id, thread, version FROM om.thread
+LOCK_ERASED = """SELECT id, thread, version, key_id FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
     ORDER BY thread = '', thread FOR UPDATE"""
 LOCK_BATCH = """SELECT id, resource, thread FROM om.thread
@@ -66,6 +70,9 @@ DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id =
     gone_threads AS (DELETE FROM om.thread WHERE id = ANY ($1::bigint[]) RETURNING 1)
     SELECT (SELECT count(*) FROM gone_threads), (SELECT count(*) FROM gone_messages), (SELECT count(*) FROM gone_notes),
         (SELECT count(DISTINCT (thread_id, generation)) FROM gone_entries), (SELECT count(*) FROM gone_reflections)"""
+SELECT_KEYS = (
+    "SELECT key_id, others FROM om.thread WHERE id = ANY ($1::bigint[]) AND key_id IS NOT NULL"
+)
 DELETE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD}"
 CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
     WHERE tenant = $1 AND resource = $2 AND others <> ''"""
@@ -106,7 +113,8 @@ async def remove_batch(
     session: Session,
     tenant: str,
     resource: str | None,
-    describe_forgotten: Callable[[Key], Event] | None = None,
+    describe_forgotten: Callable[[Key], Event] | None,
+    keyring: Keyring,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
     its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
@@ -118,10 +126,12 @@ async def remove_batch(
     locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
     wanted = {(row[0], row[1]) for row in batch}
     threads = {row[0]: Key(tenant, *row[1:]) for row in locked if (row[1], row[2]) in wanted}
-    result = await delete_rows(session, list(threads))
+    result = await delete_rows(session, list(threads), keyring)
     await session.execute(DELETE_BATCH_LEASES, tenant, *names)
     if describe_forgotten:
-        events = [encode_event(describe_forgotten(key)) for key in threads.values()]
+        events = [
+            seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in threads.values()
+        ]
         await insert_events(session, tenant, None, events)
     resources = {key.resource for key in threads.values()}
     for name in sorted(resources):
@@ -130,7 +140,7 @@ async def remove_batch(
     is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)
     if is_last:
         logs = {row[0]: row[1] for row in locked if row[2] == RESOURCE_THREAD}
-        log_result = await delete_rows(session, list(logs))
+        log_result = await delete_rows(session, list(logs), keyring)
         result = result.add(log_result._replace(threads=0))
         resources.update(logs.values())
         await session.execute(DELETE_LEASES, tenant, resource)
@@ -151,10 +161,13 @@ def _take_batch(listed: Sequence[Row]) -> list[Row]:
     return batch
 
 
-async def delete_rows(session: Session, ids: list[int]) -> ForgetResult:
-    """Delete the rows of threads and shared logs that are locked. Return their numbers."""
+async def delete_rows(session: Session, ids: list[int], keyring: Keyring) -> ForgetResult:
+    """Delete the rows of threads and shared logs that are locked, with their keys. Return their
+    numbers."""
     if not ids:
         return ForgetResult()
+    columns = await session.select(SELECT_KEYS, ids)
+    keyring.drop(list_key_ids((key_id, others) for key_id, others in columns))
     events = await delete_events(session, ids)
     [counts] = await session.select(DELETE_ROWS, ids)
     return mark_bytes(ForgetResult(*counts)._replace(events=events))
@@ -173,7 +186,8 @@ async def remove_thread(
     key: Key,
     expected_version: int | None,
     label_of: LabelThread,
-    event: Event | None = None,
+    event: Event | None,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
@@ -182,16 +196,16 @@ async def remove_thread(
     own = stored.get(key.thread)
     if expected_version is not None and own and own[2] != expected_version:
         raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    removed = await delete_rows(session, [own[0]] if own else [])
+    removed = await delete_rows(session, [own[0]] if own else [], keyring)
     await session.execute(DELETE_LEASE, *key)
     log = stored.get(RESOURCE_THREAD)
     if event and removed.threads:
-        await insert_events(session, key.tenant, None, [encode_event(event)])
+        await insert_events(session, key.tenant, None, [seal_event(encode_event(event), PLAIN)])
     if log and key.thread != RESOURCE_THREAD:
         sharers = sorted(row[0] for row in locked if row[3] and row[1] != key.thread)
         names = {row[0]: row[1] for row in locked}
         others = [key._replace(thread=names[id_]) for id_ in sharers]
-        removed = await _remove_from_log(session, log[0], key, others, label_of, removed)
+        removed = await _remove_from_log(session, log[0], key, others, label_of, removed, keyring)
     await fold_resource(session, key.tenant, key.resource)
     return removed
 
@@ -203,57 +217,78 @@ async def _remove_from_log(
     others: Sequence[Key],
     label_of: LabelThread,
     removed: ForgetResult,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove the thread's part from the shared log. Return `removed` with that part added.
     `others`: the threads that keep sharing it."""
     if not others:
-        log_result = await delete_rows(session, [log_id])
+        log_result = await delete_rows(session, [log_id], keyring)
         await session.execute(DELETE_LEASE, *resource_key(key))
         return removed.add(log_result._replace(threads=0))
     # they may hold the thread's words
     event_count = await remove_from_log_events(session, log_id, key.thread)
     removed = removed._replace(events=removed.events + event_count)
-    [shared_log] = await select_memories(session, [resource_key(key)])
-    older_generations = await select_generations(session, shared_log.key, shared_log.log.generation)
+    [shared_log] = await select_memories(session, [resource_key(key)], keyring)
+    older_generations = await select_generations(
+        session, shared_log.key, keyring, shared_log.log.generation
+    )
     [(now,)] = await session.select(f"SELECT {UNIX_NOW}")
     plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
-    await Commit(shared_log, plan.log).write(session)
+    await _commit(session, shared_log, plan.log, keyring)
     for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
         await session.execute(sql, *shared_log.key, list(plan.observations))
     for other, coverage in plan.uncovered:
-        [thread] = await select_memories(session, [other])
-        await _uncover_thread(session, thread, plan.log, label_of(other), coverage)
+        [thread] = await select_memories(session, [other], keyring)
+        await _uncover_thread(session, thread, plan.log, label_of(other), coverage, keyring)
     if plan.uncovered:
         # messages that are in a tail again may be due
         await session.execute(SET_DUE_NOW, *shared_log.key)
     await session.execute(CLEAR_OTHERS, *key[:2])
+    await change_key(session, log_id, keyring)  # backups hold what it told of the thread
     return mark_bytes(plan.add_to(removed))
 
 
+async def _commit(session: Session, before: Memory, after: Memory, keyring: Keyring) -> None:
+    held = await hold_key(session, before, keyring)
+    commit = Commit(before, after, keys=keyring.plan_commit(before, after, held))
+    await commit.write(session)
+
+
 async def _uncover_thread(
-    session: Session, thread: Memory, shared_log: Memory, label: str, coverage: int
+    session: Session,
+    thread: Memory,
+    shared_log: Memory,
+    label: str,
+    coverage: int,
+    keyring: Keyring,
 ) -> None:
     """Write a thread of which the log now covers less, up to the seq `coverage`."""
     parameters = (*thread.key, coverage)
     recent_rows = await session.select(SELECT_RECENT, *parameters)
     tail_rows = await session.select(SELECT_TAIL, *parameters)
     [(count, tokens)] = await session.select(COUNT_COVERED, *parameters)
+    cipher = (await hold_key(session, thread, keyring)).row
     after = uncover_thread(
         thread,
         shared_log,
         label,
         tuple(row_decoding.decode_mark(tuple(row)) for row in reversed(recent_rows)),
-        tuple(row_decoding.decode_message(tuple(row)) for row in tail_rows),
+        tuple(row_decoding.decode_message(tuple(row), cipher) for row in tail_rows),
         (count, tokens),
     )
-    await Commit(thread, after).write(session)
+    await _commit(session, thread, after, keyring)
 
 
 async def commit_erasing(
-    session: Session, change: Change, commit: SharedCommit, erasures: Sequence[NoteErasure]
+    session: Session,
+    change: Change,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    held: HeldKeys,
 ) -> WrittenRow:
     """Overwrite stored entries and write the commit, inside a transaction
-    (`Store.commit_erasing`). Raise Conflict before anything is written."""
+    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
+    stored entries."""
     key = change.before.key
     names = {key.thread, *(erasure.key.thread for erasure in erasures)}
     locked = await session.select(LOCK_ERASED, key.tenant, key.resource, sorted(names))
@@ -265,22 +300,19 @@ async def commit_erasing(
     if version != change.before.version:
         raise create_conflict(change.before)
     for erasure in erasures:
-        await _overwrite_entries(session, stored[erasure.key][0], erasure)
+        row = stored[erasure.key]
+        await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
     written, _ = await commit.write(session)
     return written
 
 
-async def _overwrite_entries(session: Session, thread_id: int, erasure: NoteErasure) -> None:
-    columns = [
-        (
-            entry.id,
-            encode_text(entry.text),
-            entry.tokens,
-            *(encode_optional_text(text) for text in (entry.task, entry.suggestion, entry.title)),
-            encode_parts(entry.parts),
-        )
-        for entry in erasure.blanks
-    ]
+async def _overwrite_entries(
+    session: Session, thread_id: int, erasure: NoteErasure, cipher: RowCipher
+) -> None:
+    columns = []
+    for entry in erasure.blanks:
+        text, *hints = encode_notes(entry, cipher)
+        columns.append((entry.id, text, entry.tokens, *hints, encode_parts(entry.parts)))
     if columns:
         await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))
     # their events hold the same words

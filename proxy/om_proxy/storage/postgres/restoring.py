@@ -6,6 +6,7 @@ from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import WholeThread
 from om_proxy.storage.difference import PlacedMessage
+from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.columns import (
     ENTRY,
@@ -24,6 +25,7 @@ from om_proxy.storage.postgres.commit import (
     UPSERT_REFLECTION,
     WrittenRow,
 )
+from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
 
@@ -47,27 +49,31 @@ INSERT_BEGINNINGS = f"""INSERT INTO om.generation (thread_id, {list_names(_BEGIN
 class Restoration:
     """The rows of a whole thread. They are encoded before a connection is taken."""
 
-    def __init__(self, thread: WholeThread, over: int) -> None:
+    def __init__(self, thread: WholeThread, over: int, keys: CommitKeys, keyring: Keyring) -> None:
         memory = thread.memory
         self._key = memory.key
         self._over = over
+        self.keys = keys
+        self._keyring = keyring
+        cipher = keys.ciphers.row
         self._thread_row = (
             *memory.key,
             thread.created_at,
             thread.delivered_seq,
-            *rows.encode_thread(memory),
+            *rows.encode_thread(memory, keys.ciphers, writes_others=True),
         )
         self._messages = transpose(
             [
                 rows.encode_message(
                     PlacedMessage(stored.message, stored.parent),
                     row_decoding.MESSAGE_STATES.index(stored.state),
+                    cipher,
                 )
                 for stored in thread.messages
             ],
             MESSAGE,
         )
-        notes = [rows.encode_observation(*row) for row in thread.observations]
+        notes = [rows.encode_observation(*row, cipher) for row in thread.observations]
         self._observations = transpose(notes, OBSERVATION)
         self._entries = transpose(
             [
@@ -81,7 +87,7 @@ class Restoration:
             [(number, *began) for number, began in thread.beginnings.items()], _BEGINNING
         )
         reflection = memory.log.reflection
-        self._reflection = reflection and rows.encode_reflection(reflection)
+        self._reflection = reflection and rows.encode_reflection(reflection, cipher)
 
     async def write(self, session: Session) -> WrittenRow:
         """Write the rows. Raise `Conflict` if another state is stored."""
@@ -91,6 +97,8 @@ class Restoration:
         if not found:
             raise self._create_conflict()
         row = WrittenRow(*found[0])
+        for key in self.keys.new_keys:
+            await session.execute(INSERT_KEY, *key)
         await session.execute(INSERT_MESSAGES, *row, *self._messages)
         await session.execute(UPSERT_OBSERVATIONS, *row, *self._observations)
         await session.execute(INSERT_ENTRIES, row.row_id, *self._entries)
@@ -102,7 +110,7 @@ class Restoration:
     async def _delete_stored(self, session: Session) -> None:
         for id_, version in await session.select(LOCK_THREAD, *self._key):
             if version == self._over:
-                await delete_rows(session, [id_])
+                await delete_rows(session, [id_], self._keyring)
                 return
         raise self._create_conflict()
 

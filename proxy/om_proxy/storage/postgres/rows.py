@@ -13,8 +13,16 @@ from om_proxy.storage.encoding import (
     encode_parts,
     encode_state,
     encode_text,
+    find_stored_others,
     sum_for_resource,
 )
+from om_proxy.storage.encryption.row_cipher import (
+    RowCipher,
+    ThreadCiphers,
+    seal_others,
+    seal_text,
+)
+from om_proxy.storage.row_decoding import NOTE, REFLECTION
 
 Row = tuple[Any, ...]  # the columns that `columns` names, in that order
 
@@ -34,9 +42,35 @@ def has_plain_title(title: str | None) -> bool:
     return True
 
 
-def encode_thread(memory: Memory) -> Row:
-    """Return the columns `THREAD`."""
-    is_shared = memory.scope == "resource"
+def encode_notes(entry: Observation, cipher: RowCipher) -> Row:
+    """Return the columns text, task, suggestion and title of an entry."""
+    return (
+        seal_text(cipher, NOTE, entry.id, b"text", entry.text),
+        seal_text(cipher, NOTE, entry.id, b"task", entry.task),
+        seal_text(cipher, NOTE, entry.id, b"suggestion", entry.suggestion),
+        seal_text(cipher, NOTE, entry.id, b"title", entry.title),
+    )
+
+
+def encode_reflection_texts(reflection: Reflection, cipher: RowCipher) -> Row:
+    """Return the columns text, task and suggestion of a reflection."""
+    number = reflection.generation
+    return (
+        seal_text(cipher, REFLECTION, number, b"text", reflection.text),
+        seal_text(cipher, REFLECTION, number, b"task", reflection.task),
+        seal_text(cipher, REFLECTION, number, b"suggestion", reflection.suggestion),
+    )
+
+
+def encode_others(text: str, ciphers: ThreadCiphers) -> bytes:
+    """Return the column `others`."""
+    return encode_text(text) if ciphers.row.key_id is None else seal_others(ciphers, text)
+
+
+def encode_thread(memory: Memory, ciphers: ThreadCiphers, *, writes_others: bool) -> Row:
+    """Return the columns `THREAD`. `writes_others`: whether the text about other threads is to be
+    stored anew; else its column is none of the commit."""
+    cipher = ciphers.row
     return (
         memory.next_seq,
         memory.next_id,
@@ -52,19 +86,20 @@ def encode_thread(memory: Memory) -> Row:
         memory.failures.retry_at,
         memory.failures.suspended,
         encode_optional_text(memory.model),
-        encode_optional_text(memory.title),
-        has_plain_title(memory.title),
-        is_shared,
+        seal_text(cipher, b"thread", 0, b"title", memory.title),
+        cipher.key_id is None and has_plain_title(memory.title),
+        memory.scope == "resource",
         *sum_for_resource(memory),
-        encode_text(memory.other_threads_text if is_shared else ""),
+        encode_others(find_stored_others(memory), ciphers) if writes_others else None,
         memory.needs_caller,
         memory.log.tokens,
         memory.log.reflected_tokens,
-        encode_state(memory),
+        cipher.key_id,
+        encode_state(memory, cipher),
     )
 
 
-def encode_message(placed: PlacedMessage, live: int) -> Row:
+def encode_message(placed: PlacedMessage, live: int, cipher: RowCipher) -> Row:
     """Return the columns `MESSAGE`. `live`: `LIVE` or `INTERRUPTED`."""
     message, item = placed.message, placed.message.item
     return (
@@ -79,25 +114,24 @@ def encode_message(placed: PlacedMessage, live: int) -> Row:
         message.tokens,
         message.at,
         message.encoding,
-        item.raw,
+        cipher.seal(b"message", message.seq, b"raw", item.raw),
     )
 
 
-def encode_observation(entry: Observation, state: ObservationState) -> Row:
+def encode_observation(entry: Observation, state: ObservationState, cipher: RowCipher) -> Row:
     """Return the columns `OBSERVATION`."""
+    text, *hints = encode_notes(entry, cipher)
     return (
         entry.id,
         state,
         entry.after,
         entry.last,
         entry.chain,
-        encode_text(entry.text),
+        text,
         entry.tokens,
         entry.source_tokens,
         entry.at,
-        encode_optional_text(entry.task),
-        encode_optional_text(entry.suggestion),
-        encode_optional_text(entry.title),
+        *hints,
         entry.kind,
         encode_text(entry.model),
         encode_parts(entry.parts),
@@ -107,16 +141,16 @@ def encode_observation(entry: Observation, state: ObservationState) -> Row:
     )
 
 
-def encode_reflection(reflection: Reflection) -> Row:
+def encode_reflection(reflection: Reflection, cipher: RowCipher) -> Row:
     """Return the columns `REFLECTION`."""
+    text, *hints = encode_reflection_texts(reflection, cipher)
     return (
         reflection.generation,
         json.dumps(reflection.sources),
-        encode_text(reflection.text),
+        text,
         reflection.tokens,
         reflection.source_tokens,
         reflection.at,
-        encode_optional_text(reflection.task),
-        encode_optional_text(reflection.suggestion),
+        *hints,
         encode_text(reflection.model),
     )

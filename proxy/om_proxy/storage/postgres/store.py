@@ -8,14 +8,12 @@ and `removal` for what is locked, and `pool` for what becomes of an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
-from om_proxy.errors import StorageError
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     Beginning,
@@ -45,6 +43,8 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -60,8 +60,8 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
+from om_proxy.storage.postgres import encryption, ledger, queries, schema
 from om_proxy.storage.postgres import events as event_rows
-from om_proxy.storage.postgres import ledger, queries, schema
 from om_proxy.storage.postgres.commit import NEXT_VERSION, Commit, SharedCommit
 from om_proxy.storage.postgres.listing import (
     select_all,
@@ -102,6 +102,11 @@ from om_proxy.storage.postgres.tenant_move import (
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+_Written = TypeVar("_Written")
+Admission = Callable[[Session, "MasterKeys | None"], Awaitable[None]]
 SECRET_BYTES = 32
 MAX_SEQ = 2**63 - 1
 # what no request waits for: forgetting, pruning, sums over the store
@@ -148,10 +153,18 @@ class PostgresStore:
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
-    def __init__(self, pool: ConnectionPool, prefix: str, generations: int | None) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        prefix: str,
+        generations: int | None,
+        masters: MasterKeys | None = None,
+    ) -> None:
         self._pool = pool
         self._prefix = prefix
         self._generations = generations
+        self._masters = masters
+        self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -163,11 +176,15 @@ class PostgresStore:
         generations: int | None = None,
         create: bool = True,
         on_connection_lost: Callable[[], None] = lambda: None,
+        masters: MasterKeys | None = None,
+        admits: Admission = encryption.admit,
     ) -> PostgresStore:
         """Open the store in this database, and bring its schema up to date. With `create=False`,
         raise StorageError if there is no schema of om-proxy, and change nothing. `generations`: how
         many older generations of a log are kept; None: all. `on_connection_lost`: called when
-        memories read so far may be no commit's any more."""
+        memories read so far may be no commit's any more. `masters`: the master keys that its text is
+        encrypted with; None: none. `admits`: what decides whether the database may be used with
+        these."""
         pool = await ConnectionPool.open(
             url,
             SchemaNames(options.prefix),
@@ -176,9 +193,10 @@ class PostgresStore:
             uses_prepared=options.prepared,
             must_be_durable=options.durable,
         )
-        store = cls(pool, options.prefix, generations)
+        store = cls(pool, options.prefix, generations, masters)
         try:
             await store._prepare_schema(create)
+            await pool.transact(lambda s: admits(s, masters))
         except BaseException:
             await pool.close()
             raise
@@ -221,6 +239,7 @@ class PostgresStore:
             flushes=server is not None and server.flushes,
             commits_wait=server is not None and server.commits_wait,
             schema_version=row.version,
+            is_encrypted=self._masters is not None,
         )
 
     async def check_schema(self) -> None:
@@ -229,7 +248,7 @@ class PostgresStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        [memory] = await self._pool.read(lambda s: queries.select_memories(s, [key]))
+        [memory] = await self._pool.read(lambda s: queries.select_memories(s, [key], self._keys))
         return memory
 
     async def version(self, key: Key) -> int:
@@ -251,7 +270,7 @@ class PostgresStore:
             # this session may be of another server than the one that `held` was read from
             is_known = losses == self._pool.loss_count
             known = held if is_known else [Memory(key=memory.key) for memory in held]
-            return await queries.select_newest(session, known)
+            return await queries.select_newest(session, known, self._keys)
 
         return await self._pool.read(select)
 
@@ -270,31 +289,33 @@ class PostgresStore:
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
+        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND live = 1 AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
         last = MAX_SEQ if through is None else through
-        found = await self._read(sql, *key, after, last, limit)
-        return tuple(row_decoding.decode_message(tuple(row)) for row in found)
+        found = await self._read_sealed(sql, *key, after, last, limit)
+        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
     ) -> tuple[StoredMessage, ...]:
-        sql = f"""SELECT {row_decoding.STORED_COLUMNS} FROM om.message
+        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.STORED_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
         last = MAX_SEQ if through is None else through
-        found = await self._read(sql, *key, after, last, limit)
-        return tuple(row_decoding.decode_stored_message(tuple(row)) for row in found)
+        found = await self._read_sealed(sql, *key, after, last, limit)
+        return tuple(row_decoding.decode_stored_message(row, cipher) for cipher, row in found)
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
+        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND seq = ANY ($4::bigint[]) ORDER BY seq"""
-        found = await self._read(sql, *key, list(seqs))
-        return tuple(row_decoding.decode_message(tuple(row)) for row in found)
+        found = await self._read_sealed(sql, *key, list(seqs))
+        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
-        return await self._pool.read(lambda s: queries.select_observations(s, key, after, limit))
+        return await self._pool.read(
+            lambda s: queries.select_observations(s, key, after, limit, self._keys)
+        )
 
     async def generation_entries(
         self, key: Key, after: int, *, limit: int
@@ -306,7 +327,9 @@ class PostgresStore:
     async def generations(
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
-        return await self._pool.read(lambda s: queries.select_generations(s, key, before, limit))
+        return await self._pool.read(
+            lambda s: queries.select_generations(s, key, self._keys, before, limit)
+        )
 
     async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
         found = await self._read(queries.SELECT_GENERATION_SUMMARIES, *key, before)
@@ -324,14 +347,14 @@ class PostgresStore:
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         return await self._pool.read(
-            lambda s: queries.select_other_tails(s, key, threads, messages)
+            lambda s: queries.select_other_tails(s, key, threads, messages, self._keys)
         )
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
         return await self._pool.read(
-            lambda s: event_rows.select_events(s, tenant, keys, after, limit)
+            lambda s: event_rows.select_events(s, tenant, keys, after, limit, self._keys)
         )
 
     async def event_position(self, before: int = 0) -> int:
@@ -347,22 +370,26 @@ class PostgresStore:
         cursor: Key | None = None,
         limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
-        return await self._pool.read(lambda s: select_all(s, tenant, resource, cursor, limit))
+        return await self._pool.read(
+            lambda s: select_all(s, tenant, resource, cursor, limit, self._keys)
+        )
 
     async def find_threads(
         self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
     ) -> ThreadPage:
         return await self._pool.read(
-            lambda s: select_threads(s, selection, after, limit), is_snapshot=True
+            lambda s: select_threads(s, selection, after, limit, self._keys), is_snapshot=True
         )
 
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
-        return await self._pool.read(lambda s: select_resources(s, tenant, after, limit))
+        return await self._pool.read(
+            lambda s: select_resources(s, tenant, after, limit, self._keys)
+        )
 
     async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._pool.read(lambda s: select_resource(s, tenant, resource))
+        return await self._pool.read(lambda s: select_resource(s, tenant, resource, self._keys))
 
     async def webhook_state(self, name: str) -> WebhookState | None:
         found = await self._read(event_rows.SELECT_WEBHOOK, name)
@@ -386,7 +413,28 @@ class PostgresStore:
     async def _read(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.read(lambda s: s.select(sql, *parameters))
 
+    async def _read_sealed(
+        self, sql: str, *parameters: object
+    ) -> list[tuple[RowCipher, tuple[Any, ...]]]:
+        return await self._pool.read(
+            lambda s: encryption.select_sealed_rows(s, sql, parameters, self._keys)
+        )
+
     # ── writing ──
+
+    async def _plan_keys(self, before: Memory, after: Memory) -> CommitKeys:
+        """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
+        held = self._keys.find_row(before)
+        if held is None:
+            held = await self._pool.read(lambda s: encryption.hold_key(s, before, self._keys))
+        return self._keys.plan_commit(before, after, held)
+
+    async def _run_commit(self, before: Memory, written: Awaitable[_Written]) -> _Written:
+        try:
+            return await written
+        except Conflict:
+            self._keys.forget_row(before.row_id)
+            raise
 
     async def commit(
         self,
@@ -395,29 +443,37 @@ class PostgresStore:
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
     ) -> Memory:
-        encode = partial(Commit, before, after, interrupted, events, self._generations)
+        keys = await self._plan_keys(before, after)
+        encode = partial(Commit, before, after, interrupted, events, self._generations, keys)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         run = self._pool.write if commit.is_one_statement else self._pool.transact
-        written = await run(commit.write)
+        written = await self._run_commit(before, run(commit.write))
+        self._keys.note_row(written.row_id, written.version, keys.key_id)
         if commit.has_events:
             await self._prune_sometimes()
-        return replace(after, version=written.version, row_id=written.row_id)
+        return written.add_to(after)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
+        changes = [thread, shared_log] if shared_log else [thread]
+        keys = [await self._plan_keys(change.before, change.after) for change in changes]
+        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
         new_count = len(thread.after.tail) - len(thread.before.tail)
         commit = await run_off_loop(new_count, encode)
-        thread_row, log_row = await self._pool.transact(commit.write)
+        thread_row, log_row = await self._run_commit(
+            thread.before, self._pool.transact(commit.write)
+        )
+        for row, row_keys in zip((thread_row, log_row), keys, strict=False):
+            if row:
+                self._keys.note_row(row.row_id, row.version, row_keys.key_id)
         if commit.has_events:
             await self._prune_sometimes()
         log_after = shared_log.after if shared_log else None
         if log_after and log_row:
-            log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
-        thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
-        return thread_after, log_after
+            log_after = log_row.add_to(log_after)
+        return thread_row.add_to(thread.after), log_after
 
     async def _prune_sometimes(self) -> None:
         """Remove events that are too many, once in so many commits: each look costs a round trip.
@@ -451,7 +507,9 @@ class PostgresStore:
         if not events:
             return
         encoded = [encode_event(event) for event in events]
-        await self._pool.write(lambda s: event_rows.insert_thread_events(s, key, encoded))
+        await self._pool.write(
+            lambda s: event_rows.insert_thread_events(s, key, encoded, self._keys)
+        )
         await self._prune_surplus()
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
@@ -485,20 +543,25 @@ class PostgresStore:
         await self._write(f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4", *key, holder)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        new_secret = proposed or os.urandom(SECRET_BYTES)
-        await self._write(KEEP_FIRST, new_secret)
+        secret = proposed or os.urandom(SECRET_BYTES)
+        await self._write(
+            KEEP_FIRST, self._masters.seal_secret(secret) if self._masters else secret
+        )
         [(value,)] = await self._read("SELECT value FROM om.secret")
-        return bytes(value)
+        return self._masters.open_secret(value) if self._masters else bytes(value)
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        await self._write(KEEP_ADOPTED, secret)
+        value = self._masters.seal_secret(secret) if self._masters else secret
+        await self._write(KEEP_ADOPTED, value)
         return await self.secret() == secret
 
     async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        encode = partial(Restoration, thread, over)
+        keys = self._keys.plan_restoration(thread.memory)
+        encode = partial(Restoration, thread, over, keys, self._keys)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.transact(restoration.write, LONG_TIMEOUT_S)
-        return replace(thread.memory, version=row.version, row_id=row.row_id)
+        self._keys.note_row(row.row_id, row.version, keys.key_id)
+        return row.add_to(thread.memory)
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Park or revive a thread. It gets a new version, so that caches read it again."""
@@ -517,7 +580,8 @@ class PostgresStore:
     ) -> ForgetResult:
         label_of = create_thread_labeler(await self.secret())
         return await self._pool.transact(
-            lambda s: remove_thread(s, key, expected_version, label_of, event), LONG_TIMEOUT_S
+            lambda s: remove_thread(s, key, expected_version, label_of, event, self._keys),
+            LONG_TIMEOUT_S,
         )
 
     async def forget_batch(
@@ -527,7 +591,8 @@ class PostgresStore:
         describe_forgotten: Callable[[Key], Event] | None = None,
     ) -> ForgetBatch:
         return await self._pool.transact(
-            lambda s: remove_batch(s, tenant, resource, describe_forgotten), LONG_TIMEOUT_S
+            lambda s: remove_batch(s, tenant, resource, describe_forgotten, self._keys),
+            LONG_TIMEOUT_S,
         )
 
     async def commit_erasing(
@@ -536,13 +601,18 @@ class PostgresStore:
         erasures: Sequence[NoteErasure],
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        commit = SharedCommit(change, None, wakeup, self._generations)
+        # what has another key by then also has another version: a conflict
+        held = NO_HELD_KEYS
+        if self._masters:
+            named = [erasure.key for erasure in erasures]
+            held = await self._pool.read(lambda s: encryption.hold_erased(s, named, self._keys))
+        keys = await self._plan_keys(change.before, change.after)
+        commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.transact(
-            lambda s: commit_erasing(s, change, commit, erasures), LONG_TIMEOUT_S
+            lambda s: commit_erasing(s, change, commit, erasures, held), LONG_TIMEOUT_S
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
-        committed = replace(change.after, version=row.version, row_id=row.row_id)
-        return committed, mark_bytes(ForgetResult(observations=count))
+        return row.add_to(change.after), mark_bytes(ForgetResult(observations=count))
 
     async def wait_erased(self) -> None:
         """Return at once: the bytes of removed rows stay until the server rewrites its tables."""
@@ -562,7 +632,7 @@ class PostgresStore:
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
         for (resource,) in await self._read(SELECT_RESOURCES, old):
-            move = ResourceMove(old, new, resource, fingerprint, label_of)
+            move = ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
             moved = await self._pool.transact(move, MOVE_TIMEOUT_S)
             threads += moved.threads
             messages += moved.messages

@@ -4,7 +4,7 @@ tenant."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
@@ -12,17 +12,22 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.base import MoveResult
 from om_proxy.storage.encoding import (
     decode_state,
-    decode_text,
     encode_parts,
-    encode_text,
     replace_views,
 )
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open_others
+from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest
 from om_proxy.storage.postgres.commit import NEXT_VERSION
 from om_proxy.storage.postgres.ledger import move_resource
 from om_proxy.storage.postgres.record_keeping import move_labelled_records
-from om_proxy.storage.postgres.rows import encode_optional_text
+from om_proxy.storage.postgres.rows import (
+    encode_notes,
+    encode_others,
+    encode_reflection_texts,
+)
 from om_proxy.storage.postgres.session import Row, Session
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 
@@ -30,7 +35,7 @@ SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 OR
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (
     SELECT FROM om.thread AS theirs WHERE theirs.tenant = $2
     AND (theirs.resource, theirs.thread) = (thread.resource, thread.thread))"""
-SELECT_THREADS = """SELECT id, thread, others, state FROM om.thread WHERE tenant = $1 AND resource = $2
+SELECT_THREADS = """SELECT id, thread, others, state, key_id FROM om.thread WHERE tenant = $1 AND resource = $2
     ORDER BY thread = '', thread FOR UPDATE"""
 SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw FROM om.message
     WHERE thread_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"""
@@ -52,8 +57,8 @@ UPDATE_REFLECTION = (
 # `rewound`: what a held memory lacks cannot be told as changes
 UPDATE_THREAD = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version, tenant = $2, others = $3, state = $4
     FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = $1"""
-SELECT_EVENTS = "SELECT id, data FROM om.event WHERE thread_id = $1"
-UPDATE_EVENT = "UPDATE om.event SET (tenant, data) = ROW ($2, $3) WHERE id = $1"
+SELECT_EVENTS = "SELECT id, at, type, data, sealed FROM om.event WHERE thread_id = $1"
+UPDATE_EVENT = "UPDATE om.event SET (tenant, data, sealed) = ROW ($2, $3, $4) WHERE id = $1"
 # those of forgotten threads
 MOVE_EVENTS = "UPDATE om.event SET tenant = $2 WHERE tenant = $1 AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
@@ -71,12 +76,14 @@ class ResourceMove:
         resource: str,
         fingerprint: Fingerprint,
         label_of: LabelThread,
+        keyring: Keyring,
     ) -> None:
         self._old = old
         self._new = new
         self._resource = resource
         self._fingerprint = fingerprint
         self._label_of = label_of
+        self._keyring = keyring
         self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
         self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
 
@@ -89,7 +96,7 @@ class ResourceMove:
             raise StorageError(
                 "a thread of the same name was made while the tenant was moved; run it again"
             )
-        names = [name for _, name, _, _ in threads]
+        names = [row[1] for row in threads]
         rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
         message_count = 0
         for row in threads:  # the shared log comes last
@@ -109,49 +116,58 @@ class ResourceMove:
 
     async def _move_thread(self, session: Session, rekeying: ResourceRekeying, row: Row) -> int:
         """Move one thread. Return the number of its messages."""
-        id_, name, others, state_column = row
-        messages = await self._select_messages(session, id_)
+        id_, name, others, state_column, key_id = row
+        held = await self._keyring.hold(session, list_key_ids([(key_id, others)]))
+        ciphers = held.find_thread(key_id, others)
+        cipher = ciphers.row
+        messages = await self._select_messages(session, id_, cipher)
         thread = rekeying.rekey_thread(name, messages)
         keys = transpose(thread.list_message_keys(), _MESSAGE_KEYS)
         await session.execute(UPDATE_MESSAGES, id_, *keys)
-        await _move_notes(session, id_, thread)
-        for event_id, data in await session.select(SELECT_EVENTS, id_):
-            # the shared log has a label too, which no note mentions
-            relabelled = rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
-            await session.execute(UPDATE_EVENT, event_id, self._new, relabelled)
-        state = decode_state(state_column)
-        new_state = replace_views(state, thread.rekey_views(state.views))
-        new_others = encode_text(rekeying.relabel(decode_text(others)))
+        await _move_notes(session, id_, thread, cipher)
+        relabel = partial(self._relabel, rekeying)
+        for event_id, *columns in await session.select(SELECT_EVENTS, id_):
+            event = reseal_event(SealedEvent(*columns), cipher, cipher, relabel)
+            await session.execute(UPDATE_EVENT, event_id, self._new, event.data, event.sealed)
+        state = decode_state(state_column, cipher)
+        new_state = replace_views(state, thread.rekey_views(state.views), cipher)
+        new_others = encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
         await session.execute(UPDATE_THREAD, id_, self._new, new_others, new_state)
         return len(messages)
 
-    async def _select_messages(self, session: Session, id_: int) -> list[MessageIdentity]:
+    def _relabel(self, rekeying: ResourceRekeying, data: str) -> str:
+        # the shared log has a label too, which no note mentions
+        return rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
+
+    async def _select_messages(
+        self, session: Session, id_: int, cipher: RowCipher
+    ) -> list[MessageIdentity]:
         """Return what the keys of all messages are made from; their texts only page by page."""
         messages: list[MessageIdentity] = []
         while True:
             last_seq = messages[-1].seq if messages else 0
             page = await session.select(SELECT_MESSAGES, id_, last_seq, MESSAGES_PER_PAGE)
-            messages += [self._identify(row) for row in page]
+            messages += [self._identify(row, cipher) for row in page]
             if len(page) < MESSAGES_PER_PAGE:
                 return messages
 
-    def _identify(self, row: Row) -> MessageIdentity:
-        seq, parent, live, fp, chain, raw = row
+    def _identify(self, row: Row, cipher: RowCipher) -> MessageIdentity:
+        seq, parent, live, fp, chain, sealed = row
+        raw = cipher.open(b"message", seq, b"raw", sealed)
         return MessageIdentity(
             seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
         )
 
 
-async def _move_notes(session: Session, id_: int, thread: ThreadRekeying) -> None:
+async def _move_notes(
+    session: Session, id_: int, thread: ThreadRekeying, cipher: RowCipher
+) -> None:
     for row in await session.select(SELECT_OBSERVATIONS, id_):
-        entry = thread.rekey_observation(row_decoding.decode_observation(tuple(row)))
-        texts = _encode_texts(entry)
+        entry = thread.rekey_observation(row_decoding.decode_observation(tuple(row), cipher))
+        texts = encode_notes(entry, cipher)[:3]
         parts = encode_parts(entry.parts)
         await session.execute(UPDATE_OBSERVATION, id_, entry.id, entry.chain, *texts, parts)
     for row in await session.select(SELECT_REFLECTION, id_):
-        reflection = thread.rekey_reflection(row_decoding.decode_reflection(tuple(row)))
-        await session.execute(UPDATE_REFLECTION, id_, *_encode_texts(reflection))
-
-
-def _encode_texts(note: Any) -> list[bytes | None]:
-    return [encode_optional_text(text) for text in (note.text, note.task, note.suggestion)]
+        reflection = thread.rekey_reflection(row_decoding.decode_reflection(tuple(row), cipher))
+        texts = encode_reflection_texts(reflection, cipher)
+        await session.execute(UPDATE_REFLECTION, id_, *texts)

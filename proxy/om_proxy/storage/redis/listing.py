@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
     ResourceInfo,
@@ -60,7 +61,9 @@ class ListedRow(NamedTuple):
                 row.model,
                 row.state,
                 shared_tokens,
-            )
+                None,  # texts are not encrypted here
+            ),
+            NO_HELD_KEYS,
         )
 
 

@@ -26,6 +26,7 @@ from om_proxy.storage.base import (
     StoredObservation,
     summarize_generation,
 )
+from om_proxy.storage.encryption.row_cipher import PLAIN_CIPHERS
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.keys import pack_names, unpack_key
 from om_proxy.storage.redis.session import Session
@@ -61,7 +62,7 @@ def decode_memory(key: Key, parts: Sequence[Any]) -> Memory:
     """Decode what the script `load` returns of one memory."""
     row_id, version, due, row, reflection, recent, tail, texts, log, chunks = parts
     columns = rows.decode_thread_row(row).list_columns(None if due is None else float(due))
-    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns)
+    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns, PLAIN_CIPHERS)
     decoded = [rows.decode_observation(chunk) for chunk in chunks if chunk is not None]
     return replace(
         memory,

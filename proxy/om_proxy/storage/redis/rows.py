@@ -23,6 +23,7 @@ from om_proxy.storage.encoding import (
     encode_text,
     sum_for_resource,
 )
+from om_proxy.storage.encryption.row_cipher import PLAIN
 
 encode = msgspec.msgpack.encode
 
@@ -57,7 +58,8 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
     def list_columns(self, due: float | None) -> row_decoding.Row:
         """Return the columns `row_decoding.THREAD_COLUMNS`."""
         values = msgspec.structs.astuple(self)
-        return (*values[:9], due, *values[9:-2])
+        key_id = None  # texts are not encrypted here
+        return (*values[:9], due, *values[9:-3], key_id, values[-3])
 
 
 _row_decoder = msgspec.msgpack.Decoder(ThreadRow)
@@ -89,7 +91,7 @@ def create_thread_row(memory: Memory) -> ThreadRow:
         is_shared,
         *sum_for_resource(memory),
         encode_text(memory.other_threads_text if is_shared else ""),
-        encode_state(memory),
+        encode_state(memory, PLAIN),
         memory.log.tokens,
         memory.log.reflected_tokens,
     )

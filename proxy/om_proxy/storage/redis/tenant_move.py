@@ -12,6 +12,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import MAX_EVENTS, MoveResult
 from om_proxy.storage.encoding import decode_state, decode_text, encode_text, replace_views
+from om_proxy.storage.encryption.row_cipher import PLAIN
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
@@ -109,11 +110,11 @@ class ResourceMove:
         changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)
         await _move_notes(session, changes, old_key, new_key, thread)
         await self._move_events(session, changes, rekeying, old_key, new_key)
-        state = decode_state(row.state)
+        state = decode_state(row.state, PLAIN)
         moved_row = msgspec.structs.replace(
             row,
             others=encode_text(rekeying.relabel(decode_text(row.others))),
-            state=replace_views(state, thread.rekey_views(state.views)),
+            state=replace_views(state, thread.rekey_views(state.views), PLAIN),
         )
         changes.write_row(new_key, moved_row, due)
         return len(messages)

@@ -8,13 +8,17 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
-from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
@@ -51,13 +55,18 @@ _MESSAGE_COLUMNS = ["live", "parent", *_split_columns(row_decoding.MESSAGE_COLUM
 INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {row_decoding.THREAD_COLUMNS})
     VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_list_placeholders(3 + len(_THREAD_COLUMNS))})
     ON CONFLICT DO NOTHING RETURNING id, version"""
-# Without the title, which seldom changes: naming a column in SET rewrites its indexes.
-_TITLE = _THREAD_COLUMNS.index("title")
-_UPDATED_COLUMNS = _THREAD_COLUMNS[:_TITLE] + _THREAD_COLUMNS[_TITLE + 1 :]
+# Without what seldom changes: naming a column in SET rewrites its indexes, and texts would be
+# encrypted again.
+_SELDOM_COLUMNS = ("title", "others", "key_id")
+_TITLE, _OTHERS = (_THREAD_COLUMNS.index(name) for name in ("title", "others"))
+_UPDATED_COLUMNS = [name for name in _THREAD_COLUMNS if name not in _SELDOM_COLUMNS]
+_UPDATED_PLACES = [_THREAD_COLUMNS.index(name) for name in _UPDATED_COLUMNS]
 UPDATE_THREAD = f"""UPDATE thread SET (version, {", ".join(_UPDATED_COLUMNS)})
     = ({NEXT_VERSION}, {_list_placeholders(len(_UPDATED_COLUMNS))})
-    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""
+    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? AND key_id IS ? RETURNING id, version"""
 UPDATE_TITLE = "UPDATE thread SET title = ?2 WHERE id = ?1"
+UPDATE_OTHERS = "UPDATE thread SET others = ?2 WHERE id = ?1"
+INSERT_KEY = "INSERT INTO data_key VALUES (?, ?, ?)"
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
 INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
@@ -104,6 +113,10 @@ class WrittenRow(NamedTuple):
     row_id: int
     version: int
 
+    def add_to(self, memory: Memory) -> Memory:
+        """Return the memory as it is stored now."""
+        return replace(memory, version=self.version, row_id=self.row_id)
+
 
 class Commit:
     """Everything a commit writes. It is encoded before the transaction begins, so that an encoding
@@ -116,15 +129,22 @@ class Commit:
         interrupted: Sequence[Message],
         events: Sequence[Event] = (),
         generations: int | None = None,
+        keys: CommitKeys = NO_COMMIT_KEYS,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
         all."""
         self._before = before
-        self._thread_row = rows.encode_thread(after)
-        self._statements = _build_statements(after, compute_difference(before, after, interrupted))
+        self.keys = keys
+        ciphers = keys.ciphers
+        writes_others = changes_others(before, after)
+        self._thread_row = rows.encode_thread(after, ciphers, writes_others=writes_others)
+        difference = compute_difference(before, after, interrupted)
+        self._statements = _build_statements(after, difference, ciphers.row)
         if before.version and before.title != after.title:
             self._statements.append((UPDATE_TITLE, [(self._thread_row[_TITLE],)]))
-        self._events = [encode_event(event) for event in events]
+        if before.version and writes_others:
+            self._statements.append((UPDATE_OTHERS, [(self._thread_row[_OTHERS],)]))
+        self._events = [seal_event(encode_event(event), ciphers.row) for event in events]
         kept_count = count_kept_generations(before, after, generations)
         if kept_count is not None:
             self._statements += [
@@ -138,6 +158,7 @@ class Commit:
         written."""
         thread_id, version = self._write_thread(db)
         db.execute(INCREMENT_SEQUENCE)
+        db.executemany(INSERT_KEY, self.keys.new_keys)
         for sql, parameter_rows in self._statements:
             db.executemany(sql, ((thread_id, *row) for row in parameter_rows))
         if self._events:
@@ -150,7 +171,12 @@ class Commit:
             written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
             row = self._thread_row
-            parameters = (*row[:_TITLE], *row[_TITLE + 1 :], *key, version)
+            parameters = (
+                *(row[place] for place in _UPDATED_PLACES),
+                *key,
+                version,
+                self.keys.key_id,
+            )
             written = db.execute(UPDATE_THREAD, parameters).fetchall()
         if not written:
             raise _create_conflict(self._before)
@@ -168,13 +194,15 @@ class SharedCommit:
         shared_log: Change | None,
         wakeup: ResourceWakeup | None,
         generations: int | None,
+        keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
     ) -> None:
+        """Encode the rows. `keys`: of the thread and of the shared log."""
         self._key = thread.before.key
         changes = [change for change in (thread, shared_log) if change is not None]
         self._expected_memories = [change.before for change in changes]
         self._commits = [
-            Commit(*change, generations)
-            for change in changes
+            Commit(*change, generations, change_keys)
+            for change, change_keys in zip(changes, keys, strict=False)
             if change is thread or _is_changed(change)
         ]
         self._wakeup = wakeup
@@ -213,7 +241,7 @@ def _create_conflict(memory: Memory) -> Conflict:
     )
 
 
-def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
+def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) -> list[Statement]:
     """Return the statements with all parameters but the first. That is the thread's id, which is
     known only inside the transaction."""
     log = after.log
@@ -226,18 +254,24 @@ def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
         ),
         (
             UPSERT_MESSAGES,
-            [rows.encode_message(placed, live=row_decoding.LIVE) for placed in difference.messages],
+            [
+                rows.encode_message(placed, cipher, live=row_decoding.LIVE)
+                for placed in difference.messages
+            ],
         ),
         (
             INSERT_INTERRUPTED,
             [
-                rows.encode_message(placed, live=row_decoding.INTERRUPTED)
+                rows.encode_message(placed, cipher, live=row_decoding.INTERRUPTED)
                 for placed in difference.interrupted
             ],
         ),
         (
             UPSERT_OBSERVATIONS,
-            [rows.encode_observation(entry, state) for entry, state in difference.observations],
+            [
+                rows.encode_observation(entry, state, cipher)
+                for entry, state in difference.observations
+            ],
         ),
         (SHORTEN_LOG, [(log.generation, len(log.entries))] if difference.is_shortened else []),
         (UPSERT_ENTRIES, [(log.generation, position, id_) for position, id_ in difference.entries]),
@@ -248,7 +282,7 @@ def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
         statements.append((UPSERT_BEGINNING, [(log.generation, *difference.began)]))
     if difference.has_new_reflection:
         statements.append(
-            (UPSERT_REFLECTION, [rows.encode_reflection(log.reflection)])
+            (UPSERT_REFLECTION, [rows.encode_reflection(log.reflection, cipher)])
             if log.reflection
             else (DELETE_REFLECTION, [()])
         )

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import aiosqlite
 
-from om_proxy.errors import Conflict, StorageError, Unwritable
+from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
 
 # in one transaction; it limits how long the first unit waits for its fsync
 MAX_GROUP_UNITS = 64
@@ -160,12 +160,24 @@ class ConnectionWorker:
                 connection, partial(_run_sync_works, self._begin_sql, sync_works)
             )
         await connection.execute(self._begin_sql)
-        results = [await _run_unit(unit, connection) for unit in group]
+        results = [await self._run_unit(unit, connection) for unit in group]
         await connection.execute("COMMIT")
         return results
 
     async def _run_without_transaction(self, unit: WorkUnit) -> list[Any]:
-        return [await _run_unit(unit, await self._open())]
+        return [await self._run_unit(unit, await self._open())]
+
+    async def _run_unit(self, unit: WorkUnit, connection: aiosqlite.Connection) -> Any:
+        """Run the work, and return its result or its `Conflict`. A Conflict is raised before
+        anything is written, so the transaction may continue. So may one that only reads."""
+        try:
+            return await unit.work(connection)
+        except Conflict as conflict:
+            return conflict
+        except UnopenedText as error:
+            if self._begin_sql != "BEGIN":
+                raise
+            return error
 
     async def _open(self) -> aiosqlite.Connection:
         if self.connection is None:
@@ -188,7 +200,8 @@ class ConnectionWorker:
     async def _fail_or_retry(self, group: list[WorkUnit], exc: Exception) -> None:
         """Fail all units for a full disk or a lock. Any other error may come from one unit, so run
         each unit in its own transaction."""
-        if len(group) == 1 or isinstance(exc, sqlite3.OperationalError | StorageError):
+        is_of_all = isinstance(exc, sqlite3.OperationalError | StorageError)
+        if len(group) == 1 or (is_of_all and not isinstance(exc, UnopenedText)):
             for unit in group:
                 unit.set_outcome(as_storage_error(exc))
         else:
@@ -203,15 +216,6 @@ async def run_in_connection_thread(
     for each statement, and it has no public way to do otherwise."""
     result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call] # aiosqlite's private methods have no types
     return result
-
-
-async def _run_unit(unit: WorkUnit, connection: aiosqlite.Connection) -> Any:
-    """Run the work, and return its result or its `Conflict`. A Conflict is raised before anything
-    is written, so the transaction may continue."""
-    try:
-        return await unit.work(connection)
-    except Conflict as conflict:
-        return conflict
 
 
 def _run_sync_works(

@@ -10,15 +10,27 @@ import aiosqlite
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
-from om_proxy.storage.event_encoding import TEXT_FIELDS, EventRow, remove_thread
-from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
+from om_proxy.storage.event_encoding import (
+    TEXT_FIELDS,
+    EventRow,
+    SealedEvent,
+    open_event,
+    remove_thread,
+    seal_event,
+)
+from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows, select_sealed_rows
 
-INSERT_EVENT = "INSERT INTO event (tenant, thread_id, at, type, data) VALUES (?, ?, ?, ?, ?)"
+INSERT_EVENT = (
+    "INSERT INTO event (tenant, thread_id, at, type, data, sealed) VALUES (?, ?, ?, ?, ?, ?)"
+)
 SELECT_THREAD_ID = f"SELECT id FROM thread WHERE {IS_THREAD}"
+SELECT_THREAD_KEY = f"SELECT id, key_id FROM thread WHERE {IS_THREAD}"
 SELECT_OF_THREAD = "SELECT id, type, data FROM event WHERE thread_id = ?"
 SELECT_POSITION = """SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), through
     FROM event_pruning"""
-SELECT_EVENTS = """SELECT event.id, event.tenant, ifnull(resource, ''), ifnull(thread, ''), at, type, data
+SELECT_EVENTS = """SELECT thread.key_id, event.id, event.tenant, ifnull(resource, ''), ifnull(thread, ''), at, type, data, sealed
     FROM event LEFT JOIN thread ON thread.id = thread_id"""
 SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM webhook WHERE name = ?"
 UPSERT_WEBHOOK = """INSERT INTO webhook VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
@@ -39,15 +51,15 @@ def _write_erasure() -> str:
             has_text = " OR ".join(f"""instr(data, '"{name}":"')""" for name in fields)
             conditions.append(f"type = '{type_}' AND ({has_text})")
     known = ", ".join(f"'{type_}'" for type_ in TEXT_FIELDS)
-    return f"""UPDATE event SET data = CASE type {" ".join(cases)} ELSE 'null' END
-        WHERE thread_id = ? AND (type NOT IN ({known}) OR {" OR ".join(conditions)})"""
+    return f"""UPDATE event SET sealed = NULL, data = CASE type {" ".join(cases)} ELSE 'null' END
+        WHERE thread_id = ? AND (sealed IS NOT NULL OR type NOT IN ({known}) OR {" OR ".join(conditions)})"""
 
 
 ERASE_TEXTS = _write_erasure()
 
 
 def insert_events(
-    db: sqlite3.Connection, tenant: str, thread_id: int | None, events: Sequence[EventRow]
+    db: sqlite3.Connection, tenant: str, thread_id: int | None, events: Sequence[SealedEvent]
 ) -> None:
     """Write the events, and remove those that are too many. The events' own times remove none: the
     clock of the process that writes them may be far ahead of the others'."""
@@ -57,11 +69,20 @@ def insert_events(
         _delete_through(db, newest - MAX_EVENTS)
 
 
-def insert_thread_events(db: sqlite3.Connection, key: Key, events: Sequence[EventRow]) -> None:
-    """Write events of a thread. A thread that is not there has none."""
-    found = db.execute(SELECT_THREAD_ID, key).fetchone()
-    if found:
-        insert_events(db, key.tenant, found[0], events)
+def insert_thread_events(
+    db: sqlite3.Connection, key: Key, events: Sequence[EventRow], held: HeldKeys
+) -> bool:
+    """Write events of a thread. Return False, and write nothing, if the thread has another key than
+    the held one. A thread that is not there has no events."""
+    found = db.execute(SELECT_THREAD_KEY, key).fetchone()
+    if found is None:
+        return True
+    thread_id, key_id = found
+    if key_id != held.row_key_id:
+        return False
+    sealed = [seal_event(event, held.find(key_id)) for event in events]
+    insert_events(db, key.tenant, thread_id, sealed)
+    return True
 
 
 def erase_event_texts(db: sqlite3.Connection, thread_id: int) -> None:
@@ -109,6 +130,7 @@ async def select_events(
     keys: Sequence[Key] | None,
     after: int | None,
     limit: int,
+    keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`. Run it inside a transaction."""
     newest, through = await select_position(db)
@@ -123,9 +145,12 @@ async def select_events(
         conditions.append(f"thread_id IN ({' UNION ALL '.join([SELECT_THREAD_ID] * len(keys))})")
         parameters.extend(_flatten(keys))
     sql = f"{SELECT_EVENTS} WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?"
+    found = await select_sealed_rows(db, sql, (*parameters, limit), keyring)
     events = tuple(
-        StoredEvent(id_, Key(*names), at, type_, data)
-        for id_, *names, at, type_, data in await select_rows(db, sql, (*parameters, limit))
+        StoredEvent(
+            id_, Key(*names), at, type_, open_event(SealedEvent(at, type_, data, sealed), cipher)
+        )
+        for cipher, (id_, *names, at, type_, data, sealed) in found
     )
     is_full = len(events) == limit
     return EventPage(events, events[-1].id if is_full else newest, is_gap)

@@ -9,15 +9,18 @@ there: with fewer threads than asked for, maybe none, and the place where the ne
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aiosqlite
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
     ResourceInfo,
+    ThreadInfo,
     ThreadOrder,
     ThreadPage,
     ThreadPlace,
@@ -58,7 +61,11 @@ class _Condition(NamedTuple):
 
 
 async def select_threads(
-    db: aiosqlite.Connection, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+    db: aiosqlite.Connection,
+    selection: ThreadSelection,
+    after: ThreadPlace | None,
+    limit: int,
+    keys: Keyring,
 ) -> ThreadPage:
     """Return `Store.find_threads`. The caller gives a snapshot."""
     walk, filters = _split_conditions(selection)
@@ -81,8 +88,16 @@ async def select_threads(
     sql = f"""SELECT {rows.INFO_COLUMNS} FROM {source}
         WHERE {where} ORDER BY {ORDER_BY[selection.order]} LIMIT ?"""
     found = await select_rows(db, sql, (*source_parameters, *parameters, limit + 1))
-    page = tuple([row_decoding.decode_info(row) for row in found[:limit]])
+    page = await decode_infos(db, found[:limit], keys)
     return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else end)
+
+
+async def decode_infos(
+    db: aiosqlite.Connection, found: Sequence[row_decoding.Row], keys: Keyring
+) -> tuple[ThreadInfo, ...]:
+    """Return the threads of rows with the columns `INFO_COLUMNS`."""
+    held = await keys.hold(db, {row[-1] for row in found})
+    return tuple(row_decoding.decode_info(row, held) for row in found)
 
 
 def _choose_index(selection: ThreadSelection) -> str:
@@ -216,29 +231,32 @@ SELECT_SHARED_LOG = f"""SELECT {rows.INFO_COLUMNS} FROM thread
 
 
 async def select_resources(
-    db: aiosqlite.Connection, tenant: str, after: str | None, limit: int
+    db: aiosqlite.Connection, tenant: str, after: str | None, limit: int, keys: Keyring
 ) -> tuple[ResourceInfo, ...]:
     """Return `Store.resources`. The caller gives a snapshot."""
     parameters = (tenant, after or "", tenant, limit)
     listed = await select_rows(db, LIST_RESOURCES, parameters) if limit else []
-    return tuple([await _describe_resource(db, tenant, resource) for (resource,) in listed])
+    return tuple([await _describe_resource(db, tenant, resource, keys) for (resource,) in listed])
 
 
 async def select_resource(
-    db: aiosqlite.Connection, tenant: str, resource: str
+    db: aiosqlite.Connection, tenant: str, resource: str, keys: Keyring
 ) -> ResourceInfo | None:
     """Return `Store.resource`. The caller gives a snapshot."""
-    found = await _describe_resource(db, tenant, resource)
+    found = await _describe_resource(db, tenant, resource, keys)
     return found if found.threads or found.shared_log else None
 
 
-async def _describe_resource(db: aiosqlite.Connection, tenant: str, resource: str) -> ResourceInfo:
+async def _describe_resource(
+    db: aiosqlite.Connection, tenant: str, resource: str, keys: Keyring
+) -> ResourceInfo:
     [(threads,)] = await select_rows(db, COUNT_THREADS, (tenant, resource))
     log_rows = await select_rows(db, SELECT_SHARED_LOG, (tenant, resource))
+    logs = await decode_infos(db, log_rows, keys)
     return ResourceInfo(
         tenant,
         resource,
         min(threads, MAX_COUNTED_THREADS),
         threads > MAX_COUNTED_THREADS,
-        row_decoding.decode_info(log_rows[0]) if log_rows else None,
+        logs[0] if logs else None,
     )

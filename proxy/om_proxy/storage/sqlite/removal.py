@@ -21,7 +21,9 @@ from om_proxy.memory.model import (
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import ForgetBatch, NoteErasure
 from om_proxy.storage.encoding import encode_parts
-from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite import rows
@@ -33,6 +35,7 @@ from om_proxy.storage.sqlite.commit import (
     WrittenRow,
 )
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
+from om_proxy.storage.sqlite.encryption import hold_key
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.events import (
     erase_event_texts,
@@ -49,6 +52,7 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
+from om_proxy.storage.sqlite.reencryption import change_key
 
 SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
@@ -66,7 +70,8 @@ SELECT_TAIL = f"SELECT {row_decoding.MESSAGE_COLUMNS} FROM message WHERE {OF_THR
 SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
 COUNT_COVERED = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
-SELECT_ROW = f"SELECT id, version FROM thread WHERE {IS_THREAD}"
+SELECT_KEYS = f"SELECT key_id, others FROM thread WHERE {IS_THREAD}"
+SELECT_ROW = f"SELECT id, version, key_id FROM thread WHERE {IS_THREAD}"
 UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
     WHERE thread_id = ? AND id = ?"""
 COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
@@ -98,7 +103,8 @@ async def remove_batch(
     db: aiosqlite.Connection,
     tenant: str,
     resource: str | None,
-    describe_forgotten: Callable[[Key], Event] | None = None,
+    describe_forgotten: Callable[[Key], Event] | None,
+    keyring: Keyring,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
     its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
@@ -112,7 +118,7 @@ async def remove_batch(
     keys = tuple(Key(tenant, row[0], row[1]) for row in batch)
     result = ForgetResult()
     for key in keys:
-        result = result.add(await _delete_rows(db, key))
+        result = result.add(await _delete_rows(db, key, keyring))
     if describe_forgotten:
         await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
     names = {key.resource for key in keys}
@@ -124,7 +130,7 @@ async def remove_batch(
             db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
         )
         for (name,) in logs:
-            log = await _delete_rows(db, Key(tenant, name, RESOURCE_THREAD))
+            log = await _delete_rows(db, Key(tenant, name, RESOURCE_THREAD), keyring)
             result = result.add(log._replace(threads=0))
             names.add(name)
         await db.execute(DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES, scope)
@@ -147,8 +153,10 @@ def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
     return batch
 
 
-async def _delete_rows(db: aiosqlite.Connection, key: Key) -> ForgetResult:
-    """Delete the rows of a thread or a shared log. Return their numbers."""
+async def _delete_rows(db: aiosqlite.Connection, key: Key, keyring: Keyring) -> ForgetResult:
+    """Delete the rows of a thread or a shared log, with their keys. Return their numbers."""
+    for columns in await select_rows(db, SELECT_KEYS, key):
+        keyring.drop(list_key_ids([columns]))
     [(*counts, events)] = await select_rows(db, COUNT_ROWS, key * 6)
     await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
     await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
@@ -157,7 +165,7 @@ async def _delete_rows(db: aiosqlite.Connection, key: Key) -> ForgetResult:
 
 async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
     """Write events of threads that are gone."""
-    encoded = [encode_event(event) for event in events]
+    encoded = [seal_event(encode_event(event), PLAIN) for event in events]
     await run_in_connection_thread(
         db, lambda connection: insert_events(connection, tenant, None, encoded)
     )
@@ -168,7 +176,8 @@ async def remove_thread(
     key: Key,
     expected_version: int | None,
     label_of: LabelThread,
-    event: Event | None = None,
+    event: Event | None,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
@@ -176,13 +185,13 @@ async def remove_thread(
         version_rows = await select_rows(db, SELECT_VERSION, key)
         if version_rows and version_rows[0][0] != expected_version:
             raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    removed = await _delete_rows(db, key)
+    removed = await _delete_rows(db, key, keyring)
     await db.execute(REQUEST_ERASURE)
     if event and removed.threads:
         await _insert_forgotten(db, key.tenant, [event])
-    shared_log = await select_memory(db, resource_key(key))
+    shared_log = await select_memory(db, resource_key(key), keyring)
     if shared_log.version and shared_log.key != key:
-        removed = await _remove_from_log(db, shared_log, key, label_of, removed)
+        removed = await _remove_from_log(db, shared_log, key, label_of, removed, keyring)
     await fold_resource(db, key.tenant, key.resource)
     return removed
 
@@ -193,6 +202,7 @@ async def _remove_from_log(
     key: Key,
     label_of: LabelThread,
     removed: ForgetResult,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove the thread's part from the shared log. Return `removed` with that part added."""
     others = [
@@ -200,75 +210,98 @@ async def _remove_from_log(
         for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
     ]
     if not others:
-        log = await _delete_rows(db, shared_log.key)
+        log = await _delete_rows(db, shared_log.key, keyring)
         return removed.add(log._replace(threads=0))
     # they may hold the thread's words
     event_count = await run_in_connection_thread(
         db, lambda connection: remove_from_log_events(connection, shared_log.key, key.thread)
     )
     removed = removed._replace(events=removed.events + event_count)
-    older_generations = await select_generations(db, shared_log.key, shared_log.log.generation)
+    older_generations = await select_generations(
+        db, shared_log.key, keyring, shared_log.log.generation
+    )
     [(now,)] = await select_rows(db, f"SELECT {UNIX_NOW}", ())
     plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
-    await run_in_connection_thread(db, Commit(shared_log, plan.log, ()).write)
+    log_id = (await _commit(db, shared_log, plan.log, keyring)).row_id
     for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
         await db.execute(sql, (*shared_log.key, json.dumps(plan.observations)))
     for other, coverage in plan.uncovered:
-        await _uncover_thread(
-            db, await select_memory(db, other), plan.log, label_of(other), coverage
-        )
+        thread = await select_memory(db, other, keyring)
+        await _uncover_thread(db, thread, plan.log, label_of(other), coverage, keyring)
     if plan.uncovered:
         # messages that are in a tail again may be due
         await db.execute(SET_DUE_NOW, shared_log.key)
     await db.execute(CLEAR_OTHERS, key[:2])
     await db.execute(INCREMENT_SEQUENCE)
+    await change_key(db, log_id, keyring)  # copies of the file hold what it told of the thread
     return plan.add_to(removed)
 
 
+async def _commit(
+    db: aiosqlite.Connection, before: Memory, after: Memory, keyring: Keyring
+) -> WrittenRow:
+    held = await hold_key(db, before, keyring)
+    commit = Commit(before, after, (), keys=keyring.plan_commit(before, after, held))
+    return await run_in_connection_thread(db, commit.write)
+
+
 async def _uncover_thread(
-    db: aiosqlite.Connection, thread: Memory, shared_log: Memory, label: str, coverage: int
+    db: aiosqlite.Connection,
+    thread: Memory,
+    shared_log: Memory,
+    label: str,
+    coverage: int,
+    keyring: Keyring,
 ) -> None:
     """Write a thread of which the log now covers less, up to the seq `coverage`."""
     parameters = (*thread.key, coverage)
     recent_rows = await select_rows(db, SELECT_RECENT, parameters)
     tail_rows = await select_rows(db, SELECT_TAIL, parameters)
     [(count, tokens)] = await select_rows(db, COUNT_COVERED, parameters)
+    cipher = (await hold_key(db, thread, keyring)).row
     after = uncover_thread(
         thread,
         shared_log,
         label,
         tuple(row_decoding.decode_mark(row) for row in reversed(recent_rows)),
-        tuple(row_decoding.decode_message(row) for row in tail_rows),
+        tuple(row_decoding.decode_message(row, cipher) for row in tail_rows),
         (count, tokens),
     )
-    await run_in_connection_thread(db, Commit(thread, after, ()).write)
+    await _commit(db, thread, after, keyring)
 
 
 def commit_erasing(
-    db: sqlite3.Connection, commit: SharedCommit, erasures: Sequence[NoteErasure]
+    db: sqlite3.Connection,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    held: HeldKeys,
 ) -> WrittenRow:
     """Overwrite stored entries and write the commit, inside a transaction
-    (`Store.commit_erasing`). Raise Conflict before anything is written."""
+    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
+    stored entries."""
     commit.check_versions(db)
     ids = [_find_row(db, erasure) for erasure in erasures]
     db.execute(REQUEST_ERASURE)
-    for id_, erasure in zip(ids, erasures, strict=True):
-        _overwrite_entries(db, id_, erasure)
+    for (id_, key_id), erasure in zip(ids, erasures, strict=True):
+        _overwrite_entries(db, id_, erasure, held.find(key_id))
     [written] = commit.write(db)
     return written
 
 
-def _find_row(db: sqlite3.Connection, erasure: NoteErasure) -> int:
+def _find_row(db: sqlite3.Connection, erasure: NoteErasure) -> tuple[int, bytes | None]:
+    """Return the ids of the row and of its key."""
     row = db.execute(SELECT_ROW, erasure.key).fetchone()
     if row is None or row[1] != erasure.version:
         raise Conflict("the notes have changed since; load them again")
-    return int(row[0])
+    return int(row[0]), row[2]
 
 
-def _overwrite_entries(db: sqlite3.Connection, thread_id: int, erasure: NoteErasure) -> None:
+def _overwrite_entries(
+    db: sqlite3.Connection, thread_id: int, erasure: NoteErasure, cipher: RowCipher
+) -> None:
     for entry in erasure.blanks:
-        texts = [rows.encode_text(text) for text in (entry.task, entry.suggestion, entry.title)]
-        columns = (rows.encode_text(entry.text), entry.tokens, *texts, encode_parts(entry.parts))
+        text, *hints = rows.encode_notes(entry, cipher)
+        columns = (text, entry.tokens, *hints, encode_parts(entry.parts))
         db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
     # their events hold the same words
     erase_event_texts(db, thread_id)

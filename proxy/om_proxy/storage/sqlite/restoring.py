@@ -8,10 +8,13 @@ from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import WholeThread
 from om_proxy.storage.difference import PlacedMessage
+from om_proxy.storage.encryption.keyring import CommitKeys
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
     INCREMENT_SEQUENCE,
     INSERT_INTERRUPTED,
+    INSERT_KEY,
     NEXT_VERSION,
     UPSERT_BEGINNING,
     UPSERT_ENTRIES,
@@ -36,17 +39,18 @@ INSERT_MESSAGES = INSERT_INTERRUPTED  # each row says which state it has
 class Restoration:
     """The rows of a whole thread. They are encoded before the transaction begins."""
 
-    def __init__(self, thread: WholeThread, over: int) -> None:
+    def __init__(self, thread: WholeThread, over: int, keys: CommitKeys) -> None:
         memory = thread.memory
         self._key = memory.key
         self._over = over
+        self.keys = keys
         self._thread_row = (
             thread.created_at,
             thread.delivered_seq,
             *memory.key,
-            *rows.encode_thread(memory),
+            *rows.encode_thread(memory, keys.ciphers, writes_others=True),
         )
-        self._statements = _list_statements(thread)
+        self._statements = _list_statements(thread, keys.ciphers.row)
 
     def write(self, db: sqlite3.Connection) -> WrittenRow:
         """Write the rows, in the connection's thread. Raise `Conflict` before anything is
@@ -60,6 +64,7 @@ class Restoration:
             raise self._create_conflict()
         row = WrittenRow(*written[0])
         db.execute(INCREMENT_SEQUENCE)
+        db.executemany(INSERT_KEY, self.keys.new_keys)
         for sql, parameter_rows in self._statements:
             db.executemany(sql, ((row.row_id, *parameters) for parameters in parameter_rows))
         return row
@@ -68,19 +73,23 @@ class Restoration:
         return Conflict(f"thread {self._key.thread}: another state of it is stored")
 
 
-def _list_statements(thread: WholeThread) -> list[Statement]:
+def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
     """Return the statements with all parameters but the first, the thread's id."""
     reflection = thread.memory.log.reflection
     messages = [
         rows.encode_message(
             PlacedMessage(stored.message, stored.parent),
+            cipher,
             live=row_decoding.MESSAGE_STATES.index(stored.state),
         )
         for stored in thread.messages
     ]
     return [
         (INSERT_MESSAGES, messages),
-        (UPSERT_OBSERVATIONS, [rows.encode_observation(*row) for row in thread.observations]),
+        (
+            UPSERT_OBSERVATIONS,
+            [rows.encode_observation(*row, cipher) for row in thread.observations],
+        ),
         (
             UPSERT_ENTRIES,
             [
@@ -90,5 +99,5 @@ def _list_statements(thread: WholeThread) -> list[Statement]:
             ],
         ),
         (UPSERT_BEGINNING, [(number, *began) for number, began in thread.beginnings.items()]),
-        (UPSERT_REFLECTION, [rows.encode_reflection(reflection)] if reflection else []),
+        (UPSERT_REFLECTION, [rows.encode_reflection(reflection, cipher)] if reflection else []),
     ]

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiosqlite
-from msgspec.structs import replace
 
-from om_proxy.errors import StorageError
+from om_proxy.errors import Conflict, StorageError, UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -51,6 +51,8 @@ from om_proxy.storage.base import (
     WebhookState,
     WholeThread,
 )
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -67,14 +69,19 @@ from om_proxy.storage.listing import (
     ThreadSelection,
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.sqlite import encryption, ledger, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
-from om_proxy.storage.sqlite import ledger, queries, rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
-from om_proxy.storage.sqlite.listing import select_resource, select_resources, select_threads
+from om_proxy.storage.sqlite.listing import (
+    decode_infos,
+    select_resource,
+    select_resources,
+    select_threads,
+)
 from om_proxy.storage.sqlite.promise import create_promise
-from om_proxy.storage.sqlite.queries import IS_THREAD, OF_THREAD, UNIX_NOW
+from om_proxy.storage.sqlite.queries import IS_THREAD, KEY_OF_ROW, OF_THREAD, UNIX_NOW
 from om_proxy.storage.sqlite.record_keeping import (
     delete_old_records,
     insert_audit,
@@ -98,6 +105,11 @@ from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+_Written = TypeVar("_Written")
+Admission = Callable[[aiosqlite.Connection, "MasterKeys | None"], Awaitable[None]]
 IN_MEMORY = ":memory:"
 SECRET_BYTES = 32
 MAX_SEQ = (
@@ -129,12 +141,15 @@ class SqliteStore:
         generations: int | None,
         lock: WriterLock | None,
         clock: Callable[[], float],
+        masters: MasterKeys | None = None,
     ) -> None:
         self._writer = writer
         self._reader = reader
         self._generations = generations
         self._lock = lock
         self._clock = clock
+        self._masters = masters
+        self._keys = Keyring(queries.select_wrapped_keys, masters)
         self._probe: VersionProbe | None = None
         self._eraser: Eraser | None = None
 
@@ -148,6 +163,8 @@ class SqliteStore:
         generations: int | None = None,
         create: bool = True,
         clock: Callable[[], float] = time.time,
+        masters: MasterKeys | None = None,
+        admits: Admission = encryption.admit,
     ) -> SqliteStore:
         """Open the store in this file, create it if it is missing, and bring its schema up to date.
         `:memory:` lives until `close`. With `create=False`, raise StorageError for a file that is
@@ -155,7 +172,9 @@ class SqliteStore:
 
         `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
         commits may share a transaction. `generations`: how many older generations of a log are
-        kept; None: all. `clock`: this machine's, in unix seconds.
+        kept; None: all. `clock`: this machine's, in unix seconds. `masters`: the master keys that
+        its text is encrypted with; None: none. `admits`: what decides whether the file may be used
+        with these.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
@@ -177,12 +196,13 @@ class SqliteStore:
                 lambda: open_connection(database, busy_timeout_s, READER_PRAGMAS), "BEGIN"
             )
         )
-        store = cls(writer, reader, generations, lock, clock)
+        store = cls(writer, reader, generations, lock, clock, masters)
         try:
             if not is_in_memory:
                 store._eraser = Eraser(writer, busy_timeout_s)
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
+            await (writer.run if masters else reader.run)(lambda db: admits(db, masters))
             await reader.run_alone(_read_sequence)
             store._probe = None if is_in_memory else VersionProbe(database)
             await store._resume_erasure()
@@ -214,7 +234,11 @@ class SqliteStore:
 
     async def describe(self) -> Promise:
         row = await self._reader.run_alone(read_schema_row)
-        return create_promise(is_in_memory=self._eraser is None, schema_version=row.version)
+        return create_promise(
+            is_in_memory=self._eraser is None,
+            schema_version=row.version,
+            is_encrypted=self._masters is not None,
+        )
 
     async def check_schema(self) -> None:
         await self._reader.run_alone(check_schema)
@@ -226,7 +250,7 @@ class SqliteStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        return await self._reader.run(lambda db: queries.select_memory(db, key))
+        return await self._reader.run(lambda db: queries.select_memory(db, key, self._keys))
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
@@ -234,7 +258,7 @@ class SqliteStore:
             return held
         if version is not None:
             return await self.load(held.key)
-        return await self._reader.run(lambda db: queries.select_newer(db, held))
+        return await self._reader.run(lambda db: queries.select_newer(db, held, self._keys))
 
     async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
         # Of one snapshot, although these are two reads: no version is given twice, so what has the
@@ -245,7 +269,9 @@ class SqliteStore:
             and self._probe.version(shared_log.key) == shared_log.version
         ):
             return thread, shared_log
-        return await self._reader.run(lambda db: queries.select_newer_pair(db, thread, shared_log))
+        return await self._reader.run(
+            lambda db: queries.select_newer_pair(db, thread, shared_log, self._keys)
+        )
 
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
@@ -268,34 +294,32 @@ class SqliteStore:
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
+        sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM message
             WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ifnull(?, -1)"""
         last = MAX_SEQ if through is None else through
-        found = await self._read(sql, (*key, after, last, limit))
-        return tuple(row_decoding.decode_message(row) for row in found)
+        found = await self._read_sealed(sql, (*key, after, last, limit))
+        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
     ) -> tuple[StoredMessage, ...]:
-        sql = f"""SELECT {row_decoding.STORED_COLUMNS} FROM message
+        sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.STORED_COLUMNS} FROM message
             WHERE {OF_THREAD} AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
         last = MAX_SEQ if through is None else through
-        found = await self._read(sql, (*key, after, last, limit))
-        return tuple(row_decoding.decode_stored_message(row) for row in found)
+        found = await self._read_sealed(sql, (*key, after, last, limit))
+        return tuple(row_decoding.decode_stored_message(row, cipher) for cipher, row in found)
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        sql = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
+        sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM message
             WHERE {OF_THREAD} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""
-        return tuple(
-            row_decoding.decode_message(row)
-            for row in await self._read(sql, (*key, json.dumps(list(seqs))))
-        )
+        found = await self._read_sealed(sql, (*key, json.dumps(list(seqs))))
+        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
         return await self._reader.run_alone(
-            lambda db: queries.select_observations(db, key, after, limit)
+            lambda db: queries.select_observations(db, key, after, limit, self._keys)
         )
 
     async def generation_entries(
@@ -310,7 +334,7 @@ class SqliteStore:
     ) -> tuple[Generation, ...]:
         """Return the older generations. Those with an empty log have no rows, and are left out."""
         return await self._reader.run_alone(
-            lambda db: queries.select_generations(db, key, before, limit)
+            lambda db: queries.select_generations(db, key, self._keys, before, limit)
         )
 
     async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
@@ -332,14 +356,14 @@ class SqliteStore:
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         return await self._reader.run(
-            lambda db: queries.select_other_tails(db, key, threads, messages)
+            lambda db: queries.select_other_tails(db, key, threads, messages, self._keys)
         )
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
         return await self._reader.run(
-            lambda db: event_rows.select_events(db, tenant, keys, after, limit)
+            lambda db: event_rows.select_events(db, tenant, keys, after, limit, self._keys)
         )
 
     async def event_position(self, before: int = 0) -> int:
@@ -388,28 +412,58 @@ class SqliteStore:
             parameters.extend(cursor)
         where = " AND ".join(conditions)
         sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
-        return tuple(
-            row_decoding.decode_info(row) for row in await self._read(sql, (*parameters, limit))
-        )
+
+        async def select(db: aiosqlite.Connection) -> tuple[ThreadInfo, ...]:
+            found = await queries.select_rows(db, sql, (*parameters, limit))
+            return await decode_infos(db, found, self._keys)
+
+        return await self._reader.run_alone(select)
 
     async def find_threads(
         self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
     ) -> ThreadPage:
-        return await self._reader.run(lambda db: select_threads(db, selection, after, limit))
+        return await self._reader.run(
+            lambda db: select_threads(db, selection, after, limit, self._keys)
+        )
 
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
-        return await self._reader.run(lambda db: select_resources(db, tenant, after, limit))
+        return await self._reader.run(
+            lambda db: select_resources(db, tenant, after, limit, self._keys)
+        )
 
     async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._reader.run(lambda db: select_resource(db, tenant, resource))
+        return await self._reader.run(lambda db: select_resource(db, tenant, resource, self._keys))
 
     async def _read(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
         # one statement is its own snapshot, so it needs no transaction
         return await self._reader.run_alone(lambda db: queries.select_rows(db, sql, parameters))
 
+    async def _read_sealed(
+        self, sql: str, parameters: Iterable[Any]
+    ) -> list[tuple[RowCipher, row_decoding.Row]]:
+        return await self._reader.run_alone(
+            lambda db: queries.select_sealed_rows(db, sql, parameters, self._keys)
+        )
+
     # ── writing ──
+
+    async def _plan_keys(self, before: Memory, after: Memory) -> CommitKeys:
+        """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
+        held = self._keys.find_row(before)
+        if held is None:
+            held = await self._reader.run(lambda db: encryption.hold_key(db, before, self._keys))
+        return self._keys.plan_commit(before, after, held)
+
+    async def _write_commit(
+        self, before: Memory, write: Callable[[sqlite3.Connection], _Written]
+    ) -> _Written:
+        try:
+            return await self._writer.write(write)
+        except Conflict:
+            self._keys.forget_row(before.row_id)
+            raise
 
     async def commit(
         self,
@@ -418,29 +472,44 @@ class SqliteStore:
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
     ) -> Memory:
-        encode = partial(Commit, before, after, interrupted, events, self._generations)
+        keys = await self._plan_keys(before, after)
+        encode = partial(Commit, before, after, interrupted, events, self._generations, keys)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
-        written = await self._writer.write(commit.write)
-        return replace(after, version=written.version, row_id=written.row_id)
+        written = await self._write_commit(before, commit.write)
+        self._keys.note_row(written.row_id, written.version, keys.key_id)
+        return written.add_to(after)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
+        changes = [thread, shared_log] if shared_log else [thread]
+        keys = [await self._plan_keys(change.before, change.after) for change in changes]
+        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
         new_count = len(thread.after.tail) - len(thread.before.tail)
         commit = await run_off_loop(new_count, encode)
-        thread_row, *log_rows = await self._writer.write(commit.write)
+        thread_row, *log_rows = await self._write_commit(thread.before, commit.write)
+        for row, row_keys in zip((thread_row, *log_rows), keys, strict=False):
+            self._keys.note_row(row.row_id, row.version, row_keys.key_id)
         log_after = shared_log.after if shared_log else None
         if log_after and log_rows:
             [log_row] = log_rows
-            log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
-        thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
-        return thread_after, log_after
+            log_after = log_row.add_to(log_after)
+        return thread_row.add_to(thread.after), log_after
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         encoded = [encode_event(event) for event in events]
-        await self._writer.write(lambda db: event_rows.insert_thread_events(db, key, encoded))
+        held = NO_HELD_KEYS
+        while True:
+            if self._masters:
+                held = await self._reader.run(
+                    lambda db: encryption.hold_key_of(db, key, self._keys)
+                )
+            insert = partial(event_rows.insert_thread_events, key=key, events=encoded, held=held)
+            if await self._writer.write(insert):
+                return
+            if self._masters is None:
+                raise UnopenedText(NO_MASTER_KEY)
 
     async def webhook_state(self, name: str) -> WebhookState | None:
         found = await self._read(event_rows.SELECT_WEBHOOK, (name,))
@@ -472,22 +541,26 @@ class SqliteStore:
         await self._write(f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?", (*key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        new_secret = proposed or os.urandom(SECRET_BYTES)
-        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (new_secret,))
+        secret = proposed or os.urandom(SECRET_BYTES)
+        new_value = self._masters.seal_secret(secret) if self._masters else secret
+        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (new_value,))
         [(value,)] = await self._write("SELECT value FROM secret", ())
-        return bytes(value)
+        return self._masters.open_secret(value) if self._masters else bytes(value)
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        await self._write(KEEP_ADOPTED, (secret,))
+        value = self._masters.seal_secret(secret) if self._masters else secret
+        await self._write(KEEP_ADOPTED, (value,))
         return await self.secret() == secret
 
     async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        encode = partial(Restoration, thread, over)
+        keys = self._keys.plan_restoration(thread.memory)
+        encode = partial(Restoration, thread, over, keys)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._writer.write(restoration.write)
         if over:
             await self._resume_erasure()
-        return replace(thread.memory, version=row.version, row_id=row.row_id)
+        self._keys.note_row(row.row_id, row.version, keys.key_id)
+        return row.add_to(thread.memory)
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Park or revive a thread. It gets a new version, so that caches read it again."""
@@ -514,7 +587,7 @@ class SqliteStore:
         write-ahead log is truncated."""
         label_of = create_thread_labeler(await self.secret())
         removed = await self._writer.run(
-            lambda db: remove_thread(db, key, expected_version, label_of, event)
+            lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys)
         )
         return await self._erase(removed)
 
@@ -526,7 +599,7 @@ class SqliteStore:
     ) -> ForgetBatch:
         """Remove some threads. The bytes are erased after the last batch."""
         batch = await self._writer.run(
-            lambda db: remove_batch(db, tenant, resource, describe_forgotten)
+            lambda db: remove_batch(db, tenant, resource, describe_forgotten, self._keys)
         )
         return batch._replace(result=await self._erase(batch.result)) if batch.is_last else batch
 
@@ -536,11 +609,20 @@ class SqliteStore:
         erasures: Sequence[NoteErasure],
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        commit = SharedCommit(change, None, wakeup, self._generations)
-        row = await self._writer.write(lambda db: commit_erasing(db, commit, erasures))
+        # what has another key by then also has another version: a conflict
+        held = await self._hold_erased([erasure.key for erasure in erasures])
+        keys = await self._plan_keys(change.before, change.after)
+        commit = SharedCommit(change, None, wakeup, self._generations, [keys])
+        row = await self._writer.write(lambda db: commit_erasing(db, commit, erasures, held))
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self._erase(ForgetResult(observations=count))
-        return replace(change.after, version=row.version, row_id=row.row_id), erased
+        return row.add_to(change.after), erased
+
+    async def _hold_erased(self, keys: Sequence[Key]) -> HeldKeys:
+        """Return the data keys of these memories."""
+        if self._masters is None:
+            return NO_HELD_KEYS
+        return await self._reader.run(lambda db: encryption.hold_erased(db, keys, self._keys))
 
     async def _erase(self, removed: ForgetResult) -> ForgetResult:
         if self._eraser is None or await self._eraser.erase():
@@ -575,7 +657,8 @@ class SqliteStore:
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
         for (resource,) in await self._read(SELECT_RESOURCES, (old,)):
-            moved = await self._writer.run(ResourceMove(old, new, resource, fingerprint, label_of))
+            move = ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
+            moved = await self._writer.run(move)
             threads += moved.threads
             messages += moved.messages
         await self._writer.run(lambda db: ledger.move_resource(db, old, new, NAMELESS_RESOURCE))

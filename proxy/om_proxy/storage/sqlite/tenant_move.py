@@ -4,6 +4,7 @@ that is keyed by tenant."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import aiosqlite
 
@@ -12,6 +13,9 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open_others
+from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 from om_proxy.storage.sqlite import rows
@@ -24,7 +28,8 @@ SELECT_RESOURCES = "SELECT DISTINCT resource FROM thread WHERE tenant = ? ORDER 
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM thread WHERE tenant = ? AND EXISTS (
     SELECT 1 FROM thread AS theirs WHERE theirs.tenant = ?
     AND (theirs.resource, theirs.thread) = (thread.resource, thread.thread))"""
-SELECT_THREADS = "SELECT id, thread, others, state FROM thread WHERE tenant = ? AND resource = ? ORDER BY thread = '', id"
+SELECT_THREADS = """SELECT id, thread, others, state, key_id FROM thread
+    WHERE tenant = ? AND resource = ? ORDER BY thread = '', id"""
 SELECT_MESSAGES = (
     "SELECT seq, parent, live, fp, chain, raw FROM message WHERE thread_id = ? ORDER BY seq"
 )
@@ -38,8 +43,8 @@ UPDATE_REFLECTION = "UPDATE reflection SET (text, task, suggestion) = (?, ?, ?) 
 UPDATE_THREAD = (
     f"UPDATE thread SET (tenant, version, others, state) = (?, {NEXT_VERSION}, ?, ?) WHERE id = ?"
 )
-SELECT_EVENTS = "SELECT id, data FROM event WHERE thread_id = ?"
-UPDATE_EVENT = "UPDATE event SET (tenant, data) = (?, ?) WHERE id = ?"
+SELECT_EVENTS = "SELECT id, at, type, data, sealed FROM event WHERE thread_id = ?"
+UPDATE_EVENT = "UPDATE event SET (tenant, data, sealed) = (?, ?, ?) WHERE id = ?"
 # those of forgotten threads
 MOVE_EVENTS = "UPDATE event SET tenant = ? WHERE tenant = ? AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
@@ -57,12 +62,14 @@ class ResourceMove:
         resource: str,
         fingerprint: Fingerprint,
         label_of: LabelThread,
+        keyring: Keyring,
     ) -> None:
         self._old = old
         self._new = new
         self._resource = resource
         self._fingerprint = fingerprint
         self._label_of = label_of
+        self._keyring = keyring
         self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
         self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
 
@@ -75,7 +82,7 @@ class ResourceMove:
             raise StorageError(
                 "a thread of the same name was made while the tenant was moved; run it again"
             )
-        names = [name for _, name, _, _ in threads]
+        names = [row[1] for row in threads]
         rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
         message_count = 0
         for row in threads:
@@ -97,40 +104,49 @@ class ResourceMove:
         self, db: aiosqlite.Connection, rekeying: ResourceRekeying, row: row_decoding.Row
     ) -> int:
         """Move one thread. Return the number of its messages."""
-        id_, name, others, state_column = row
-        messages = [self._identify(row) for row in await select_rows(db, SELECT_MESSAGES, (id_,))]
+        id_, name, others, state_column, key_id = row
+        held = await self._keyring.hold(db, list_key_ids([(key_id, others)]))
+        ciphers = held.find_thread(key_id, others)
+        cipher = ciphers.row
+        messages = [
+            self._identify(row, cipher) for row in await select_rows(db, SELECT_MESSAGES, (id_,))
+        ]
         thread = rekeying.rekey_thread(name, messages)
         new_keys = [(fp, chain, id_, seq) for seq, fp, chain in thread.list_message_keys()]
         await db.executemany(UPDATE_MESSAGE, new_keys)
-        await _move_notes(db, id_, thread)
-        for event_id, data in await select_rows(db, SELECT_EVENTS, (id_,)):
+        await _move_notes(db, id_, thread, cipher)
+        for event_id, *columns in await select_rows(db, SELECT_EVENTS, (id_,)):
             # the shared log has a label too, which no note mentions
-            relabelled = rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
-            await db.execute(UPDATE_EVENT, (self._new, relabelled, event_id))
-        state = decode_state(state_column)
-        new_state = replace_views(state, thread.rekey_views(state.views))
-        new_others = rows.encode_text(rekeying.relabel(row_decoding.decode_text(others)))
+            relabel = partial(self._relabel, rekeying)
+            event = reseal_event(SealedEvent(*columns), cipher, cipher, relabel)
+            await db.execute(UPDATE_EVENT, (self._new, event.data, event.sealed, event_id))
+        state = decode_state(state_column, cipher)
+        new_state = replace_views(state, thread.rekey_views(state.views), cipher)
+        new_others = rows.encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
         await db.execute(UPDATE_THREAD, (self._new, new_others, new_state, id_))
         await db.execute(INCREMENT_SEQUENCE)
         return len(messages)
 
-    def _identify(self, row: row_decoding.Row) -> MessageIdentity:
-        seq, parent, live, fp, chain, raw = row
+    def _relabel(self, rekeying: ResourceRekeying, data: str) -> str:
+        return rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
+
+    def _identify(self, row: row_decoding.Row, cipher: RowCipher) -> MessageIdentity:
+        seq, parent, live, fp, chain, sealed = row
+        raw = cipher.open(b"message", seq, b"raw", sealed)
         return MessageIdentity(
             seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
         )
 
 
-async def _move_notes(db: aiosqlite.Connection, id_: int, thread: ThreadRekeying) -> None:
+async def _move_notes(
+    db: aiosqlite.Connection, id_: int, thread: ThreadRekeying, cipher: RowCipher
+) -> None:
     for row in await select_rows(db, SELECT_OBSERVATIONS, (id_,)):
-        entry = thread.rekey_observation(row_decoding.decode_observation(row))
-        texts = [rows.encode_text(text) for text in (entry.text, entry.task, entry.suggestion)]
+        entry = thread.rekey_observation(row_decoding.decode_observation(row, cipher))
+        texts = rows.encode_notes(entry, cipher)[:3]
         parts = encode_parts(entry.parts)
         await db.execute(UPDATE_OBSERVATION, (entry.chain, *texts, parts, id_, entry.id))
     for row in await select_rows(db, SELECT_REFLECTION, (id_,)):
-        reflection = thread.rekey_reflection(row_decoding.decode_reflection(row))
-        texts = [
-            rows.encode_text(text)
-            for text in (reflection.text, reflection.task, reflection.suggestion)
-        ]
+        reflection = thread.rekey_reflection(row_decoding.decode_reflection(row, cipher))
+        texts = rows.encode_reflection_texts(reflection, cipher)
         await db.execute(UPDATE_REFLECTION, (*texts, id_))

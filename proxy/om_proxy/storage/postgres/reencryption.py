@@ -1,0 +1,152 @@
+"""Give a memory in PostgreSQL another data key, and encrypt all its rows with it: those of a shared
+log when one of its threads is forgotten, and those of a memory that was not encrypted yet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from om_proxy.storage.encoding import decode_state, write_state
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import (
+    RowCipher,
+    ThreadCiphers,
+    list_key_ids,
+    open_others,
+    seal_others,
+)
+from om_proxy.storage.event_encoding import SealedEvent, reseal_event
+from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
+from om_proxy.storage.postgres.commit import NEXT_VERSION
+from om_proxy.storage.postgres.encryption import INSERT_KEY
+from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.row_decoding import NOTE, REFLECTION
+
+ROWS_PER_PAGE = 500
+SELECT_KEY = "SELECT key_id FROM om.thread WHERE id = $1"
+SELECT_ROW = "SELECT key_id, title, others, state FROM om.thread WHERE id = $1 FOR UPDATE"
+# a title that is encrypted begins with nothing that anybody looks for
+UPDATE_ROW = f"""UPDATE om.thread SET (key_id, title, has_plain_title, others, state, version)
+    = ROW ($2, $3::bytea, false, $4::bytea, $5::bytea, {NEXT_VERSION}) WHERE id = $1"""
+MESSAGE: Columns = {"seq": "bigint", "raw": "bytea"}
+NOTES: Columns = {
+    "id": "bigint",
+    "text": "bytea",
+    "task": "bytea",
+    "suggestion": "bytea",
+    "title": "bytea",
+}
+EVENT: Columns = {"id": "bigint", "data": "text", "sealed": "bytea"}
+NOTE_COLUMNS = (b"text", b"task", b"suggestion", b"title")
+REFLECTION_COLUMNS = NOTE_COLUMNS[:3]
+SELECT_REFLECTION = """SELECT generation, text, task, suggestion FROM om.reflection
+    WHERE thread_id = $1"""
+UPDATE_REFLECTION = (
+    "UPDATE om.reflection SET (text, task, suggestion) = ROW ($2, $3, $4) WHERE thread_id = $1"
+)
+
+
+def _write_page(table: str, columns: str, number: str) -> str:
+    return f"""SELECT {columns} FROM om.{table} WHERE thread_id = $1 AND {number} > $2
+        ORDER BY {number} LIMIT {ROWS_PER_PAGE}"""
+
+
+def _write_change(table: str, columns: Columns) -> str:
+    number, *values = columns
+    return f"""UPDATE om.{table} SET ({list_names(values)}) = ROW ({list_names(values, "new_row.")})
+        FROM {write_unnest(columns, 2, "new_row")} WHERE thread_id = $1 AND {table}.{number} = new_row.{number}"""
+
+
+SELECT_MESSAGES = _write_page("message", list_names(MESSAGE), "seq")
+UPDATE_MESSAGES = _write_change("message", MESSAGE)
+SELECT_NOTES = _write_page("observation", list_names(NOTES), "id")
+UPDATE_NOTES = _write_change("observation", NOTES)
+SELECT_EVENTS = _write_page("event", "id, at, type, data, sealed", "id")
+UPDATE_EVENTS = _write_change("event", EVENT)
+
+
+async def change_key(session: Session, thread_id: int, keys: Keyring) -> None:
+    """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
+    version. The old key goes with the transaction (migration 0002)."""
+    [(key_id,)] = await session.select(SELECT_KEY, thread_id)
+    if key_id is not None:
+        keys.drop([key_id])
+        await encrypt_rows(session, thread_id, keys)
+
+
+async def encrypt_rows(session: Session, thread_id: int, keys: Keyring) -> None:
+    """Write all rows of a memory under a new key, whether they were encrypted or not."""
+    [(key_id, title, others, state)] = await session.select(SELECT_ROW, thread_id)
+    held = await keys.hold(session, list_key_ids([(key_id, others)]))
+    old = held.find_thread(key_id, others)
+    new_key = keys.create_key()
+    assert new_key is not None  # nobody changes keys of a store that is not encrypted
+    await session.execute(INSERT_KEY, *new_key.stored)
+    change = _KeyChange(session, thread_id, old.row, new_key.key)
+    await change.rewrite_messages()
+    await change.rewrite_notes()
+    await change.rewrite_reflection()
+    await change.rewrite_events()
+    if not key_id and (text := open_others(old, others)):
+        others_key = keys.create_key()
+        assert others_key is not None  # as above
+        await session.execute(INSERT_KEY, *others_key.stored)
+        others = seal_others(ThreadCiphers(new_key.key, others_key.key), text)
+    new_state = write_state(decode_state(state, old.row), new_key.key)
+    new_title = change.reseal(b"thread", 0, b"title", title)
+    row = (new_key.stored.id, new_title, others, new_state)
+    await session.execute(UPDATE_ROW, thread_id, *row)
+
+
+class _KeyChange:
+    """The rows of one memory, on their way from one key to another."""
+
+    def __init__(self, session: Session, thread_id: int, old: RowCipher, new: RowCipher) -> None:
+        self._session = session
+        self._id = thread_id
+        self._old = old
+        self._new = new
+
+    def reseal(self, table: bytes, row: int, column: bytes, value: bytes | None) -> bytes | None:
+        if value is None:
+            return None
+        return self._new.seal(table, row, column, self._old.open(table, row, column, value))
+
+    async def _pages(self, sql: str) -> AsyncIterator[Sequence[Row]]:
+        last = -1
+        while page := await self._session.select(sql, self._id, last):
+            yield page
+            last = page[-1][0]
+
+    async def rewrite_messages(self) -> None:
+        async for page in self._pages(SELECT_MESSAGES):
+            rows = [(seq, self.reseal(b"message", seq, b"raw", raw)) for seq, raw in page]
+            await self._session.execute(UPDATE_MESSAGES, self._id, *transpose(rows, MESSAGE))
+
+    async def rewrite_notes(self) -> None:
+        async for page in self._pages(SELECT_NOTES):
+            rows = [
+                (id_, *self._reseal_texts(NOTE, id_, NOTE_COLUMNS, texts)) for id_, *texts in page
+            ]
+            await self._session.execute(UPDATE_NOTES, self._id, *transpose(rows, NOTES))
+
+    async def rewrite_reflection(self) -> None:
+        for number, *texts in await self._session.select(SELECT_REFLECTION, self._id):
+            sealed = self._reseal_texts(REFLECTION, number, REFLECTION_COLUMNS, texts)
+            await self._session.execute(UPDATE_REFLECTION, self._id, *sealed)
+
+    def _reseal_texts(
+        self, table: bytes, row: int, columns: tuple[bytes, ...], texts: list[Any]
+    ) -> list[bytes | None]:
+        return [
+            self.reseal(table, row, column, text)
+            for column, text in zip(columns, texts, strict=True)
+        ]
+
+    async def rewrite_events(self) -> None:
+        async for page in self._pages(SELECT_EVENTS):
+            rows = []
+            for id_, *columns in page:
+                event = reseal_event(SealedEvent(*columns), self._old, self._new)
+                rows.append((id_, event.data, event.sealed))
+            await self._session.execute(UPDATE_EVENTS, self._id, *transpose(rows, EVENT))
