@@ -94,6 +94,7 @@ async def test_ready_with_what_the_store_promises(tmp_path: Path) -> None:
             assert answer["store"] == {
                 "kind": "sqlite",
                 "durable": "fsync",
+                "encrypted": False,
                 "erases": "now",
                 "schema_version": list_migrations("sqlite")[-1].number,
                 "promises": [*list_promises(create_promise(is_in_memory=False))],
@@ -506,7 +507,7 @@ async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPa
     storage = parse(f"storage: {{{section}}}").storage
     await open_store(storage, 5, create=False, on_connection_lost=opened.clear)
     options = PostgresOptions("mine", 3, prepared=False, timeout_s=2.0, durable=False)
-    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear}
+    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear, "masters": None}
     assert opened == [(url, options, named)]
     await open_store(parse(f'storage: {{url: "{url}"}}').storage)
     assert opened[1][1] == PostgresOptions()
@@ -646,10 +647,28 @@ async def test_an_unsupported_protocol(tmp_path: Path) -> None:
         await app({"type": "websocket"}, never, never)  # type: ignore[arg-type]  # it must not even be asked
 
 
-def test_an_encryption_key_is_refused(tmp_path: Path) -> None:
-    """With an encryption key, which is not supported, the program does not start."""
-    with pytest.raises(ConfigError, match="encryption_key"):
-        parse(f'storage: {{url: "sqlite:///{tmp_path}/om.db", encryption_key: "k"}}')
+async def test_a_database_of_another_key_leaves_chat_without_memory(tmp_path: Path) -> None:
+    """It starts, says why, and needs the key that the database was made with."""
+    first, second = ("A" * 43, "B" * 43)
+    settings = replace_storage(settings_in(tmp_path), encryption_key=first)
+    store = await open_store(settings.storage)
+    await store.secret()
+    await store.close()
+    other = replace_storage(settings, encryption_key=second)
+    with pytest.raises(StorageError, match="another master key"):
+        await open_store(other.storage)
+    app = create_app(other)
+    await app.start()
+    assert not app._reopening.has_opened
+    await app.stop()
+    required = replace_storage(other, required=True)
+    with pytest.raises(StorageError, match="another master key"):
+        await create_app(required).start()
+
+
+def replace_storage(settings: Settings, **more: object) -> Settings:
+    storage = settings.storage.model_dump(exclude_unset=True) | more
+    return settings.model_copy(update={"storage": StorageSettings.model_validate(storage)})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
-from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.errors import ConfigError, OmError, StorageError, WrongMasterKey
 from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
@@ -45,6 +45,7 @@ from om_proxy.server.server_stop import STOP_STATE_KEY, ServerStop
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.settings import Settings, StorageSettings, WatchedSettings, WebhookSettings
 from om_proxy.storage.base import Store
+from om_proxy.storage.encryption.key_sources import load_master_keys
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.spool_budget import SpoolBudget
@@ -62,6 +63,7 @@ from om_proxy.turns.engine import Engine
 from om_proxy.upstream import AiohttpTransport, Upstream
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
     from om_proxy.tracing.spans import Tracing
 
 logger = structlog.get_logger()
@@ -469,18 +471,21 @@ async def open_store(
     clock: Callable[[], float] = time.time,
     on_connection_lost: Callable[[], None] = lambda: None,
 ) -> Store:
-    """Open the store of these settings. Raise ConfigError if its driver is not installed.
-    `generations`, `create`, `clock`: see SqliteStore.open; `on_connection_lost`: PostgresStore and
-    RedisStore."""
+    """Open the store of these settings. Raise ConfigError if a package that it needs is not
+    installed, or a master key cannot be read. `generations`, `create`, `clock`: see
+    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore."""
+    masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
     try:
         if settings.is_postgres:
-            return await _open_postgres(settings, generations, create, on_connection_lost)
+            return await _open_postgres(settings, generations, create, on_connection_lost, masters)
         if settings.is_redis:
             return await _open_redis(settings, generations, create, on_connection_lost)
         path = settings.url.removeprefix("sqlite:///")
-        return await SqliteStore.open(path, generations=generations, create=create, clock=clock)
+        return await SqliteStore.open(
+            path, generations=generations, create=create, clock=clock, masters=masters
+        )
     except StorageError as exc:
-        if settings.is_server:
+        if settings.is_server or isinstance(exc, WrongMasterKey):
             message = f"storage.url: {settings.shown_url}: {exc}"
         else:
             message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
@@ -492,6 +497,7 @@ async def _open_postgres(
     generations: int | None,
     create: bool,
     on_connection_lost: Callable[[], None],
+    masters: MasterKeys | None,
 ) -> Store:
     try:
         # imported only where it is used: the driver is an extra
@@ -516,6 +522,7 @@ async def _open_postgres(
         generations=generations,
         create=create,
         on_connection_lost=on_connection_lost,
+        masters=masters,
     )
 
 

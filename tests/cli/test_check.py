@@ -51,6 +51,26 @@ def test_check_of_a_redis(tmp_path: Path, durable: str, said: str) -> None:
     assert "forgotten bytes leave memory at once and the log once it is rewritten" in line
 
 
+def test_check_of_an_encrypted_store(tmp_path: Path) -> None:
+    """It names the master keys by their ids, and shows none."""
+    keys = ["A" * 43, "B" * 43]
+    file = tmp_path / "old.key"
+    file.write_text(keys[1])
+    setting = f"[{keys[0]}, 'file:{file}']"
+    done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__ENCRYPTION_KEY=setting)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "text is encrypted, and titles cannot be searched; " in done.stdout
+    assert re.search(r"master keys of the store.*: [0-9a-f]{12}, [0-9a-f]{12}\n", done.stdout)
+    assert "storage.encryption_key = (set)  (env " in done.stdout
+    assert not any(key in done.stdout for key in keys)
+    file.unlink()
+    done = run_om_proxy("check", cwd=tmp_path, OM_PROXY__STORAGE__ENCRYPTION_KEY=setting)
+    assert done.stdout == ""
+    assert done.stderr == (
+        "om-proxy: storage.encryption_key: the file cannot be read: No such file or directory\n"
+    )
+
+
 def test_check_all(tmp_path: Path) -> None:
     """With --all it prints every setting and where it comes from; the warnings still come last."""
     done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__RETENTION__TTL_DAYS="7")
@@ -111,7 +131,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
         ("storage: {url: 'mysql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {url: 'redis://cache/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
-        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*remove the key"),
+        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*must be 32 bytes"),
         (
             "server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n",
             r"x\.yaml:1.*server\.workers.*cannot share a store",

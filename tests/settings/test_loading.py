@@ -71,7 +71,10 @@ def test_defaults() -> None:
         ("storage: {url: 'mysql://db/om'}", "storage.url = mysql://db/om: must be sqlite:///<file>"),
         ("storage: {prefix: pg_own}", "storage.prefix = pg_own: must not begin with pg_"),
         ("storage: {url: 'redis://db/om'}", "storage.url = redis://db/om: must be sqlite:///<file>"),
-        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove"),
+        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): must be 32 bytes as base64 or hex"),
+        (f"storage: {{url: 'redis://h', encryption_key: {'A' * 43}}}", "storage.encryption_key = (hidden): cannot encrypt a Redis yet"),
+        ("storage: {encryption_key: []}", "storage.encryption_key = […]: must be one key, or a list of at most 5"),
+        ("storage: {encryption_key: ['file:/a', 'file:/a']}", "storage.encryption_key = […]: must name each key once"),
         ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file or a server"),
         ("{background: {external: true}, storage: {url: 'sqlite:///:memory:'}}", "background.external = true: needs a file or a server"),
         ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: must not contain authorization: it carries"),
@@ -309,7 +312,8 @@ def secrets_of(section: type[BaseModel]) -> set[str]:
     names = set()
     for name, kind in get_type_hints(section).items():
         types = {kind, *get_args(kind)}
-        names |= {name} if SecretStr in types else set()
+        items = {item for inner_type in types for item in get_args(inner_type)}
+        names |= {name} if SecretStr in types | items else set()
         for inner_type in types:
             names |= (
                 secrets_of(inner_type)

@@ -9,13 +9,14 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
+from om_proxy.storage.encryption.key_sources import load_master_keys
 from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.redis import promise as redis
 from om_proxy.storage.sqlite import promise as sqlite
 
 
-def _render_promises(settings: Settings) -> str:
+def _render_promises(settings: Settings) -> list[str]:
     """Render what the store of these settings promises. The store itself is not opened: that would
     bring its schema up to date."""
     storage = settings.storage
@@ -25,7 +26,12 @@ def _render_promises(settings: Settings) -> str:
         promise = redis.create_promise("second" if storage.durable else "process")
     else:
         promise = sqlite.create_promise(is_in_memory=storage.file is None)
-    return f"the store promises: {'; '.join(list_promises(promise))}"
+    masters = load_master_keys(storage.key_sources)
+    said = "; ".join(list_promises(promise._replace(encrypted=masters is not None)))
+    lines = [f"the store promises: {said}"]
+    if masters is not None:
+        lines.append(f"master keys of the store, the newest first: {', '.join(masters.ids)}")
+    return lines
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     settings = load(options.config)
     model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
-    lines = [*render_summary(settings, *model_and_resource), _render_promises(settings)]
+    lines = [*render_summary(settings, *model_and_resource), *_render_promises(settings)]
     if options.all:
         lines += ["", *render_settings(settings, *model_and_resource)]
     else:

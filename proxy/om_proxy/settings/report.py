@@ -33,7 +33,6 @@ DURATION_SETTINGS = {
 }
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT = (
-    "storage.encryption_key",
     "memory.retrieval.enabled",
     "memory.retrieval.vector",
     "memory.retrieval.scope",
@@ -244,10 +243,14 @@ def list_settings_without_effect(settings: Settings, effective: Effective) -> It
             yield f"{render_path(key)} = {render_value(key, value)} is accepted, but not in effect yet"
 
 
+def _is_list_of_secrets(value: Any) -> bool:
+    return isinstance(value, tuple) and any(isinstance(item, SecretStr) for item in value)
+
+
 def render_value(key: Key, value: Any) -> str:
     """Render a value as the file writes it. A secret is rendered as `(set)`."""
     name = key[-1]
-    if isinstance(value, SecretStr):
+    if isinstance(value, SecretStr) or _is_list_of_secrets(value):
         return "(set)"
     if value is None:
         return "off" if name == "activate_after_idle" else "null"

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from om_proxy.identity.encryption_keys import is_key_source, parse_master_key
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS
 from om_proxy.identity.user_token import MIN_SECRET_BYTES, is_usable_secret
 from om_proxy.memory.events.parts import EVENT_TYPES
@@ -273,6 +274,16 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
 
+MAX_ENCRYPTION_KEYS = 5
+
+
+def _list_encryption_keys(value: Any) -> Any:
+    """Convert one key to a list of it, and "" to None."""
+    if isinstance(value, str):
+        return [value] if value else None
+    return value
+
+
 class StorageSettings(Section):
     """The section `storage`."""
 
@@ -284,7 +295,9 @@ class StorageSettings(Section):
     timeout: Annotated[Duration, Field(gt=0)] = 1.0
     on_down: Annotated[OnDown, BeforeValidator(_write_status)] = "bypass"
     durable: bool = True
-    encryption_key: Secret = None
+    encryption_key: Annotated[
+        tuple[SecretStr, ...] | None, BeforeValidator(_list_encryption_keys)
+    ] = None
 
     @field_validator("url")
     @classmethod
@@ -306,13 +319,33 @@ class StorageSettings(Section):
 
     @field_validator("encryption_key")
     @classmethod
-    def _refuse_encryption_key(cls, value: SecretStr | None) -> SecretStr | None:
-        # an operator must not believe that the stored text is encrypted
-        if value is not None:
-            raise ValueError(
-                "this version cannot encrypt what it stores: remove the key to store text unencrypted"
-            )
+    def _check_encryption_key(
+        cls, value: tuple[SecretStr, ...] | None
+    ) -> tuple[SecretStr, ...] | None:
+        sources = [secret.get_secret_value() for secret in value or ()]
+        if value is not None and not 0 < len(sources) <= MAX_ENCRYPTION_KEYS:
+            raise ValueError(f"must be one key, or a list of at most {MAX_ENCRYPTION_KEYS}")
+        for source in sources:
+            if not is_key_source(source):
+                parse_master_key(source)
+        if len(set(sources)) < len(sources):
+            raise ValueError("must name each key once")
         return value
+
+    @model_validator(mode="after")
+    def _check_encrypted_store(self) -> Self:
+        if self.encryption_key and self.is_redis:
+            # an operator must not believe that the stored text is encrypted
+            rule = (
+                "cannot encrypt a Redis yet: remove the key, or name a file or a PostgreSQL in url"
+            )
+            raise_faults([("encryption_key", rule)])
+        return self
+
+    @property
+    def key_sources(self) -> tuple[str, ...]:
+        """The master keys, or where they are, the newest first."""
+        return tuple(secret.get_secret_value() for secret in self.encryption_key or ())
 
     @property
     def is_postgres(self) -> bool:

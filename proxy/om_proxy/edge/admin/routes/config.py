@@ -56,6 +56,7 @@ class StoreAnswer(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="What a stored turn survives: `fsync`, a power cut; `process`, nothing."),
     ]
+    encrypted: Annotated[bool, Meta(description="Whether texts are.")]
     erases: Annotated[
         str,
         Meta(
