@@ -33,7 +33,7 @@ async def test_a_rolling_upgrade_and_back(tmp_path: Path) -> None:
     """Replicas of two releases serve side by side while one replaces the other, and while the older
     one comes back to a database that the newer one has changed. Nobody sees an error, and no
     thread is without memory twice in a row."""
-    plan = replace(SHORT, seconds=0, kills=0, turns=20, clients=3, rolls=2)
+    plan = replace(SHORT, seconds=0, kills=0, turns=20, clients=2, rolls=2)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
     assert not report.findings, str(report)
     assert report.replaced == 2 * plan.replicas
