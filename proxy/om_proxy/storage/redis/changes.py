@@ -64,7 +64,10 @@ class Changes:
     def set_fields(self, name: str, values: Mapping[int, str | bytes]) -> None:
         self.call_in_parts(("HSET", name), [part for pair in values.items() for part in pair])
 
-    def write_row(self, key: Key, row: ThreadRow, due: float | None) -> None:
+    def write_row(
+        self, key: Key, row: ThreadRow, due: float | None, *, is_rewound: bool = False
+    ) -> None:
+        """Write a thread's own row. `is_rewound`: what is stored of it besides has not only grown."""
         waiting = f"{row.fresh} {int(row.parked)} {row.retry_at!r}"
         self._steps += (
             "row",
@@ -78,7 +81,12 @@ class Changes:
             "" if row.turn_at is None else float(row.turn_at),
             waiting if row.shared and row.pending > 0 else "",
             int(bool(row.others)),
+            int(is_rewound),
         )
+
+    def rewind(self, key: Key) -> None:
+        """Have the thread read in full by those who hold an older state of it."""
+        self._steps += ("rewind", *key)
 
     def supersede_missing(self, key: Key, coverage: int, kept_seqs: Sequence[int]) -> None:
         self._steps += ("supersede", *key, coverage, len(kept_seqs), *kept_seqs)

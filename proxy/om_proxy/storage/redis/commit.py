@@ -49,7 +49,8 @@ class Commit:
         older: Mapping[int, tuple[int, ...]] = {}
         if self._difference.dropped_chunks or self._kept_count is not None:
             older = await select_generation_ids(session, self.before.key)
-        changes.write_row(self.before.key, self._row, self._after.due_at)
+        is_rewound = _is_rewound(self.before, self._after, self._difference)
+        changes.write_row(self.before.key, self._row, self._after.due_at, is_rewound=is_rewound)
         self._add_messages(session, changes)
         self._add_notes(session, changes)
         self._drop_notes(session, changes, older)
@@ -145,6 +146,20 @@ class Commit:
             numbers = [int(number) for number in await session.call("HKEYS", beginnings)]
             old = [number for number in numbers if number < kept[0]]
             changes.call_in_parts(("HDEL", beginnings), old)
+
+
+def _is_rewound(before: Memory, after: Memory, difference: Difference) -> bool:
+    """Return whether the commit does more than add messages and notes, and choose between notes."""
+    known = {entry.id: entry for entry in (*before.log.entries, *before.chunks)}
+    return (
+        difference.may_supersede
+        or after.coverage < before.coverage
+        or any(one.message.seq < before.next_seq for one in difference.messages)
+        or any(
+            entry.id < before.next_id and known.get(entry.id) != entry
+            for entry, _ in difference.observations
+        )
+    )
 
 
 class SharedCommit:

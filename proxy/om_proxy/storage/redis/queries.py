@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -38,32 +38,88 @@ MARKS_PER_PAGE = 1_000
 
 async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
     """Return the newest of these memories of one resource, all of one moment, and those that stand
-    as they are held."""
+    as they are held. Where the changes since do not tell all of one, all are read in full."""
+    found = await _load(session, held)
+    newest = [_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True)]
+    if None not in newest:
+        return tuple(memory for memory in newest if memory is not None)
+    read = await select_memories(session, [memory.key for memory in held])
+    return tuple(
+        memory if (memory.row_id, memory.version) == (now.row_id, now.version) else now
+        for memory, now in zip(held, read, strict=True)
+    )
+
+
+async def _load(session: Session, held: Sequence[Memory]) -> list[Any]:
     tenant, resource, _ = held[0].key
     wanted = [part for memory in held for part in _list_held(memory)]
-    found = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
-    return tuple(_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True))
+    found: list[Any] = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
+    return found
 
 
-def _list_held(memory: Memory) -> tuple[str, int, int]:
-    return memory.key.thread, memory.row_id, memory.version
+def _list_held(memory: Memory) -> tuple[str | int, ...]:
+    seqs = [0, *(mark.seq for mark in memory.recent[-1:]), *(m.seq for m in memory.tail[-1:])]
+    return memory.key.thread, memory.row_id, memory.version, seqs[-1], memory.next_id
 
 
-def _take_newest(held: Memory, parts: Any) -> Memory:
+def _take_newest(held: Memory, parts: Any) -> Memory | None:
+    """Return the newest memory; None if the parts do not tell all of it."""
     if parts == IS_HELD:
         return held
     if parts == IS_ABSENT:
         empty = Memory(key=held.key)
         return held if held == empty else empty
-    return decode_memory(held.key, parts)
+    if parts[0] == b"since":
+        return _apply_changes(held, parts[1:])
+    return decode_memory(held.key, parts[1:])
+
+
+def _apply_changes(held: Memory, parts: Sequence[Any]) -> Memory | None:
+    row_id, version, due, row, reflection, marks, texts, log, chunks, notes = parts
+    memory, live_count = _decode_row(held.key, version, row_id, row, due)
+    live = [*held.tail, *map(rows.decode_message, marks, texts)]
+    covered = [message.mark for message in live if message.seq <= memory.coverage]
+    tail = tuple(message for message in live if message.seq > memory.coverage)
+    known = {entry.id: entry for entry in (*held.log.entries, *held.chunks)}
+    known |= {entry.id: entry for entry in map(rows.decode_observation, notes)}
+    log_ids, chunk_ids = map(int, log), [*map(int, chunks)]
+    entries = [known.get(id_) for id_ in log_ids]
+    stored_chunks = [known.get(id_) for id_ in chunk_ids]
+    # an older branch or generation that came back, or what was written in between
+    is_partial = None in entries or None in stored_chunks
+    if is_partial or live_count != memory.covered_count + len(tail):
+        return None
+    return replace(
+        memory,
+        recent=(*held.recent, *covered)[-RECENT_MARKS:],
+        tail=tail,
+        log=replace(
+            memory.log,
+            entries=tuple(entry for entry in entries if entry is not None),
+            reflection=rows.decode_reflection(reflection) if reflection else None,
+        ),
+        chunks=_sort_chunks(chunk for chunk in stored_chunks if chunk is not None),
+    )
+
+
+def _decode_row(
+    key: Key, version: bytes, row_id: bytes, row: bytes, due: bytes | None
+) -> tuple[Memory, int]:
+    """Return a memory without its messages and notes, and the number of its live messages."""
+    decoded = rows.decode_thread_row(row)
+    columns = decoded.list_columns(None if due is None else float(due))
+    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns, PLAIN_CIPHERS)
+    return memory, decoded.live_count
+
+
+def _sort_chunks(chunks: Iterable[Observation]) -> tuple[Observation, ...]:
+    return tuple(sorted(chunks, key=lambda chunk: (chunk.last, chunk.id)))
 
 
 def decode_memory(key: Key, parts: Sequence[Any]) -> Memory:
-    """Decode what the script `load` returns of one memory."""
+    """Decode all parts that the script `load` returns of one memory."""
     row_id, version, due, row, reflection, recent, tail, texts, log, chunks = parts
-    columns = rows.decode_thread_row(row).list_columns(None if due is None else float(due))
-    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns, PLAIN_CIPHERS)
-    decoded = [rows.decode_observation(chunk) for chunk in chunks if chunk is not None]
+    memory, _ = _decode_row(key, version, row_id, row, due)
     return replace(
         memory,
         recent=tuple(rows.decode_mark(mark) for mark in reversed(recent)),
@@ -73,13 +129,16 @@ def decode_memory(key: Key, parts: Sequence[Any]) -> Memory:
             entries=tuple(map(rows.decode_observation, log)),
             reflection=rows.decode_reflection(reflection) if reflection else None,
         ),
-        chunks=tuple(sorted(decoded, key=lambda chunk: (chunk.last, chunk.id))),
+        chunks=_sort_chunks(map(rows.decode_observation, chunks)),
     )
 
 
 async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
     """Return these memories of one resource, all of one moment."""
-    return await select_newest(session, [Memory(key=key) for key in keys])
+    held = [Memory(key=key) for key in keys]
+    found = await _load(session, held)
+    newest = (_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True))
+    return tuple(memory for memory in newest if memory is not None)  # nothing held, nothing partial
 
 
 async def select_version(session: Session, key: Key) -> int:

@@ -377,6 +377,7 @@ async def _overwrite_entries(
         if blank.id in notes
     }
     changes.set_fields(session.keys.of_thread("notes", key), blanks)
+    changes.rewind(key)
     # their events hold the same words
     keys = [key]
     if key.thread == RESOURCE_THREAD:

@@ -116,7 +116,7 @@ class ResourceMove:
             others=encode_text(rekeying.relabel(decode_text(row.others))),
             state=replace_views(state, thread.rekey_views(state.views), PLAIN),
         )
-        changes.write_row(new_key, moved_row, due)
+        changes.write_row(new_key, moved_row, due, is_rewound=True)
         return len(messages)
 
     async def _select_messages(

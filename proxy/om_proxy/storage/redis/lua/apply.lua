@@ -24,7 +24,7 @@ function steps.call() redis.call(unpack(take_many(take_number()))) end
 -- The thread's own row, with its places in all lists.
 function steps.row()
     local tenant, resource, thread = take(), take(), take()
-    local row, coverage, generation, due, needs_caller, is_shared, active_at, waiting, is_told = unpack(take_many(9))
+    local row, coverage, generation, due, needs_caller, is_shared, active_at, waiting, is_told, is_rewound = unpack(take_many(10))
     local version = next_version()
     local key, place = name_key(tenant, resource, ROW, thread), place_of(tenant, resource)
     local found = redis.call('HMGET', key, 'id', 'created_at')
@@ -32,7 +32,9 @@ function steps.row()
     if not id then
         id, created_at = version, created_at or unix_now() -- a thread of another store keeps its own
         redis.call('HSET', key, 'id', id, 'created_at', created_at)
+        is_rewound = '1'
     end
+    if is_rewound == '1' then redis.call('HSET', key, 'rewound', version) end
     redis.call('HSET', key, 'version', version, 'row', row, 'coverage', coverage, 'generation', generation, 'needs_caller', needs_caller)
     redis.call('SET', place .. 'revision', version)
     redis.call('HSET', place .. 'threads', thread, is_shared)
@@ -41,6 +43,12 @@ function steps.row()
     list_row(tenant, resource, thread, id, active_at == '' and created_at or active_at)
     put_due(tenant, resource, thread, due)
     written[#written + 1], written[#written + 2] = id, version
+end
+
+-- What was read so far of a thread cannot be told as changes.
+function steps.rewind()
+    local key = name_key(take(), take(), ROW, take())
+    if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'rewound', redis.call('GET', VERSION)) end
 end
 
 -- Live messages after the coverage that the tail does not hold live no longer.
