@@ -32,3 +32,23 @@ def add_moving_commands(commands: CommandList) -> None:
     import_.add_argument(
         "--dry-run", action="store_true", help="check everything, and write nothing"
     )
+
+    copy = commands.add_parser(
+        "copy",
+        help="copy one store into another",
+        description="Copy all threads, sums and records of the store FROM into the store TO, with "
+        "its secret. TO must be empty, or an earlier copy: what it has already is left alone, so "
+        "an interrupted copy goes on when it is run again. Servers of FROM may run: what changes "
+        "meanwhile is named at the end, and exit status 1 says so. Nobody may serve TO meanwhile.",
+    )
+    place = "a URL as in storage.url, an SQLite file, or a configuration file (.yaml)"
+    copy.add_argument("source", metavar="FROM", help=place)
+    copy.add_argument("target", metavar="TO", help=f"{place}; a missing store is made")
+    copy.add_argument(
+        "--update",
+        action="store_true",
+        help="replace threads that TO has in another state by those of FROM",
+    )
+    copy.add_argument(
+        "--verify", action="store_true", help="read everything again, and compare every field"
+    )

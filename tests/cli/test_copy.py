@@ -1,0 +1,72 @@
+"""`om-proxy copy` copies one store into another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.stored_memory import store_thread
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(store_thread(tmp_path, Key("local", "t", "t"), "bees"))
+    return tmp_path
+
+
+def test_copy_and_what_came_since(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file, a URL and a configuration each name a store."""
+    Path("new.yaml").write_text("storage: {url: sqlite:///new.db}\n")
+    assert main(["copy", "om.db", "new.yaml", "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert "copied: 1 threads with 2 messages" in out
+    assert "verified: both stores are equal" in out
+    asyncio.run(store_thread(folder, Key("local", "u", "u"), "wasps"))
+    assert main(["copy", "om.yaml", "sqlite:///new.db"]) == 0
+    assert "copied: 1 threads with 2 messages\nalready there: 1" in capsys.readouterr().out
+
+
+def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["copy", "om.db", "new.db"]) == 0
+    assert main(["forget", "t", "--yes", "--config", "om.yaml"]) == 0
+    asyncio.run(store_thread(folder, Key("local", "t", "t"), "wasps"))
+    asyncio.run(store_thread(folder, Key("local", "u", "u"), "wasps"))
+    capsys.readouterr()
+    assert main(["copy", "om.db", "new.db"]) == 1
+    assert "1 threads stand in TO in another state" in capsys.readouterr().err
+    assert main(["copy", "om.db", "new.db", "--update", "--verify"]) == 0
+    assert main(["forget", "u", "--yes", "--config", "om.yaml"]) == 0
+    assert main(["copy", "om.db", "new.db"]) == 1
+    assert "1 threads of TO are not in FROM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status"),
+    [
+        (("om.db", "om.db"), "the same store", 2),
+        (("nowhere.db", "new.db"), "there is no file nowhere.db", 2),
+        (("om.db", "mysql://me:secret@host/db"), "mysql://… is no store", 2),
+        (("om.db", ":memory:"), "own memory", 2),
+        (("empty.txt", "new.db"), "no database of om-proxy", 3),
+    ],
+)
+def test_wrong_use_says_what_to_do(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, str],
+    said: str,
+    status: int,
+) -> None:
+    """In one line, without a password, and without a new store."""
+    Path("empty.txt").write_text("no database")
+    assert main(["copy", *arguments]) == status
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert "secret@" not in error
+    assert not Path("new.db").exists()

@@ -1,0 +1,183 @@
+"""A copy has what its source has, or says what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import UsageError
+from om_proxy.memory.ledger import Account
+from om_proxy.memory.model import Key, Memory
+from om_proxy.moving import copying
+from om_proxy.moving.copying import CopyResult, StoreCopier, read_ledger_day
+from om_proxy.storage.base import Store
+from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine
+from om_proxy.storage.records import AuditRecord
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.whole_threads import list_keys
+from tests.moving.test_importing import export
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.moving_contract import store_eventful
+from tests.storage.shared_machine import share_log
+
+LINE = LedgerLine(KEY.tenant, KEY.resource, 20_000, "m", "actor", "full")
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[tuple[Store, Store]]:
+    first = await SqliteStore.open(":memory:")
+    second = await SqliteStore.open(":memory:")
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+async def fill(store: Store) -> None:
+    """Store threads of two tenants, a shared log, sums and records."""
+    await share_log(store)
+    await store_eventful(store, KEY._replace(thread="eventful"))
+    await store_eventful(store, Key("other", "r", "t"))
+    lines = {
+        LINE: Account(calls=2, cost=5),
+        LINE._replace(model="n", day=20_001): Account(calls=1),
+        LINE._replace(resource=""): Account(calls=7),
+    }
+    await store.add_to_ledger(LedgerBatch("w", 1, lines))
+    await store.add_audit(
+        [AuditRecord(1.0, "cli", KEY.tenant, "forget_thread", "a" * 16, {"messages": 2})] * 2
+        + [AuditRecord(2.0, "cli", "other", "edit")]
+    )
+
+
+async def read_all(store: Store) -> list[Any]:
+    """Return all that a copy takes along."""
+    tenants = (KEY.tenant, "other")
+    return [
+        await store.secret(),
+        await export(store),
+        [await read_ledger_day(store, name, day) for name in tenants for day in (20_000, 20_001)],
+        sorted({copying._identify(record) for record in await store.audit(None)}),
+    ]
+
+
+async def copy_all(stores: Sequence[Store], **options: Any) -> CopyResult:
+    verifies = options.pop("verifies", True)
+    return await StoreCopier(*stores, **options).copy(verifies=verifies)
+
+
+async def test_a_copy_has_everything(stores: tuple[Store, Store]) -> None:
+    """And a second copy changes nothing."""
+    await fill(stores[0])
+    before = await read_all(stores[0])
+    result = await copy_all(stores)
+    assert result.is_complete
+    assert result.threads == 4
+    assert await read_all(stores[1]) == before == await read_all(stores[0])
+    versions = [await stores[1].version(key) async for key, _ in list_keys(stores[1])]
+    again = await copy_all(stores)
+    assert again.is_complete
+    assert (again.threads, again.messages, again.present_threads) == (0, 0, 4)
+    assert [await stores[1].version(key) async for key, _ in list_keys(stores[1])] == versions
+    assert await read_all(stores[1]) == before
+    assert len(await stores[1].audit(None)) == 3
+
+
+async def test_threads_under_another_secret_are_refused(stores: tuple[Store, Store]) -> None:
+    await fill(stores[0])
+    kept = await store_eventful(stores[1])
+    with pytest.raises(UsageError, match="under another secret"):
+        await copy_all(stores)
+    assert [key async for key, _ in list_keys(stores[1])] == [kept.memory.key]
+
+
+async def test_nothing_is_missed_in_silence(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn, a new thread and a forgotten one after the copy passed them: each is told, and a
+    second run copies them."""
+    first, second = stores
+    keys = [KEY._replace(thread=name) for name in "abc"]
+    for key in keys:
+        await first.commit(Memory(key=key), MemoryBuilder(key).chat(3).memory())
+    new_key = KEY._replace(resource="another")
+    add_to_ledger = second.add_to_ledger
+
+    async def meanwhile(batch: LedgerBatch) -> None:
+        memory = await first.load(keys[0])
+        if not await first.version(new_key):
+            await first.commit(memory, replace(memory, turns=memory.turns + 1))
+            await first.commit(Memory(key=new_key), Memory(key=new_key))
+            await first.forget(keys[2])
+        await add_to_ledger(batch)
+
+    await first.add_to_ledger(LedgerBatch("w", 1, {LINE: Account(calls=1)}))
+    monkeypatch.setattr(second, "add_to_ledger", meanwhile)
+    result = await copy_all(stores, verifies=False)
+    assert set(result.changed) == {keys[0], new_key}
+    assert result.surplus == [keys[2]]
+    assert not result.is_complete
+    unhelped = await copy_all(stores)
+    assert unhelped.differing == [keys[0]]
+    assert unhelped.unequal == [keys[0]]
+    updated = await copy_all(stores, updates=True)
+    assert (updated.threads, updated.differing, updated.changed) == (1, [], [])
+    assert updated.surplus == [keys[2]]
+    await second.forget(keys[2])
+    assert (await copy_all(stores)).is_complete
+
+
+@pytest.mark.parametrize("cut", range(6))
+async def test_an_interrupted_copy_goes_on(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    """Cut before any write: what is there is whole, and a second run does the rest."""
+    first, second = stores
+    monkeypatch.setattr(copying, "THREADS_AT_ONCE", 1)
+    await fill(first)
+    before = await read_all(first)
+    writes = 0
+
+    def cut_before(write: Any) -> Any:
+        async def perform(*arguments: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            if writes > cut:
+                raise ConnectionError("killed")
+            return await write(*arguments)
+
+        return perform
+
+    for name in ("restore", "add_to_ledger", "add_audit"):
+        monkeypatch.setattr(second, name, cut_before(getattr(second, name)))
+    with pytest.raises((ConnectionError, ExceptionGroup)):
+        await copy_all(stores)
+    monkeypatch.undo()
+    assert (await copy_all(stores)).is_complete
+    assert await read_all(second) == before
+
+
+async def test_sums_that_the_target_has_counted_itself_stay(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    await fill(first)
+    await copy_all(stores)
+    await second.add_to_ledger(LedgerBatch("own", 1, {LINE: Account(calls=9)}))
+    await first.add_to_ledger(LedgerBatch("w", 2, {LINE: Account(calls=1)}))
+    await copy_all(stores)
+    assert (await read_ledger_day(second, KEY.tenant, 20_000))[LINE] == Account(calls=11, cost=5)
+
+
+async def test_a_chain_of_copies_ends_where_it_began(tmp_path: Any) -> None:
+    """Store to store to store; `tests/e2e` does it between kinds of stores."""
+    chain = [await SqliteStore.open(tmp_path / f"{number}.db") for number in range(3)]
+    try:
+        await fill(chain[0])
+        for pair in pairwise(chain):
+            assert (await copy_all(pair)).is_complete
+        assert await read_all(chain[2]) == await read_all(chain[0])
+    finally:
+        for store in chain:
+            await store.close()
