@@ -1055,6 +1055,20 @@ async def test_a_request_joins_another_process(
         assert len(p.models.asked) == (0 if does_it else 1)
 
 
+async def test_a_request_does_not_wait_for_a_worker_that_has_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker claims threads ahead, and may be killed: after a part of its wait, the request's own
+    process makes the notes."""
+    monkeypatch.setattr(scheduler, "JOIN_SHARE", 0.0)
+    async with open_serving_process(tmp_path / "om.db") as p:
+        await due_thread(p)
+        assert await p.store.lease(KEY, "a worker", 60.0)
+        assert await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 30.0)
+        assert await last_of_chunks(p) == [2]
+        assert not await p.store.lease(KEY, "another", 60.0)
+
+
 async def test_external_takes_effect_at_once(tmp_path: Path) -> None:
     """The next look of a process that serves only no more takes what was left."""
     is_external = [True]

@@ -43,6 +43,7 @@ logger = structlog.get_logger("background")
 REQUEST_RETRY_S = 2.0
 # until a request that waits for another process asks for the lease again
 LEASE_RETRY_S = 0.5
+JOIN_SHARE = 0.5  # of the time that a request waits, for the work of another process
 CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
 
 
@@ -175,7 +176,8 @@ class Background:
         if self._closing:
             return False
         self._due.remember_context(key, context)
-        return await self._start(key, decision).wait_for_step(key, seconds, deadline)
+        run = self._start(key, decision, seconds * JOIN_SHARE)
+        return await run.wait_for_step(key, seconds, deadline)
 
     def find_context(
         self, memory: Memory, requested: MemoryContext | None = None
@@ -292,14 +294,17 @@ class Background:
 
     # ── a run ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, key: Key, waited_for: Decision | None = None) -> ThreadRun:
+    def _start(
+        self, key: Key, waited_for: Decision | None = None, join_s: float = 0.0
+    ) -> ThreadRun:
         """Start a run. Work that a request waits for takes no slot: slow models of other threads
-        must not delay it. Other due work on its thread comes after it, in a slot."""
+        must not delay it. Other due work on its thread comes after it, in a slot. `join_s`: how
+        long it may leave the work to another process that has the thread."""
         run = self._running[key] = ThreadRun(self._running, holds_slot=waited_for is None)
         if waited_for:
             self._queue.leave(key)
             self._run_again.add(key)
-        run.task = asyncio.create_task(self._run(key, run, waited_for))
+        run.task = asyncio.create_task(self._run(key, run, waited_for, join_s))
         run.task.add_done_callback(lambda _: self._end(key))
         return run
 
@@ -320,7 +325,9 @@ class Background:
             self.run_detached(self._wake_later(key))
         self._fill_slots()
 
-    async def _run(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
+    async def _run(
+        self, key: Key, run: ThreadRun, waited_for: Decision | None, join_s: float
+    ) -> None:
         claim_ends = self._leases.use_claim(key)
         renewing: asyncio.Task[None] | None = None
         leased: bool | None = claim_ends is not None
@@ -334,11 +341,11 @@ class Background:
                 if not leased and waited_for is None:
                     return
                 # Work that a request waits for goes on without a lease: the other process may have
-                # crashed, and a lease only saves money. Other processes that do all due work are at
-                # it as a rule: then the request waits for them.
+                # crashed, and a lease only saves money. Where others do all due work, one of them
+                # is at it as a rule: it gets the first part of the wait.
                 if not leased and self._due.is_external():
                     leased = None
-                    if await self._join_other_process(key):
+                    if await self._join_other_process(key, join_s):
                         return
             renewing = self.run_detached(self._leases.renew_forever(key))
             await self._perform_due(key, run, waited_for)
@@ -348,11 +355,13 @@ class Background:
             if leased is not False:
                 await self._leases.release(key)
 
-    async def _join_other_process(self, key: Key) -> bool:
-        """Acquire the thread's lease once the other process gives it back. Return whether that one
-        has changed the thread: then the work is done."""
+    async def _join_other_process(self, key: Key, seconds: float) -> bool:
+        """Wait until the other process gives the thread's lease back, and acquire it; not longer
+        than this, because that process may not have begun. Return whether it has changed the
+        thread: then the work is done."""
+        ends_at = loop_time() + seconds
         before = await self._memories.load(key)
-        while not await self._leases.acquire(key):  # noqa: ASYNC110 - the store sends no event of it
+        while not await self._leases.acquire(key) and loop_time() < ends_at:  # noqa: ASYNC110 - the store sends no event of it
             await asyncio.sleep(LEASE_RETRY_S)
         return (await self._memories.load(key)).version != before.version
 
