@@ -470,19 +470,28 @@ async def open_store(
     create: bool = True,
     clock: Callable[[], float] = time.time,
     on_connection_lost: Callable[[], None] = lambda: None,
+    begins_encryption: bool = False,
 ) -> Store:
     """Open the store of these settings. Raise ConfigError if a package that it needs is not
     installed, or a master key cannot be read. `generations`, `create`, `clock`: see
-    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore."""
+    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `begins_encryption`: a
+    database that is not encrypted is from now on."""
     masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
     try:
         if settings.is_postgres:
-            return await _open_postgres(settings, generations, create, on_connection_lost, masters)
+            return await _open_postgres(
+                settings, generations, create, on_connection_lost, masters, begins_encryption
+            )
         if settings.is_redis:
             return await _open_redis(settings, generations, create, on_connection_lost)
         path = settings.url.removeprefix("sqlite:///")
         return await SqliteStore.open(
-            path, generations=generations, create=create, clock=clock, masters=masters
+            path,
+            generations=generations,
+            create=create,
+            clock=clock,
+            masters=masters,
+            begins_encryption=begins_encryption,
         )
     except StorageError as exc:
         if settings.is_server or isinstance(exc, WrongMasterKey):
@@ -498,6 +507,7 @@ async def _open_postgres(
     create: bool,
     on_connection_lost: Callable[[], None],
     masters: MasterKeys | None,
+    begins_encryption: bool,
 ) -> Store:
     try:
         # imported only where it is used: the driver is an extra
@@ -523,6 +533,7 @@ async def _open_postgres(
         create=create,
         on_connection_lost=on_connection_lost,
         masters=masters,
+        begins_encryption=begins_encryption,
     )
 
 

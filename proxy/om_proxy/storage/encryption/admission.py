@@ -16,7 +16,7 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
     if stored is None and masters is not None:
         raise WrongMasterKey(
             "the database is not encrypted, and storage.encryption_key is set: "
-            "remove the key, or name a new database"
+            "run `om-proxy encrypt`, or remove the key"
         )
     if stored is not None and masters is None:
         raise WrongMasterKey(

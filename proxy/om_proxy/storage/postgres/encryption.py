@@ -49,6 +49,13 @@ async def admit(session: Session, masters: MasterKeys | None) -> None:
     check_master(stored[0][0] if stored else None, masters)
 
 
+async def admit_beginning(session: Session, masters: MasterKeys | None) -> None:
+    """As `admit`, but encryption begins if it has not yet."""
+    if masters and not await session.select(SELECT_MASTER):
+        await begin(session, masters)
+    await admit(session, masters)
+
+
 async def begin(session: Session, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
     number = next(step.number for step in list_migrations("postgres") if step.name == "encryption")

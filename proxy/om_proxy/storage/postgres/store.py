@@ -43,6 +43,7 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
+from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event
@@ -60,7 +61,7 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
-from om_proxy.storage.postgres import encryption, ledger, queries, schema
+from om_proxy.storage.postgres import encryption, ledger, queries, reencryption, schema
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.commit import NEXT_VERSION, Commit, SharedCommit
 from om_proxy.storage.postgres.listing import (
@@ -106,7 +107,6 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 _Written = TypeVar("_Written")
-Admission = Callable[[Session, "MasterKeys | None"], Awaitable[None]]
 SECRET_BYTES = 32
 MAX_SEQ = 2**63 - 1
 # what no request waits for: forgetting, pruning, sums over the store
@@ -177,14 +177,14 @@ class PostgresStore:
         create: bool = True,
         on_connection_lost: Callable[[], None] = lambda: None,
         masters: MasterKeys | None = None,
-        admits: Admission = encryption.admit,
+        begins_encryption: bool = False,
     ) -> PostgresStore:
         """Open the store in this database, and bring its schema up to date. With `create=False`,
         raise StorageError if there is no schema of om-proxy, and change nothing. `generations`: how
         many older generations of a log are kept; None: all. `on_connection_lost`: called when
         memories read so far may be no commit's any more. `masters`: the master keys that its text is
-        encrypted with; None: none. `admits`: what decides whether the database may be used with
-        these."""
+        encrypted with; None: none. `begins_encryption`: a database that is not encrypted
+        is from now on."""
         pool = await ConnectionPool.open(
             url,
             SchemaNames(options.prefix),
@@ -196,7 +196,8 @@ class PostgresStore:
         store = cls(pool, options.prefix, generations, masters)
         try:
             await store._prepare_schema(create)
-            await pool.transact(lambda s: admits(s, masters))
+            admit = encryption.admit_beginning if begins_encryption else encryption.admit
+            await pool.transact(lambda s: admit(s, masters))
         except BaseException:
             await pool.close()
             raise
@@ -613,6 +614,33 @@ class PostgresStore:
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         return row.add_to(change.after), mark_bytes(ForgetResult(observations=count))
+
+    # ── encrypting what is stored ──
+
+    async def encrypt_batch(self, after: int) -> EncryptedBatch:
+        """Encrypt some memories, each in its own transaction: it locks no second row."""
+        listed = await self._read(reencryption.SELECT_PLAIN, after)
+        count = 0
+        for (thread_id,) in listed:
+            encrypt = partial(reencryption.encrypt_memory, thread_id=thread_id, keys=self._keys)
+            count += await self._pool.transact(encrypt, MOVE_TIMEOUT_S)
+        return EncryptedBatch(count, listed[-1][0] if listed else None)
+
+    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
+        rewrap = partial(reencryption.rewrap_batch, after=after, masters=self._require_masters())
+        return await self._pool.transact(rewrap, LONG_TIMEOUT_S)
+
+    async def finish_rekeying(self) -> bool:
+        finish = partial(reencryption.finish_rekeying, masters=self._require_masters())
+        return await self._pool.transact(finish, LONG_TIMEOUT_S)
+
+    async def erase_replaced(self) -> bool:
+        """Return False: the bytes stay until the server rewrites its tables."""
+        return False
+
+    def _require_masters(self) -> MasterKeys:
+        assert self._masters is not None  # the command asks for a key
+        return self._masters
 
     async def wait_erased(self) -> None:
         """Return at once: the bytes of removed rows stay until the server rewrites its tables."""

@@ -39,6 +39,13 @@ async def admit(db: aiosqlite.Connection, masters: MasterKeys | None) -> None:
     check_master(stored[0][0] if stored else None, masters)
 
 
+async def admit_beginning(db: aiosqlite.Connection, masters: MasterKeys | None) -> None:
+    """As `admit`, but encryption begins if it has not yet."""
+    if masters and not await select_rows(db, SELECT_MASTER, ()):
+        await begin(db, masters)
+    await admit(db, masters)
+
+
 async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
     number = next(step.number for step in list_migrations("sqlite") if step.name == "encryption")

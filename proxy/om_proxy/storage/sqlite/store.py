@@ -51,6 +51,7 @@ from om_proxy.storage.base import (
     WebhookState,
     WholeThread,
 )
+from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
 from om_proxy.storage.event_encoding import encode_event
@@ -69,7 +70,7 @@ from om_proxy.storage.listing import (
     ThreadSelection,
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
-from om_proxy.storage.sqlite import encryption, ledger, queries, rows
+from om_proxy.storage.sqlite import encryption, ledger, queries, reencryption, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, ConnectionWorker
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 _Written = TypeVar("_Written")
-Admission = Callable[[aiosqlite.Connection, "MasterKeys | None"], Awaitable[None]]
 IN_MEMORY = ":memory:"
 SECRET_BYTES = 32
 MAX_SEQ = (
@@ -164,7 +164,7 @@ class SqliteStore:
         create: bool = True,
         clock: Callable[[], float] = time.time,
         masters: MasterKeys | None = None,
-        admits: Admission = encryption.admit,
+        begins_encryption: bool = False,
     ) -> SqliteStore:
         """Open the store in this file, create it if it is missing, and bring its schema up to date.
         `:memory:` lives until `close`. With `create=False`, raise StorageError for a file that is
@@ -173,8 +173,8 @@ class SqliteStore:
         `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
         commits may share a transaction. `generations`: how many older generations of a log are
         kept; None: all. `clock`: this machine's, in unix seconds. `masters`: the master keys that
-        its text is encrypted with; None: none. `admits`: what decides whether the file may be used
-        with these.
+        its text is encrypted with; None: none. `begins_encryption`: a file that is not encrypted
+        is from now on.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
@@ -202,7 +202,8 @@ class SqliteStore:
                 store._eraser = Eraser(writer, busy_timeout_s)
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
-            await (writer.run if masters else reader.run)(lambda db: admits(db, masters))
+            admit = encryption.admit_beginning if begins_encryption else encryption.admit
+            await (writer.run if masters else reader.run)(lambda db: admit(db, masters))
             await reader.run_alone(_read_sequence)
             store._probe = None if is_in_memory else VersionProbe(database)
             await store._resume_erasure()
@@ -670,6 +671,26 @@ class SqliteStore:
         [(is_pending,)] = await self._read(IS_ERASURE_PENDING, ())
         if is_pending and self._eraser:
             self._eraser.start()
+
+    # ── encrypting what is stored ──
+
+    async def encrypt_batch(self, after: int) -> EncryptedBatch:
+        return await self._writer.run(lambda db: reencryption.encrypt_batch(db, after, self._keys))
+
+    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
+        masters = self._require_masters()
+        return await self._writer.write(lambda db: reencryption.rewrap_batch(db, after, masters))
+
+    async def finish_rekeying(self) -> bool:
+        masters = self._require_masters()
+        return await self._writer.write(lambda db: reencryption.finish_rekeying(db, masters))
+
+    async def erase_replaced(self) -> bool:
+        return (await self._erase(ForgetResult())).database == "gone"
+
+    def _require_masters(self) -> MasterKeys:
+        assert self._masters is not None  # the command asks for a key
+        return self._masters
 
     async def wait_erased(self) -> None:
         if self._eraser is not None:

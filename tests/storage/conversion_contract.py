@@ -1,0 +1,177 @@
+"""What every store that can be encrypted promises of encrypting what it holds, and of a new master
+key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import StorageError, UnopenedText, WrongMasterKey
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.storage.base import Change, Store
+from om_proxy.storage.encryption.conversion import encrypt_memories, rewrap_keys
+from om_proxy.storage.encryption.master_keys import MasterKeys
+from tests.storage.event_contract import activation
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.shared_machine import share_log
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+# opens the storage of the test with these master keys; the second argument: encryption begins
+OpenWith = Callable[..., Awaitable[Any]]
+
+
+async def fill(store: Store) -> list[Key]:
+    """Store threads of all kinds. Return their keys, and those of shared logs."""
+    keys = [KEY._replace(thread=f"t{number}") for number in range(4)]
+    for key in keys:
+        builder = MemoryBuilder(key).chat(7).cover(2).chunk(2)
+        memory = await store.commit(Memory(key=key), MemoryBuilder(key).chat(7).memory())
+        after = replace(builder.memory(), title="a title", overrides=b"{}")
+        await store.commit(memory, after, events=[activation("c")])
+    shared = await share_log(store)
+    told = replace(await store.load(shared.stored["A"].key), other_threads_text="they said")
+    thread = await store.load(told.key)
+    await store.commit_shared(Change(thread, told), None)
+    return [*keys, *(memory.key for memory in shared.stored.values())]
+
+
+def without_version(memory: Memory) -> Memory:
+    return replace(memory, version=0)
+
+
+class ConversionContract:
+    """A test of a backend has the fixture `open_with`."""
+
+    async def test_what_is_stored_is_encrypted_and_reads_as_before(
+        self, open_with: OpenWith
+    ) -> None:
+        """A server with the key reads and writes throughout, and finds all as it was."""
+        plain = await open_with()
+        secret = await plain.secret()
+        keys = await fill(plain)
+        before = {key: without_version(await plain.load(key)) for key in keys}
+        events = (await plain.events(None, None, None, 100)).events
+        outlines = {key: await plain.outline(key) for key in keys}
+        with pytest.raises(WrongMasterKey):
+            await open_with(OLD)
+        begun = await open_with(OLD, begins_encryption=True)
+        server = await open_with(OLD)
+        assert {key: without_version(await server.load(key)) for key in keys} == before
+        assert await encrypt_memories(begun) == len(keys)
+        assert await encrypt_memories(begun) == 0
+        assert {key: without_version(await server.load(key)) for key in keys} == before
+        assert {key: await server.outline(key) for key in keys} == outlines
+        assert (await server.events(None, None, None, 100)).events == events
+        assert await server.secret() == secret
+        with pytest.raises(WrongMasterKey):
+            await open_with()
+
+    async def test_a_process_without_the_key_is_told_what_it_lacks(
+        self, open_with: OpenWith
+    ) -> None:
+        """One that was there before: it loses no turn, and garbles nothing."""
+        plain = await open_with()
+        keys = await fill(plain)
+        held = await plain.load(keys[0])
+        begun = await open_with(OLD, begins_encryption=True)
+        await encrypt_memories(begun)
+        with pytest.raises(StorageError):
+            await plain.commit(held, replace(held, turns=9))
+        with pytest.raises(UnopenedText, match="set storage"):
+            await plain.load(keys[0])
+        assert (await begun.load(keys[0])).turns == held.turns
+
+    async def test_turns_between_batches_are_not_lost(self, open_with: OpenWith) -> None:
+        plain = await open_with()
+        keys = await fill(plain)
+        begun = await open_with(OLD, begins_encryption=True)
+        server = await open_with(OLD)
+        builders = {key: MemoryBuilder(key).chat(2) for key in keys[:4]}
+        new = KEY._replace(thread="new")
+        memory = await server.commit(Memory(key=new), MemoryBuilder(new).chat(1).memory())
+
+        async def turn() -> None:
+            for number in range(1, 6):
+                for key in builders:
+                    while True:
+                        held = await server.load(key)
+                        try:
+                            await server.commit(held, replace(held, turns=held.turns + 1))
+                            break
+                        except StorageError:
+                            continue
+                assert (await server.load(new)) == memory
+                await asyncio.sleep(0)
+                assert number
+
+        turns = asyncio.create_task(turn())
+        await encrypt_memories(begun)
+        await turns
+        assert [(await server.load(key)).turns for key in builders] == [5] * 4
+        assert await encrypt_memories(begun) == 0
+
+    async def test_a_new_master_key_takes_over_under_load(self, open_with: OpenWith) -> None:
+        """No read and no turn fails, and the old key is refused afterwards."""
+        first = await open_with(OLD)
+        keys = await fill(first)
+        secret = await first.secret()
+        before = {key: without_version(await first.load(key)) for key in keys}
+        server = await open_with(NEW, OLD)
+        is_over = asyncio.Event()
+
+        async def serve() -> int:
+            turns = 0
+            while not is_over.is_set() or turns < 3:
+                key = KEY._replace(thread=f"under way {turns}")
+                await server.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+                for known in keys:
+                    assert without_version(await server.load(known)) == before[known]
+                turns += 1
+            return turns
+
+        serving = asyncio.create_task(serve())
+        rekeyed = await open_with(NEW, OLD)
+        assert await rewrap_keys(rekeyed) >= len(keys)
+        is_over.set()
+        assert await serving >= 3
+        with pytest.raises(WrongMasterKey, match=MasterKeys([NEW]).newest_id):
+            await open_with(OLD)
+        fresh = await open_with(NEW)
+        assert {key: without_version(await fresh.load(key)) for key in keys} == before
+        assert await fresh.secret() == secret
+        log = next(key for key in keys if key.thread == RESOURCE_THREAD)
+        assert (await fresh.load(log)).log.entries == before[log].log.entries
+
+    async def test_a_rotation_that_broke_off_goes_on(self, open_with: OpenWith) -> None:
+        """Until its end both keys open the database."""
+        first = await open_with(OLD)
+        keys = await fill(first)
+        both = await open_with(NEW, OLD)
+        batch = await both.rewrap_batch(b"")
+        assert batch.keys > 0
+        again = await open_with(OLD, NEW)
+        for key in keys:
+            await again.load(key)
+        with pytest.raises(WrongMasterKey):
+            await open_with(NEW)
+        await again.commit(
+            Memory(key=KEY._replace(thread="late")),
+            MemoryBuilder(KEY._replace(thread="late")).chat(1).memory(),
+        )
+        assert await rewrap_keys(both) == 1
+        fresh = await open_with(NEW)
+        for key in keys:
+            await fresh.load(key)
+
+    async def test_a_rotation_needs_the_old_key(self, open_with: OpenWith) -> None:
+        first = await open_with(OLD)
+        await fill(first)
+        both = await open_with(NEW, OLD)
+        both._masters = both._keys.masters = MasterKeys([NEW])
+        with pytest.raises(UnopenedText, match=MasterKeys([OLD]).newest_id):
+            await rewrap_keys(both)
+        assert await open_with(OLD)
