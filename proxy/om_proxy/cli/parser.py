@@ -114,6 +114,31 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_config_option(rekey_tenant)
 
+    encrypt = commands.add_parser(
+        "encrypt",
+        help="encrypt a database that holds memories, with storage.encryption_key",
+        description="Encrypt a database that holds memories. A thread is encrypted as a whole, in one "
+        "transaction; all of them can be read throughout by a server with the key. Interrupted, the "
+        "command goes on when it is run again.",
+        epilog="With several servers: run it with --begin, restart each server with the key, then run "
+        "it without. A server without the key goes on with threads that are not encrypted yet.",
+    )
+    add_config_option(encrypt)
+    encrypt.add_argument(
+        "--begin",
+        action="store_true",
+        help="only let servers with the key open the database; what is stored stays as it is",
+    )
+    rekey = commands.add_parser(
+        "rekey",
+        help="change the master key of an encrypted database",
+        description="Wrap the data keys under the first key of storage.encryption_key. Texts are not "
+        "touched. Afterwards the older keys open nothing any more.",
+        epilog="First give every server the list [new, old], and restart it. Then run this command, "
+        "and take the old key out of the list.",
+    )
+    add_config_option(rekey)
+
     add_moving_commands(commands)
 
     completion = commands.add_parser(

@@ -1,0 +1,40 @@
+"""Open the store for the commands that change how all of it is encrypted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from om_proxy.app import open_store
+from om_proxy.cli.store_command import run_quietly
+from om_proxy.doctor.report import find_database
+from om_proxy.errors import UsageError
+from om_proxy.settings import load
+from om_proxy.storage.encryption.conversion import ConvertibleStore
+
+
+def run_conversion(
+    config: str | None,
+    work: Callable[[ConvertibleStore], Coroutine[Any, Any, int]],
+    *,
+    begins_encryption: bool = False,
+) -> int:
+    """Run `work` on the store that the configuration names, and return its exit status."""
+
+    async def open_and_work() -> int:
+        settings = load(config)
+        if not settings.storage.key_sources:
+            raise UsageError(
+                "set storage.encryption_key first; make a key with: openssl rand -base64 32"
+            )
+        find_database(settings)
+        store = await open_store(
+            settings.storage, create=False, begins_encryption=begins_encryption
+        )
+        try:
+            # settings refuse a key for other stores
+            return await work(cast(ConvertibleStore, store))
+        finally:
+            await store.close()
+
+    return run_quietly(open_and_work())

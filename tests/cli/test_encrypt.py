@@ -1,0 +1,75 @@
+"""`om-proxy encrypt` encrypts a database, and `om-proxy rekey` changes its master key."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.canary_threads import store_canary_threads
+
+OLD, NEW = "A" * 43, "B" * 43
+
+
+class Folder:
+    """A folder with a database, in which commands run."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]):
+        self._patch = patch
+        self._output = output
+        patch.chdir(path)
+        threads = [Key("t", "r", "one"), Key("t", "r", "two")]
+        asyncio.run(store_canary_threads(path / "om-proxy.db", *threads))
+
+    def run(self, *arguments: str, keys: str | None = None) -> tuple[int, str, str]:
+        """Return the exit status of the command and what it printed."""
+        with self._patch.context() as env:
+            if keys is not None:
+                env.setenv("OM_PROXY__STORAGE__ENCRYPTION_KEY", keys)
+            status = main(list(arguments))
+        out, err = self._output.readouterr()
+        assert OLD not in out + err
+        return status, out, err
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Folder:
+    return Folder(tmp_path, monkeypatch, capsys)
+
+
+def test_a_database_is_encrypted_and_its_key_changed(folder: Folder) -> None:
+    status, _, error = folder.run("threads", keys=OLD)
+    assert (status, error.count("run `om-proxy encrypt`")) == (3, 1)
+    status, said, error = folder.run("encrypt", keys=OLD)
+    assert (status, error) == (0, "")
+    assert said.startswith("encrypted: 2 threads and shared logs; none is left unencrypted")
+    assert "0 threads" in folder.run("encrypt", keys=OLD)[1]
+    assert "one" in folder.run("threads", keys=OLD)[1]
+    status, said, error = folder.run("rekey", keys=f"[{NEW}, {OLD}]")
+    assert (status, error) == (0, "")
+    assert said.startswith("wrapped anew: 2 data keys")
+    assert "two" in folder.run("threads", keys=NEW)[1]
+    status, _, error = folder.run("threads", keys=OLD)
+    assert (status, error.count("another master key")) == (3, 1)
+
+
+def test_encryption_can_begin_before_what_is_stored_is_encrypted(folder: Folder) -> None:
+    status, said, _ = folder.run("encrypt", "--begin", keys=OLD)
+    assert (status, "restart each server" in said) == (0, True)
+    assert "one" in folder.run("threads", keys=OLD)[1]
+    assert "2 threads" in folder.run("encrypt", keys=OLD)[1]
+
+
+@pytest.mark.parametrize("command", ["encrypt", "rekey"])
+def test_a_key_is_needed(folder: Folder, command: str) -> None:
+    status, _, error = folder.run(command)
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert "set storage.encryption_key first" in error
+    status, _, error = folder.run(command, keys="file:/nowhere")
+    assert (status, len(error.splitlines())) == (3, 1)
+    assert "the file cannot be read" in error
