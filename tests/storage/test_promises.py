@@ -15,6 +15,7 @@ from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
     ENCRYPTED,
     ERASURE_SENTENCES,
+    LOG_SENTENCES,
     NOT_ENCRYPTED,
     NOT_PROMISED,
     list_promises,
@@ -24,6 +25,7 @@ from om_proxy.storage.promises import (
 SENTENCES = (
     *DURABILITY_SENTENCES.values(),
     *ERASURE_SENTENCES.values(),
+    *LOG_SENTENCES.values(),
     ENCRYPTED,
     NOT_ENCRYPTED,
     *NOT_PROMISED,
@@ -44,6 +46,8 @@ def test_what_is_not_promised_is_said_last() -> None:
     assert said[2:] == (NOT_ENCRYPTED, *NOT_PROMISED)
     encrypted = list_promises(Promise("any", "fsync", "now", 1, encrypted=True))
     assert encrypted[2:] == (ENCRYPTED, *NOT_PROMISED)
+    rewriting = list_promises(Promise("any", "fsync", "rewrite", 1))
+    assert rewriting[2:] == (LOG_SENTENCES["rewrite"], NOT_ENCRYPTED, *NOT_PROMISED)
 
 
 async def test_a_store_that_cannot_be_asked_promises_nothing() -> None:

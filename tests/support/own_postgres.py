@@ -95,6 +95,16 @@ class OwnPostgres:
         files = (file for file in (self._data / "base").rglob("*") if file.is_file())
         return sum(file.read_bytes().count(words) for file in files)
 
+    def count_in_log(self, words: bytes) -> int:
+        """Return how often the words stand in the write-ahead log."""
+        files = (file for file in (self._data / "pg_wal").rglob("*") if file.is_file())
+        return sum(file.read_bytes().count(words) for file in files)
+
+    def dump(self) -> bytes:
+        """Return what `pg_dump` writes."""
+        command = [self._programs / "pg_dump", f"--dbname={self.url}"]
+        return subprocess.run(command, check=True, capture_output=True, cwd="/").stdout
+
     def close(self) -> None:
         self.kill()
         self._log.close()

@@ -9,6 +9,7 @@ from typing import Protocol
 from om_proxy.cli.name_completion import complete_resource, complete_tenant, complete_thread
 
 MAX_LISTED = 1_000  # lines of one answer, as in the admin API
+MAX_WAIT_S = 86_400
 JSON_HELP = "print the JSON that the admin API answers"
 RESOURCE_HELP = "the thread's resource; needed if several have such a thread"
 
@@ -245,6 +246,32 @@ def _add_changing_commands(commands: CommandList) -> None:
     )
     forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
+    erase = commands.add_parser(
+        "erase",
+        help="get the bytes of what was forgotten out of the database",
+        description="Wait until the bytes of what was forgotten have left the database. In PostgreSQL "
+        "they stay in the tables' files: with --rewrite, rewrite table by table (VACUUM FULL). Each is "
+        "locked meanwhile: chat goes on without memory, and turns wait. If that is interrupted, run "
+        "the command again: it goes on.",
+    )
+    add_config_option(erase)
+    erase.add_argument("--rewrite", action="store_true", help="rewrite the tables of PostgreSQL")
+    erase.add_argument(
+        "--lock-timeout",
+        type=_read_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long to wait for a table that is in use; turns wait as long (default: 2)",
+    )
+    erase.add_argument(
+        "--wait",
+        type=_read_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to wait for readers, such as a backup, to end (default: 60)",
+    )
+    erase.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
     receipt = commands.add_parser(
         "receipt",
         help="show what was forgotten, or check the signature of a receipt",
@@ -349,6 +376,13 @@ def _add_version_option(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="change nothing if the thread has changed since this version (`show --json` has it)",
     )
+
+
+def _read_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= MAX_WAIT_S:
+        raise argparse.ArgumentTypeError(f"must be above 0, and at most {MAX_WAIT_S}")
+    return seconds
 
 
 def _read_limit(text: str) -> int:

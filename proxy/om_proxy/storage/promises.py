@@ -22,6 +22,9 @@ ERASURE_SENTENCES: dict[Erasure, str] = {
     "rewrite": "forgotten rows are gone at once and their bytes once the tables are rewritten",
     "log": "forgotten bytes leave memory at once and the log once it is rewritten",
 }
+LOG_SENTENCES: dict[Erasure, str] = {
+    "rewrite": "the server's log keeps forgotten bytes until it is used again",
+}
 # of every store
 ENCRYPTED = "text is encrypted, and titles cannot be searched"
 NOT_ENCRYPTED = "text is not encrypted"
@@ -33,6 +36,7 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
     return (
         DURABILITY_SENTENCES[promise.durable],
         ERASURE_SENTENCES[promise.erases],
+        *([LOG_SENTENCES[promise.erases]] if promise.erases in LOG_SENTENCES else ()),
         ENCRYPTED if promise.encrypted else NOT_ENCRYPTED,
         *NOT_PROMISED,
     )

@@ -95,3 +95,24 @@ async def test_forgotten_rows_are_gone_at_once_and_their_bytes_once_the_tables_a
     assert server.count_in_tables(b"canary") == 0
     await admin.close()
     await store.close()
+
+
+async def test_the_server_s_log_keeps_forgotten_bytes_until_it_is_used_again(
+    server: OwnPostgres,
+) -> None:
+    """A server with `wal_recycle = off` removes the files of its log that it needs no more."""
+    settings = ("autovacuum=off", "wal_recycle=off", "wal_keep_size=0", "min_wal_size=32MB")
+    server.start(*settings)
+    store = await PostgresStore.open(server.url)
+    await commit_canary(store)
+    await store.forget(KEY)
+    admin = await asyncpg.connect(server.url)
+    await admin.execute("VACUUM FULL om.message")
+    assert server.count_in_log(b"canary") > 0
+    for _ in range(2):  # a file that the newest checkpoint but one needs is kept
+        await store.ping()
+        await admin.execute("SELECT pg_switch_wal()")
+        await admin.execute("CHECKPOINT")
+    assert server.count_in_log(b"canary") == 0
+    await admin.close()
+    await store.close()

@@ -32,6 +32,7 @@ INSERT_AUDIT = f"""INSERT INTO om.audit ({list_names(_AUDIT)})
     SELECT {list_names(_AUDIT)} FROM {write_unnest(_AUDIT, 1, "record")} ORDER BY place"""
 SELECT_AUDIT = f"""SELECT {list_names(_AUDIT)}, id FROM om.audit
     WHERE id < coalesce($1, {2**63 - 1}) AND ($2::text IS NULL OR tenant = $2) ORDER BY id DESC LIMIT $3"""
+# its number is the default: a version
 INSERT_RECEIPT = "INSERT INTO om.receipt VALUES ($1, $2, $3, $4, $5, $6)"
 # of one transaction
 MAX_OLD_ROWS = 2_000
@@ -41,9 +42,9 @@ DELETE_OLD = {
         SELECT count(*) FROM gone"""
     for table in ("audit", "receipt")
 }
-SELECT_RECEIPT = (
-    "SELECT id, at, tenant, scope, label, result FROM om.receipt WHERE id = $1 AND at >= $2"
-)
+SELECT_RECEIPT = """SELECT id, at, tenant, scope, label, result,
+        number < coalesce((SELECT through FROM om.rewrite WHERE name = ''), 0)
+    FROM om.receipt WHERE id = $1 AND at >= $2"""
 
 
 _LABELS: Columns = {"old": "text", "new": "text"}
@@ -97,17 +98,16 @@ async def delete_old_records(session: Session, now: float) -> bool:
 
 async def select_receipt(session: Session, receipt_id: str, now: float) -> StoredReceipt | None:
     found = await session.select(SELECT_RECEIPT, receipt_id, now - RECEIPTS_KEPT_S)
-    for id_, at, tenant, scope, label, result in found:
-        return StoredReceipt(
-            id_, at, tenant, scope, label, _settle(ForgetResult(*json.loads(result)))
-        )
+    for id_, at, tenant, scope, label, result, is_rewritten in found:
+        settled = _settle(ForgetResult(*json.loads(result)), is_rewritten)
+        return StoredReceipt(id_, at, tenant, scope, label, settled)
     return None
 
 
-def _settle(result: ForgetResult) -> ForgetResult:
-    """Return what is known by now. Here no byte ever waits for a reader to end: such a receipt was
-    copied from another backend."""
-    if result.database == "pending":
+def _settle(result: ForgetResult, is_rewritten: bool) -> ForgetResult:
+    """Return what is known by now. `is_rewritten`: all tables were, since. Here no byte ever waits for
+    a reader to end: such a receipt was copied from another backend."""
+    if result.database == "pending" or (is_rewritten and result.database == "until_rewrite"):
         result = result._replace(database="gone")
     return result._replace(log="gone") if result.log == "pending" else result
 

@@ -1,0 +1,119 @@
+"""`om-proxy erase`: get the bytes of what was forgotten out of the database."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
+from om_proxy.cli.progress import show_progress
+from om_proxy.cli.store_command import COMMAND_CALLER, run_with_store
+from om_proxy.errors import UsageError
+from om_proxy.settings import load
+from om_proxy.storage.base import Store
+from om_proxy.storage.promises import ERASURE_SENTENCES
+from om_proxy.storage.records import AuditRecord
+
+if TYPE_CHECKING:
+    from om_proxy.storage.postgres.rewriting import Table, TableRewriter
+
+BYTES_PER_MB = 2**20
+WARNING = (
+    "each table is locked while it is rewritten: chat goes on without memory meanwhile, and turns "
+    "wait. The disk needs room for the largest table a second time."
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Wait for pending bytes or, with --rewrite, rewrite the tables of PostgreSQL."""
+    storage = load(options.config).storage
+    if not options.rewrite or not storage.is_postgres:
+        return run_with_store(options.config, lambda store: wait_erased(store, options))
+    if not options.yes and not sys.stdin.isatty():
+        raise UsageError(
+            "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
+        )
+    return run_with_store(
+        options.config, lambda store: rewrite(store, storage.url, storage.prefix, options)
+    )
+
+
+async def wait_erased(store: Store, options: argparse.Namespace) -> int:
+    """Wait until no forgotten bytes are pending, and return the exit status."""
+    promise = await store.describe()
+    if promise.erases == "rewrite":
+        print("forgotten bytes stay in the tables' files: run om-proxy erase --rewrite")
+        return DONE
+    if options.rewrite:
+        print(f"this store needs no rewrite: {ERASURE_SENTENCES[promise.erases]}")
+    try:
+        with show_progress("waiting for the readers"):
+            async with asyncio.timeout(options.wait):
+                await store.wait_erased()
+    except TimeoutError:
+        print(
+            "forgotten bytes are still in the database's files: end the program that reads them, "
+            "such as a backup or a shell; the server then erases them"
+        )
+        return NOT_WORKING
+    print("no forgotten bytes are pending")
+    return DONE
+
+
+async def rewrite(store: Store, url: str, prefix: str, options: argparse.Namespace) -> int:
+    """Rewrite the tables, and return the exit status."""
+    # imported only where it is used: the driver is an extra
+    from om_proxy.storage.postgres.rewriting import RewriteOptions, TableRewriter  # noqa: PLC0415 - the driver is an extra
+
+    limits = RewriteOptions(lock_timeout_s=options.lock_timeout, reader_timeout_s=options.wait)
+    rewriter = await TableRewriter.open(url, prefix, limits)
+    try:
+        print(await _describe_tables(rewriter), WARNING, sep="\n", flush=True)
+        if not options.yes and not _ask_operator():
+            print("nothing was rewritten")
+            return DECLINED
+        result = await rewriter.rewrite(_print_table)
+    finally:
+        await rewriter.close()
+    counts = {"tables": result.rewritten}
+    record = AuditRecord(await store.clock(), COMMAND_CALLER, "", "rewrite_tables", counts=counts)
+    await store.add_audit([record])
+    print(
+        "what was forgotten before is gone from the tables; the server's log and backups keep it for "
+        "as long as they are kept"
+    )
+    if result.later_receipts:
+        print(
+            f"{result.later_receipts} receipts are of what was forgotten since this began: run the "
+            "command once more for them"
+        )
+    return DONE
+
+
+async def _describe_tables(rewriter: TableRewriter) -> str:
+    tables = await rewriter.list_tables()
+    left = [table.size for table in tables if not table.is_done]
+    done = f", {len(tables) - len(left)} are done already" if len(left) < len(tables) else ""
+    return (
+        f"{len(left)} tables to rewrite, {_render_size(sum(left))}, the largest "
+        f"{_render_size(max(left, default=0))}{done}"
+    )
+
+
+def _render_size(size: int) -> str:
+    return f"{size / BYTES_PER_MB:.1f} MB"
+
+
+def _print_table(table: Table) -> None:
+    print(f"rewriting {table.name}, {_render_size(table.size)}", flush=True)
+
+
+def _ask_operator() -> bool:
+    """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
+    try:
+        answer = input("Rewrite the tables now? [y/N] ")
+    except EOFError:  # Ctrl-D
+        return False
+    return answer.strip().lower() in ("y", "yes")
