@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,10 +17,22 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.cli.forget import wait_until_erased
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.canary_threads import count_canaries, store_canary_threads
 from tests.cli.commands import CONFIG, clean_environment, run_om_proxy, serve_in
+from tests.support.redis_server import find_redis_url, own_prefix
+
+
+@pytest.fixture
+def url() -> str:
+    return find_redis_url()
+
+
+@pytest.fixture
+def prefix(url: str) -> Iterator[str]:
+    with own_prefix(url) as name:
+        yield name
 
 
 def test_forget(tmp_path: Path) -> None:
@@ -140,6 +153,23 @@ async def test_forget_waits_for_a_reader_until_its_timeout(
         assert "its bytes are still there" in capsys.readouterr().out
         assert await store.threads(None) == ()
         await store.close()
+
+
+async def test_forget_waits_for_a_log(
+    url: str, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a Redis the bytes are gone once the server has rewritten its log."""
+    from om_proxy.storage.redis.store import RedisOptions, RedisStore  # takes the driver
+
+    store = await RedisStore.open(url, RedisOptions(prefix, timeout_s=30.0))
+    key = Key("local", "t", "t")
+    await store.commit(Memory(key=key), Memory(key=key))
+    assert (await store.forget(key)).log == "pending"
+    await wait_until_erased(store, 60.0, sys.stdout)
+    said = capsys.readouterr().out
+    assert "still in the server's log" in said
+    assert "its bytes are gone" in said
+    await store.close()
 
 
 def test_a_resource_and_a_tenant_are_forgotten_as_a_whole(

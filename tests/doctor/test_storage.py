@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sqlite3
@@ -15,7 +16,7 @@ from om_proxy.doctor.storage import MAX_CLOCK_DIFFERENCE_S, examine_storage
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.base import Store
+from om_proxy.storage.base import Promise, Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -84,6 +85,28 @@ async def test_forgotten_bytes_that_a_reader_holds(store: SqliteStore, file: Pat
         (said,) = list_broken(await examine_storage(store, file, NOW))
     assert "forgotten bytes" in said
     assert "end the program" in said
+
+
+class RewritingStore(ForwardingStore):
+    """A store on a server whose log waits to be rewritten."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+
+    @property
+    def inner(self) -> Store:
+        return self._inner
+
+    async def describe(self) -> Promise:
+        return (await self._inner.describe())._replace(erases="log")
+
+    async def wait_erased(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_forgotten_bytes_in_a_log(store: SqliteStore, file: Path) -> None:
+    (said,) = list_broken(await examine_storage(RewritingStore(store), "a server", NOW))
+    assert "let the user of storage.url run BGREWRITEAOF" in said
 
 
 @pytest.mark.parametrize(("behind_s", "is_told"), [(0.9, False), (1.1, True)])

@@ -28,6 +28,14 @@ from om_proxy.storage.base import Store
 
 # enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
+FILES_ARE_READ = (
+    "its bytes are still in the database's files: another program is reading them; "
+    "waiting until it has finished"
+)
+LOG_STAYS = (
+    "its bytes are still in the server's log, which is rewritten at most once a minute; "
+    "waiting until it is"
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,15 +122,12 @@ def ask_operator(name: str) -> bool:
 
 
 async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> None:
-    """Wait until no other program reads the removed bytes any more, at most `timeout_s`."""
-    print(
-        "its bytes are still in the database's files: another program is reading them; "
-        "waiting until it has finished",
-        file=output,
-        flush=True,
-    )
+    """Wait until the removed bytes are gone, at most `timeout_s`: no other program reads them any
+    more, or the server has rewritten its log."""
+    is_in_log = (await store.describe()).erases == "log"
+    print(LOG_STAYS if is_in_log else FILES_ARE_READ, file=output, flush=True)
     try:
-        with show_progress("waiting for the reader"):
+        with show_progress("waiting for the log" if is_in_log else "waiting for the reader"):
             async with asyncio.timeout(timeout_s):
                 await store.wait_erased()
     except TimeoutError:

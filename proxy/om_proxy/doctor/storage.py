@@ -19,6 +19,14 @@ from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
 # a turn that comes while doctor runs is no sign of a wrong clock
 MAX_CLOCK_DIFFERENCE_S = 60.0
 ERASE_TIMEOUT_S = 1.0
+FILES_ARE_READ = (
+    "forgotten bytes are still in the database's files: end the program that reads them, such as a "
+    "backup or a shell; the server then erases them"
+)
+LOG_STAYS = (
+    "forgotten bytes are still in the server's log, which is rewritten at most once a minute: look "
+    "again then; if they stay, let the user of storage.url run BGREWRITEAOF"
+)
 
 
 async def examine_storage(
@@ -67,13 +75,8 @@ async def _examine_erasure(store: Store) -> list[Finding]:
         async with asyncio.timeout(ERASE_TIMEOUT_S):
             await store.wait_erased()
     except TimeoutError:
-        return [
-            Finding(
-                False,
-                "forgotten bytes are still in the database's files: end the program that reads "
-                "them, such as a backup or a shell; the server then erases them",
-            )
-        ]
+        erases = (await store.describe()).erases
+        return [Finding(False, LOG_STAYS if erases == "log" else FILES_ARE_READ)]
     return []
 
 
