@@ -177,3 +177,15 @@ async def test_records_of_another_database_are_told(world: World) -> None:
     world.store.is_away = False
     await world.audit.record("me", "third", KEY)
     assert [record[3] for record in await world.read()] == ["third"]
+
+
+async def test_retired_threads_are_recorded_together(world: World) -> None:
+    """By `retention`, in one write; a store that is away gets them later."""
+    world.store.is_away = True
+    await world.audit.record_retired([(KEY, {"threads": 1})])
+    world.store.is_away = False
+    await world.audit.record_retired([(RESOURCE, {"threads": 2})])
+    assert await world.read() == [
+        (0, "retention", KEY.tenant, "forget_thread", f"label of {KEY.thread}", {"threads": 1}),
+        (0, "retention", KEY.tenant, "forget_resource", "label of ", {"threads": 2}),
+    ]

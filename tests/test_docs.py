@@ -169,7 +169,13 @@ def test_settings_named_in_passing_exist() -> None:
     found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", PAGES))
     assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
     known |= {f"upstream.{name}" for name in UpstreamSettings.model_fields}
-    events_of_log = {"memory.uncommitted", "memory.bypassed"}  # they begin like a setting
+    # they begin like a setting
+    events_of_log = {
+        "memory.uncommitted",
+        "memory.bypassed",
+        "memory.retired",
+        "retention.clock_jumped",
+    }
     assert found - events_of_log <= known
 
 

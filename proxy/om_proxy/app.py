@@ -20,6 +20,7 @@ from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.apis.registry import CHAT
 from om_proxy.audit_log import AuditLog
+from om_proxy.background.retention import Retention
 from om_proxy.background.scheduler import Background
 from om_proxy.composition import create_admin_services, create_background
 from om_proxy.edge.admin.admin_api import AdminApi
@@ -276,6 +277,9 @@ class App:
         )
         self._audit_log = services.audit_log
         self.admin = AdminApi(services)
+        retention = Retention(
+            memories, self._policies, self._audit_log.record_retired, self._is_external
+        )
         own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
@@ -298,6 +302,7 @@ class App:
             _start_permanent("ledger", self.ledger_writer.write_forever),
             _start_permanent("deliveries", engine.deliveries.write_forever),
             _start_permanent("deferred", self._deferred.retry_forever),
+            _start_permanent("retention", retention.run_forever),
             _start_permanent(
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),

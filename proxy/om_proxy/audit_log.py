@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -50,14 +50,32 @@ class AuditLog:
     ) -> None:
         """Record what somebody did. `key`: of a thread; without a thread name, of its resource;
         without both, of the tenant. Never raise OmError: what was done is done."""
+        await self._write([self._describe(who, what, key, counts or {})])
+
+    async def record_retired(self, retired: Sequence[tuple[Key, Mapping[str, int]]]) -> None:
+        """Record threads and resources that retention has forgotten, in one transaction. Never
+        raise OmError."""
+        await self._write(
+            [
+                self._describe(
+                    "retention", "forget_thread" if key.thread else "forget_resource", key, counts
+                )
+                for key, counts in retired
+            ]
+        )
+
+    def _describe(self, who: str, what: str, key: Key, counts: Mapping[str, int]) -> AuditRecord:
         label = self._label(key) if key.thread or key.resource else ""
-        record = AuditRecord(self._clock(), who, key.tenant, what, label, counts or {})
-        self._waiting.append(record)
+        return AuditRecord(self._clock(), who, key.tenant, what, label, counts)
+
+    async def _write(self, records: Sequence[AuditRecord]) -> None:
+        self._waiting.extend(records)
         try:
             async with self._writing:
                 await self._write_waiting()
         except OmError as exc:
-            logger.error("audit.unwritten", error=type(exc).__name__, **_describe(record))
+            for record in records:
+                logger.error("audit.unwritten", error=type(exc).__name__, **_list_fields(record))
 
     async def close(self) -> None:
         """Write what waits, and report what is lost with the process."""
@@ -97,7 +115,7 @@ class AuditLog:
         return await self._store.audit(tenant, before, limit)
 
 
-def _describe(record: AuditRecord) -> dict[str, object]:
+def _list_fields(record: AuditRecord) -> dict[str, object]:
     """Return the fields of a log line. The tenant may be a configured name, and is left out."""
     return {
         "who": record.who,

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
+from om_proxy.memory.lifecycle.expiry import RetiredWhy
 from om_proxy.memory.model import Key
 from om_proxy.memory.usage import Usage
 from om_proxy.reasons import Reason, Status
@@ -146,6 +147,16 @@ class Forgotten(Struct, frozen=True):
     bytes: str  # what the store reports about the bytes on disk
 
 
+class Retired(Struct, frozen=True):
+    """A thread, or a resource as a whole, was forgotten because nobody had used it for long."""
+
+    key: Key  # without a thread name: the resource
+    why: RetiredWhy
+    threads: int
+    messages: int
+    bytes: str  # as in `Forgotten`
+
+
 class NotesChanged(Struct, frozen=True):
     """A person has changed a thread's notes, or those of the log that it shares."""
 
@@ -180,6 +191,7 @@ Fact = (
     | Reflected
     | MemoryWorkFailed
     | Forgotten
+    | Retired
     | NotesChanged
     | ForgottenMeanwhile
     | Decided

@@ -36,7 +36,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
-from om_proxy.storage.base import Change, NoteErasure, Store
+from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, Store
 from om_proxy.storage.records import ForgetResult
 
 logger = structlog.get_logger("memory")
@@ -109,6 +109,8 @@ class Memories:
         self._clock = clock
         # called with a forgotten thread, to remove its traces in this process
         self.on_forget: list[Callable[[Key], None]] = []
+        # the same with a retired thread, apart from its turns that wait
+        self.on_retire: list[Callable[[Key], None]] = []
         # by thread or shared log: lists that each event stored by this process is added to
         self.event_watchers: dict[Key, list[list[Event]]] = {}
         self.forget_count = 0  # calls of `forget` so far
@@ -440,6 +442,33 @@ class Memories:
             if resource in (None, key.resource):
                 self.drop(key)
         return forgotten
+
+    async def retire(self, key: Key, expected_version: int) -> ForgetResult:
+        """Remove a thread that nobody has used for long. Unlike `forget`, this takes nothing from a
+        turn under way: a thread that is in use has another version, and a first turn of the
+        resource starts a new thread. Raise Conflict if the version is another one."""
+        async with self.lock(key):
+            removed = await self.store.forget(key, expected_version, self._describe_forgotten(key))
+        self._drop_retired((key,))
+        return removed
+
+    async def retire_batch(self, log_key: Key, active_before: float) -> ForgetBatch:
+        """Remove some threads of a resource that nobody has used for long, as `retire` does; its
+        shared log goes with the last. Raise Conflict if one had a turn since `active_before`."""
+        batch = await self.store.forget_batch(
+            log_key.tenant, log_key.resource, self._describe_forgotten, active_before
+        )
+        self._drop_retired((*batch.threads, log_key))
+        return batch
+
+    def _drop_retired(self, keys: Sequence[Key]) -> None:
+        """Remove what this process holds of retired threads, but not turns that wait."""
+        resources = {key[:2] for key in keys}
+        for key in keys:
+            for notify in self.on_retire:
+                notify(key)
+        for cached in [cached for cached in self._cached if cached[:2] in resources]:
+            self.drop(cached)
 
     def _mark_forgotten(self, key: Key) -> None:
         self.forget_count += 1

@@ -313,3 +313,25 @@ def test_a_cached_answer_changes_no_comparison() -> None:
     asked.effective("gpt-4o", "ana")
     assert asked == Settings()
     assert asked != Settings.model_validate({"retention": {"ttl_days": 3}})
+
+
+@pytest.mark.parametrize(
+    ("resource", "days"), [("r", 7), ("guest-1", 1), ("guest-kept", None), ("archive", None)]
+)
+def test_lifetime_of_a_resource(resource: str, days: float | None) -> None:
+    """The most specific glob says it; `null` keeps every thread."""
+    settings = Settings.model_validate(
+        {
+            "retention": {"ttl_days": 7},
+            "resources": {
+                "guest-*": {"retention": {"ttl_days": 1}, "observation": {"message_tokens": 9_000}},
+                "guest-kept": {"retention": {"ttl_days": None}},
+                "archive": {"retention": {"ttl_days": None}},
+            },
+        }
+    )
+    seconds = None if days is None else days * 86_400
+    assert settings.find_lifetime(resource) == seconds
+    assert settings.effective("any", resource).retention.lifetime_s == seconds
+    assert settings.list_lifetimes() == (7 * 86_400, 86_400)
+    assert Settings().list_lifetimes() == ()

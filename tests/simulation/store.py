@@ -60,6 +60,7 @@ from om_proxy.storage.ledger_lines import (
 )
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -623,6 +624,7 @@ class SimulatedStore:
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         disk = await self._reach()
         keys = sorted(
@@ -630,6 +632,9 @@ class SimulatedStore:
             for key in {*disk.threads, *disk.leases}
             if key.tenant == tenant and resource in (None, key.resource)
         )
+        for info in _list_infos(disk, ThreadSelection(tenant, resource)):
+            if active_before is not None and info.active_at >= active_before:
+                raise Conflict("a thread of the resource had a turn since")
         batch = [key for key in keys if key.thread and key in disk.threads][:BATCH_THREADS]
         is_last = not any(key.thread and key in disk.threads for key in keys if key not in batch)
         result = ForgetResult()
@@ -870,6 +875,20 @@ class SimulatedStore:
         page = tuple(found[:limit])
         return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else None)
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        disk = await self._reach()
+        listed = [
+            _idle_thread(disk, info)
+            for info in _list_infos(disk, ThreadSelection(None))
+            if info.active_at < before
+        ]
+        await self._return()
+        places = (0.0, 0) if after is None else (after.active_at, after.row_id)
+        ordered = sorted(listed, key=lambda idle: (idle.active_at, idle.row_id))
+        return tuple([idle for idle in ordered if (idle.active_at, idle.row_id) > places][:limit])
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -984,6 +1003,13 @@ def _list_infos(disk: Disk, selection: ThreadSelection) -> list[ThreadInfo]:
     if selection.order == "recent":
         found.sort(key=lambda info: (info.active_at, info.row_id), reverse=True)
     return found
+
+
+def _idle_thread(disk: Disk, info: ThreadInfo) -> IdleThread:
+    head = disk.threads[info.key].head
+    shares_log = head.scope == "resource"
+    is_leased = disk.leased(info.key) or (shares_log and disk.leased(resource_key(info.key)))
+    return IdleThread(info.key, head.version, info.active_at, info.row_id, shares_log, is_leased)
 
 
 def _is_behind(info: ThreadInfo, place: ThreadPlace, selection: ThreadSelection) -> bool:

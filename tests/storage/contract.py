@@ -53,6 +53,7 @@ from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
 from tests.storage.event_contract import OTHER, TEXTS, EventContract, moved_fingerprint
+from tests.storage.idle_contract import IdleContract
 from tests.storage.ledger_contract import LedgerContract
 from tests.storage.listing_contract import ListingContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things, store_covered
@@ -139,6 +140,7 @@ def small_things_with_attempt(thread: MemoryBuilder) -> dict[str, Any]:
 class StoreContract(
     RefreshContract,
     LedgerContract,
+    IdleContract,
     ListingContract,
     RecordsContract,
     EventContract,

@@ -26,12 +26,17 @@ NOW = 1_800_000_000.0
 RECEIPT = StoredReceipt("r1", NOW, "s", "thread", "label", ForgetResult(1, 2, 3, 4, 5))
 
 
-async def add_threads(store: Store, tenant: str, resource: str, count: int) -> list[Key]:
-    """Store threads that share their resource's log, and the log."""
+async def add_threads(
+    store: Store, tenant: str, resource: str, count: int, raw: bytes | None = None
+) -> list[Key]:
+    """Store threads that share their resource's log, and the log. `raw`: of each message."""
     keys = []
     for number in range(count):
         key = Key(tenant, resource, f"thread {number}")
         memory = replace(MemoryBuilder(key).chat(3).memory(), scope="resource")
+        if raw is not None:
+            tail = [replace(m, item=replace(m.item, raw=raw)) for m in memory.tail]
+            memory = replace(memory, tail=tuple(tail))
         log = await store.load(resource_key(key))
         shared = Change(log, replace(log, turns=log.turns + 1, title="notes"))
         await store.commit_shared(Change(Memory(key=key), memory), shared)

@@ -17,6 +17,7 @@ from om_proxy.facts import (
     NotesChanged,
     Observed,
     Reflected,
+    Retired,
     TurnEnded,
     Uncommitted,
     UnreachedTurnEnded,
@@ -148,6 +149,18 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
         (
             Forgotten(KEY, 3, "gone"),
             line("memory.forgotten", "info", thread="kitchen", messages=3, bytes="gone"),
+        ),
+        (
+            Retired(KEY, "ttl", 1, 3, "gone"),
+            line(
+                "memory.retired",
+                "info",
+                thread="kitchen",
+                why="ttl",
+                threads=1,
+                messages=3,
+                bytes="gone",
+            ),
         ),
         (
             NotesChanged(KEY, "edited"),

@@ -17,6 +17,7 @@ from om_proxy.facts import (
     Observed,
     Reflected,
     RequestRefused,
+    Retired,
     TurnEnded,
     TurnPriced,
     Uncommitted,
@@ -102,6 +103,7 @@ class FactCounter:
             RequestRefused: self._count_refused,
             Bypassed: lambda _: self._count_failure("memory-bypassed"),
             Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
+            Retired: self._count_retired,
             MemoryWorkFailed: lambda fact: self._count_failure(fact.work),
         }
 
@@ -268,6 +270,9 @@ class FactCounter:
     def _count_end(self, status: int, end: str) -> None:
         if cause := find_cause(status, end):
             self._count_failure(cause)
+
+    def _count_retired(self, retired: Retired) -> None:
+        self._series.add(self._series.find(metrics.RETIRED, retired.why), retired.threads)
 
     def _count_failure(self, cause: str, times: int = 1) -> None:
         self._series.add(self._series.find(metrics.FAILURES, cause), times)

@@ -151,6 +151,12 @@ FAILURES = Metric(
     "Failures, by cause. The list of causes is closed.",
     ("cause",),
 )
+RETIRED = Metric(
+    "om_retired_total",
+    "counter",
+    "Threads that were forgotten by a rule of `retention`.",
+    ("why",),
+)
 STORE_SECONDS = Metric(
     "om_store_seconds",
     "histogram",
@@ -215,6 +221,7 @@ METRICS = (
     REFLECTOR_COST,
     COST_SAVINGS,
     FAILURES,
+    RETIRED,
     STORE_SECONDS,
     MESSAGES_TOKENS,
     OBSERVATIONS_TOKENS,
@@ -241,6 +248,7 @@ LABEL_VALUES = {
     "outcome": "of calls `answered` `failed` `abandoned`; of the store `done` `conflict` "
     "`cancelled` `failed`",
     "cause": "below",
+    "why": "`ttl`: nobody had used them for `retention.ttl_days`",
     "op": "the method of the store",
     "version": "of om-proxy",
     "python": "its version",

@@ -27,6 +27,7 @@ from om_proxy.settings.quantities import (
     count_kept_tokens,
     render_duration,
 )
+from om_proxy.settings.service import ResourceRetention, RetentionSettings
 from om_proxy.settings.source import Key
 from om_proxy.settings.validation_messages import render_faults
 
@@ -37,8 +38,10 @@ MAX_THREAD_BLOCK_TIMEOUT_S = 120.0
 # (docs/spec/behaviour.md#render-date)
 CERTAINLY_COLD_S = 3_600.0
 
+DEFAULT_RETENTION = RetentionSettings()
 # of the layer that holds a thread's own thresholds
 THREAD_LAYER_KIND = "threads"
+RESOURCE_LAYER_KIND = "resources"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
@@ -62,7 +65,16 @@ class Layer:
             if isinstance(section_values, Mapping):
                 del level[section]
                 level.update(section_values)
-        return dict(expand_short_forms(level))
+        level = dict(expand_short_forms(level))
+        if self.kind == RESOURCE_LAYER_KIND:
+            level.pop("retention", None)
+        return level
+
+    @property
+    def retention(self) -> dict[str, Any]:
+        """The part of the override that is about retention, which a resource may have."""
+        has_any = self.kind == RESOURCE_LAYER_KIND and "retention" in self.values
+        return {"retention": self.values["retention"]} if has_any else {}
 
     @property
     def inherits_model(self) -> bool:
@@ -84,7 +96,7 @@ class Layer:
     def specificity(self) -> tuple[bool, int]:
         """The sort key of layers, from the least to the most specific: models before resources,
         then by the number of literal characters."""
-        return self.kind == "resources", len(re.sub(r"\[!?.[^]]*\]|[*?]", "", self.glob))
+        return self.kind == RESOURCE_LAYER_KIND, len(re.sub(r"\[!?.[^]]*\]|[*?]", "", self.glob))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +111,7 @@ class Effective:
     reflector_model: ModelChoice
     layers: tuple[Layer, ...] = ()  # from the least to the most specific
     cache_lifetime_s: float = CERTAINLY_COLD_S  # of the provider's prompt cache
+    retention: RetentionSettings = DEFAULT_RETENTION
     _by_overrides: dict[bytes, Effective] = field(default_factory=dict, compare=False, repr=False)
 
     def with_overrides(self, overrides: bytes | None) -> Effective:
@@ -197,7 +210,13 @@ def _check_threshold_names(changes: Mapping[str, Any]) -> None:
 def _apply_thresholds(base: Effective, thresholds: Mapping[str, Any]) -> Effective:
     """Return `base` with a thread's own thresholds. Raises pydantic's ValidationError."""
     layer = Layer(THREAD_LAYER_KIND, "*", thresholds)
-    return apply_layers(base.memory, base.context, (layer,), cache_lifetime_s=base.cache_lifetime_s)
+    return apply_layers(
+        base.memory,
+        base.context,
+        (layer,),
+        cache_lifetime_s=base.cache_lifetime_s,
+        retention=base.retention,
+    )
 
 
 def compute_limits(
@@ -273,9 +292,12 @@ def apply_layers(
     layers: Sequence[Layer],
     *,
     cache_lifetime_s: float = CERTAINLY_COLD_S,
+    retention: RetentionSettings = DEFAULT_RETENTION,
 ) -> Effective:
-    """Merge `layers`, the least specific first, into `memory` and `context`. `cache_lifetime_s`: as
-    in `compute_limits`. Raises pydantic's ValidationError if the result breaks a rule."""
+    """Merge `layers`, the least specific first, into `memory`, `context` and `retention`.
+    `cache_lifetime_s`: as in `compute_limits`. Raises pydantic's ValidationError if the result
+    breaks a rule."""
+    retention = apply_retention(retention, layers)
     levels = list_levels(memory, layers)
     merged = merge_levels(_remove_models(level) for level in levels)
     context_values = {
@@ -300,7 +322,20 @@ def apply_layers(
         reflector_model=reflector,
         layers=tuple(layers),
         cache_lifetime_s=cache_lifetime_s,
+        retention=retention,
     )
+
+
+def apply_retention(retention: RetentionSettings, layers: Sequence[Layer]) -> RetentionSettings:
+    """Merge the retention of `layers`, the least specific first, into `retention`. Raises pydantic's
+    ValidationError."""
+    own = [layer.retention for layer in layers if layer.retention]
+    if not own:
+        return retention
+    for values in own:
+        ResourceRetention.model_validate(values)
+    merged = merge_levels([retention.model_dump(), *(values["retention"] for values in own)])
+    return RetentionSettings.model_validate(merged)
 
 
 def _list_models_of_shared_key(levels: Sequence[Mapping[str, Any]]) -> list[ModelChoice]:

@@ -38,7 +38,6 @@ NOT_IN_EFFECT = (
     "memory.retrieval.scope",
     "memory.retrieval.max_steps",
     "memory.retrieval.embedding_model",
-    "retention.ttl_days",
     "retention.max_observations",
     "retention.max_reflections",
 )
@@ -310,6 +309,7 @@ def _list_settings_in_force(settings: Settings, effective: Effective) -> Iterato
                 update={"observation": observation, "reflection": reflection}
             ),
             "context": effective.context,
+            "retention": effective.retention,
             "models": {},
             "resources": {},
         }
@@ -341,6 +341,10 @@ def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
         for layer in reversed(effective.layers):
             if _has_key(layer.level, key[1:]):
                 return _render_layer_origin(settings, layer, key[1:])
+    if key[0] == "retention":
+        for layer in reversed(effective.layers):
+            if _has_key(layer.retention, key):
+                return _render_layer_origin(settings, layer, key)
     return settings.origin(key) or "default"
 
 

@@ -394,13 +394,43 @@ class BackgroundSettings(Section):
         return value
 
 
+MIN_TTL_DAYS = 1 / 24
+SECONDS_PER_DAY = 86_400.0
+
+
 class RetentionSettings(Section):
     """The section `retention`."""
 
-    ttl_days: float | None = Field(default=None, gt=0)
+    ttl_days: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_observations: Count | None = None
     max_reflections: Count | None = None
     generations: Count = 20
+
+    @field_validator("ttl_days")
+    @classmethod
+    def _check_ttl(cls, value: float | None) -> float | None:
+        # shorter than what takes a while: a reply, a lease of a process that was killed
+        if value is not None and value < MIN_TTL_DAYS:
+            raise ValueError("must be an hour (0.042) or more; null keeps every thread")
+        return value
+
+    @property
+    def lifetime_s(self) -> float | None:
+        """The seconds after its last turn that a thread is kept; None: for ever."""
+        return None if self.ttl_days is None else self.ttl_days * SECONDS_PER_DAY
+
+
+class ResourceRetention(Section):
+    """What an override of `resources:` may set besides `memory` and `context`."""
+
+    retention: RetentionSettings = RetentionSettings()
+
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _refuse_generations(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "generations" in value:
+            raise_faults([("generations", "is one number for all resources: set it in retention")])
+        return value
 
 
 class WebhookSettings(Section):

@@ -21,7 +21,7 @@ from pydantic import (
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
-from om_proxy.settings.effective import Effective, Layer, apply_layers
+from om_proxy.settings.effective import Effective, Layer, apply_layers, apply_retention
 from om_proxy.settings.memory import ContextSettings, MemorySettings, expand_short_forms
 from om_proxy.settings.model_choice import INHERIT_MODEL
 from om_proxy.settings.override_checks import list_override_faults
@@ -145,6 +145,20 @@ class Settings(Section):
         self._effective_by_pair.put(pair, effective)
         return effective
 
+    def find_lifetime(self, resource: str) -> float | None:
+        """Return the seconds after its last turn that a thread of this resource is kept; None: for
+        ever."""
+        matching = [layer for layer in self._retention_layers if layer.matches(resource)]
+        return apply_retention(self.retention, matching).lifetime_s
+
+    def list_lifetimes(self) -> tuple[float, ...]:
+        """Return all lifetimes that a thread may have, the longest first."""
+        found = {self.retention.lifetime_s}
+        found |= {
+            apply_retention(self.retention, [one]).lifetime_s for one in self._retention_layers
+        }
+        return tuple(sorted((one for one in found if one is not None), reverse=True))
+
     def origin(self, path: Key) -> str | None:
         """Return the source of a setting, as `file:line` or `env NAME`; None for a default."""
         return self._origins.get(path)
@@ -177,6 +191,10 @@ class Settings(Section):
     def _effective_by_layers(self) -> dict[tuple[tuple[Layer, ...], float], Effective]:
         return {}
 
+    @cached_property
+    def _retention_layers(self) -> tuple[Layer, ...]:
+        return tuple(layer for layer in self._layers if layer.retention)
+
     def _find_cache_lifetime(self, model: str | None) -> float:
         """Return the seconds that this model's provider keeps a prompt."""
         upstream = self.upstream_for(model)
@@ -188,7 +206,11 @@ class Settings(Section):
         if effective is None:
             try:
                 effective = apply_layers(
-                    self.memory, self.context, layers, cache_lifetime_s=cache_lifetime_s
+                    self.memory,
+                    self.context,
+                    layers,
+                    cache_lifetime_s=cache_lifetime_s,
+                    retention=self.retention,
                 )
             except ValidationError as exc:
                 globs = ", ".join(f"{layer.kind}.{layer.glob}" for layer in layers)

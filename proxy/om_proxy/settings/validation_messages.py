@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from om_proxy.settings.memory import ContextSettings, MemorySettings
+from om_proxy.settings.service import ResourceRetention
 from om_proxy.settings.source import Document, Key, render_path
 
 SECRET_SETTINGS = {
@@ -149,8 +150,10 @@ def _render_list_form(path: Key) -> str:
 
 def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
     """Return the keys that the section at this path may have, each with its type."""
-    model = settings
-    if path[:1] in {("models",), ("resources",)}:
+    model: type[BaseModel] = settings
+    if path[:1] == ("resources",) and path[2:3] == ("retention",):
+        model, path = ResourceRetention, path[2:]
+    elif path[:1] in {("models",), ("resources",)}:
         model = MemorySettings
         path = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
         if not path:

@@ -19,6 +19,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -403,6 +404,13 @@ class Store(Protocol):
         of an encrypted thread begins with anything.
         """
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        """Return threads of all tenants with `active_at < before`, the longest idle first, without
+        shared logs, beginning after the place `after`. The time does not grow with the number of
+        threads."""
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -443,10 +451,14 @@ class Store(Protocol):
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         """Remove some threads of the resource, or of all resources of the tenant, in one short
         transaction. Call it again until the batch is the last one; it removes what is left, shared
         logs and leases too. Whatever stops the calls, a later call goes on.
+
+        `active_before`: raise `Conflict`, and remove nothing, if a thread of the resource had its
+        `active_at` at this time or later.
 
         A thread that begins meanwhile goes as well. Bytes leave the storage as with `forget`. The
         same transaction stores the event that `describe_forgotten` returns of each thread.

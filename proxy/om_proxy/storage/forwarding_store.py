@@ -30,6 +30,7 @@ from om_proxy.storage.base import (
 )
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -166,6 +167,11 @@ class ForwardingStore(ABC):
     ) -> ThreadPage:
         return await self.inner.find_threads(selection, after, limit)
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        return await self.inner.idle_threads(before, after, limit)
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -193,8 +199,9 @@ class ForwardingStore(ABC):
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
-        return await self.inner.forget_batch(tenant, resource, describe_forgotten)
+        return await self.inner.forget_batch(tenant, resource, describe_forgotten, active_before)
 
     async def observations(
         self, key: Key, after: int, *, limit: int

@@ -71,6 +71,21 @@ class ThreadPage(NamedTuple):
     end: ThreadPlace | None  # where the next page begins; None: this is the last page
 
 
+class IdleThread(NamedTuple):
+    """A thread whose newest turn was long ago."""
+
+    key: Key
+    version: int
+    active_at: float  # as in `ThreadInfo`
+    row_id: int
+    shares_log: bool
+    is_leased: bool  # it, or the log that it shares
+
+    @property
+    def place(self) -> ThreadPlace:
+        return ThreadPlace(self.key, self.active_at, self.row_id)
+
+
 class ResourceInfo(NamedTuple):
     """One resource in a list of resources."""
 

@@ -100,6 +100,7 @@ class PreviewStore(MergingStore):
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         raise _refuse()
 

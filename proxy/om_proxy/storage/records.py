@@ -83,7 +83,7 @@ class AuditRecord(NamedTuple):
     """One change of a memory, or the first reading of its text in an hour."""
 
     at: float  # unix seconds
-    who: str  # `admin`, `cli`, or the keyed digest of a credential; never a key
+    who: str  # `admin`, `cli`, `retention`, or the keyed digest of a credential; never a key
     tenant: str
     what: str  # `forget_thread`, `read_text` …
     label: str = ""  # of the thread, or of a resource's shared log; empty: a whole tenant

@@ -185,9 +185,15 @@ class SpoolingStore(MergingStore):
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
-        self.spool.forget_all(tenant, resource)
-        return await super().forget_batch(tenant, resource, describe_forgotten)
+        """Forget the waiting turns first. With `active_before`, raise StorageError while any wait:
+        they are newer than what is stored."""
+        if active_before is None:
+            self.spool.forget_all(tenant, resource)
+        elif self.spool.turn_count:
+            raise StorageError("the store cannot be written; turns wait")
+        return await super().forget_batch(tenant, resource, describe_forgotten, active_before)
 
     async def commit_erasing(
         self,

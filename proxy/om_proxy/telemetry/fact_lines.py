@@ -20,6 +20,7 @@ from om_proxy.facts import (
     Observed,
     Reflected,
     RequestRefused,
+    Retired,
     TurnEnded,
     TurnPriced,
     Uncommitted,
@@ -67,9 +68,8 @@ class FactLines:
                 logger.warning(
                     f"{work}.failed", thread=thread, error=error, failures=failures, **advice
                 )
-            case Forgotten(key=key, messages=messages):
-                thread = self._name_for_log(key)
-                logger.info("memory.forgotten", thread=thread, messages=messages, bytes=fact.bytes)
+            case Forgotten() | Retired():
+                self._write_forgotten(fact)
             case NotesChanged(key=key, change=change):
                 logger.info("memory.changed", thread=self._name_for_log(key), change=change)
             case ForgottenMeanwhile(key=key):
@@ -81,6 +81,16 @@ class FactLines:
                 )
             case _:
                 assert_never(fact)
+
+    def _write_forgotten(self, fact: Forgotten | Retired) -> None:
+        fields = {"messages": fact.messages, "bytes": fact.bytes}
+        thread = self._name_for_log(fact.key)
+        if isinstance(fact, Retired):
+            logger.info(
+                "memory.retired", thread=thread, why=fact.why, threads=fact.threads, **fields
+            )
+        else:
+            logger.info("memory.forgotten", thread=thread, **fields)
 
     def _write_notes(self, fact: Observed | Reflected) -> None:
         fields = {"source": fact.source_tokens, "tokens": fact.tokens}

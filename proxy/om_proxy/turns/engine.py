@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply, Request
 from om_proxy.background.recounting import Recounter
-from om_proxy.errors import StorageError, Unwritable
+from om_proxy.errors import NotFound, StorageError, Unwritable
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
+from om_proxy.memory.lifecycle.expiry import is_near_expiry
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache import Memories
@@ -76,11 +77,8 @@ class Engine:
             memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
         )
         self._committer = committer = Committer(memories, reconciler, token_counter, clock)
-        memories.on_forget += [
-            self.deliveries.drop,
-            self._deferred.forget,
-            committer.unstored.drop,
-        ]
+        memories.on_retire += [self.deliveries.drop, committer.unstored.drop]
+        memories.on_forget += [*memories.on_retire, self._deferred.forget]
         self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
         self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
         self._shadow_prompts = ShadowPrompts(builder)
@@ -111,6 +109,8 @@ class Engine:
         if caller.mode == "read":
             return await self._prompt_builder.build(turn)
         turn = await self._due_notes.apply(turn, deadline)
+        if self._may_expire(turn) and not await self._keep_thread(turn):
+            return await self.open_turn(caller, request, context, hints, deadline)
         if turn.can_rewrite:
             prepared = await self._prompt_builder.build(turn)
         else:
@@ -118,6 +118,26 @@ class Engine:
         if self._memories.is_degraded(turn.key):
             return replace(prepared, status=Status.DEGRADED, reason=Reason.STORAGE)
         return prepared
+
+    def _may_expire(self, turn: OpenedTurn) -> bool:
+        """Return whether retention may forget the thread before this turn has ended."""
+        memory = turn.reconciled.memory
+        lifetime_s = turn.context.effective.retention.lifetime_s
+        return bool(turn.row_id) and is_near_expiry(memory.turn_at, lifetime_s, self._clock())
+
+    async def _keep_thread(self, turn: OpenedTurn) -> bool:
+        """Store that the thread is in use. Return False if it is gone: the request starts a new
+        one."""
+        keep = partial(replace, turn_at=self._clock())
+        try:
+            await self._memories.update(
+                turn.key, keep, turn.scope, row_id=turn.row_id, must_exist=True
+            )
+        except NotFound:
+            return False
+        except StorageError:
+            pass  # retention cannot reach the store either
+        return True
 
     async def build_live(self, turn: PreparedTurn) -> PreparedTurn:
         """Return the turn as if its prompt could be rewritten."""

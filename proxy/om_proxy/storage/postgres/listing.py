@@ -8,6 +8,7 @@ there: with fewer threads than asked for, maybe none, and the place where the ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadOrder,
@@ -28,7 +30,7 @@ from om_proxy.storage.listing import (
     find_prefix_end,
 )
 from om_proxy.storage.postgres.rows import encode_optional_text
-from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.postgres.session import UNIX_NOW, Row, Session
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
@@ -242,6 +244,25 @@ def _count_named(selection: ThreadSelection) -> int:
     if selection.prefix is not None:
         return len(_list_searched_columns(selection))
     return int(selection.resource is not None)
+
+
+# ── what nobody uses ──
+
+_LEASED = f"""EXISTS (SELECT FROM om.lease WHERE lease.tenant = thread.tenant
+    AND lease.resource = thread.resource AND lease.thread IN (thread.thread, CASE WHEN shared THEN '' END)
+    AND until > {UNIX_NOW})"""
+SELECT_IDLE = f"""SELECT tenant, resource, thread, version, {ACTIVE_AT}, id, shared, {_LEASED} FROM om.thread
+    WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $1 AND ({ACTIVE_AT}, id) > ($2, $3)
+    ORDER BY {ACTIVE_AT}, id LIMIT $4"""
+
+
+async def select_idle(
+    session: Session, before: float, after: ThreadPlace | None, limit: int
+) -> tuple[IdleThread, ...]:
+    """Return `Store.idle_threads`."""
+    active_at, row_id = (after.active_at, after.row_id) if after else (-math.inf, 0)
+    found = await session.select(SELECT_IDLE, before, active_at, row_id, limit)
+    return tuple(IdleThread(Key(*row[:3]), *row[3:]) for row in found)
 
 
 # ── resources ──

@@ -104,6 +104,8 @@ MAX_BATCH_MESSAGES = 2_000
 SELECT_BATCH = f"""SELECT resource, thread, live_count FROM om.thread
     WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2) AND thread <> '{RESOURCE_THREAD}'
     ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
+SELECT_ACTIVE = f"""SELECT 1 FROM om.thread WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)
+    AND thread <> '{RESOURCE_THREAD}' AND coalesce(turn_at, created_at) >= $3 LIMIT 1"""
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)"
 DELETE_BATCH_LEASES = """DELETE FROM om.lease
     WHERE tenant = $1 AND (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))"""
@@ -115,15 +117,21 @@ async def remove_batch(
     resource: str | None,
     describe_forgotten: Callable[[Key], Event] | None,
     keyring: Keyring,
+    active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
     its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
-    threads stay: they name none."""
+    threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
     listed = await session.select(SELECT_BATCH, tenant, resource)
     batch = _take_batch(listed)
     is_last = len(batch) == len(listed)
     names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
     locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
+    # after the locks, so that no turn of these threads comes between
+    if active_before is not None and await session.select(
+        SELECT_ACTIVE, tenant, resource, active_before
+    ):
+        raise Conflict("a thread of the resource had a turn since")
     wanted = {(row[0], row[1]) for row in batch}
     threads = {row[0]: Key(tenant, *row[1:]) for row in locked if (row[1], row[2]) in wanted}
     result = await delete_rows(session, list(threads), keyring)

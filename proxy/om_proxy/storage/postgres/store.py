@@ -55,6 +55,7 @@ from om_proxy.storage.ledger_lines import (
     LedgerSum,
 )
 from om_proxy.storage.listing import (
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -66,6 +67,7 @@ from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.commit import NEXT_VERSION, Commit, SharedCommit
 from om_proxy.storage.postgres.listing import (
     select_all,
+    select_idle,
     select_resource,
     select_resources,
     select_threads,
@@ -382,6 +384,11 @@ class PostgresStore:
             lambda s: select_threads(s, selection, after, limit, self._keys), is_snapshot=True
         )
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        return await self._pool.read(lambda s: select_idle(s, before, after, limit))
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -590,9 +597,12 @@ class PostgresStore:
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         return await self._pool.transact(
-            lambda s: remove_batch(s, tenant, resource, describe_forgotten, self._keys),
+            lambda s: remove_batch(
+                s, tenant, resource, describe_forgotten, self._keys, active_before
+            ),
             LONG_TIMEOUT_S,
         )
 

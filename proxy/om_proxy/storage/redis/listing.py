@@ -14,6 +14,7 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -39,7 +40,8 @@ class ListedRow(NamedTuple):
     row: ThreadRow
     due: float | None
     shared_log: ThreadRow | None  # of a thread that shares its log
-    is_leased: bool
+    is_leased: bool  # it, or in the list `idle` the log that it shares
+    version: int
 
     @property
     def info(self) -> ThreadInfo:
@@ -66,8 +68,15 @@ class ListedRow(NamedTuple):
             NO_HELD_KEYS,
         )
 
+    @property
+    def idle(self) -> IdleThread:
+        shares_log = self.shared_log is not None
+        return IdleThread(
+            self.key, self.version, self.info.active_at, self.row_id, shares_log, self.is_leased
+        )
 
-Order = Literal["name", "recent", "id"]
+
+Order = Literal["name", "recent", "idle", "id"]
 
 
 async def read_page(
@@ -79,8 +88,8 @@ async def read_page(
     limit: int,
 ) -> list[ListedRow]:
     """Return some rows along a list. `name`: from the packed name `first` to `last`, as bounds of
-    ZRANGEBYLEX; `recent`: behind the place with the time `first` and the id `last`; `id`: with ids
-    above `first`."""
+    ZRANGEBYLEX; `recent` and `idle`: behind the place with the time `first` and the id `last`;
+    `id`: with ids above `first`."""
     owner = "" if tenant is None else f"={tenant}"
     found = await session.run("list", order, owner, first, last, limit)
     return [_decode_listed(*values) for values in found if values[3] is not None]
@@ -94,6 +103,7 @@ def _decode_listed(
     due: bytes | None,
     log: bytes | None,
     is_leased: int,
+    version: bytes,
 ) -> ListedRow:
     return ListedRow(
         unpack_key(packed),
@@ -103,6 +113,7 @@ def _decode_listed(
         None if due is None else float(due),
         None if log is None else decode_thread_row(log),
         bool(is_leased),
+        int(version),
     )
 
 
@@ -178,6 +189,33 @@ async def list_rows(
     return await read_page(session, "name", tenant, *_bound_names(tenant, resource), limit)
 
 
+# ── what nobody uses ──
+
+
+async def select_idle(
+    session: Session, before: float, after: ThreadPlace | None, limit: int
+) -> tuple[IdleThread, ...]:
+    """Return `Store.idle_threads`."""
+    bounds: tuple[Argument, Argument] = ("", "")
+    if after is not None:
+        bounds = (float(after.active_at), f"{after.row_id:016d}")
+    listed = await read_page(session, "idle", None, *bounds, limit)
+    return tuple(one.idle for one in listed if one.info.active_at < before)
+
+
+async def has_active_since(
+    session: Session, tenant: str, resource: str | None, since: float
+) -> bool:
+    """Return whether a thread of the tenant, or of its resource, was active at this time or
+    later."""
+    first, last = _bound_names(tenant, resource)
+    while page := await read_page(session, "name", tenant, first, last, ROWS_PER_SCRIPT):
+        if any(one.info.active_at >= since for one in page):
+            return True
+        first = b"(" + pack_names(*page[-1].key)
+    return False
+
+
 # ── resources ──
 
 
@@ -221,7 +259,7 @@ async def select_resource(session: Session, tenant: str, resource: str) -> Resou
     if log[2] is not None:
         threads -= 1
         shared_log = ListedRow(
-            log_key, int(log[0]), float(log[1]), decode_thread_row(log[2]), None, None, False
+            log_key, int(log[0]), float(log[1]), decode_thread_row(log[2]), None, None, False, 0
         ).info
     return ResourceInfo(
         tenant,

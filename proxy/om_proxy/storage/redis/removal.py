@@ -31,7 +31,12 @@ from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
 from om_proxy.storage.redis.commit import Commit, SharedCommit, create_conflict
 from om_proxy.storage.redis.events import erase_texts, remove_from_log
-from om_proxy.storage.redis.listing import ListedRow, list_rows, select_resource_names
+from om_proxy.storage.redis.listing import (
+    ListedRow,
+    has_active_since,
+    list_rows,
+    select_resource_names,
+)
 from om_proxy.storage.redis.queries import (
     select_generation_ids,
     select_generations,
@@ -252,10 +257,11 @@ async def remove_batch(
     tenant: str,
     resource: str | None,
     describe_forgotten: Callable[[Key], Event] | None,
+    active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
     log. Shared logs go with the last batch. Events that tell of forgotten threads stay: they name
-    none."""
+    none. `active_before`: as in `Store.forget_batch`."""
 
     async def attempt() -> ForgetBatch | None:
         listed = await list_rows(session, tenant, resource, MAX_BATCH_THREADS + 1)
@@ -271,6 +277,11 @@ async def remove_batch(
             removed = await _leave_resource(
                 session, changes, Key(tenant, name, RESOURCE_THREAD), keys, is_last, removed
             )
+        # after the revisions were read, so that no turn comes between
+        if active_before is not None and await has_active_since(
+            session, tenant, resource, active_before
+        ):
+            raise Conflict("a thread of the resource had a turn since")
         if is_last:
             changes.drop_leases(tenant, resource)
         if describe_forgotten:

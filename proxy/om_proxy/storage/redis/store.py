@@ -41,6 +41,7 @@ from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -269,6 +270,11 @@ class RedisStore:
     ) -> ThreadPage:
         return await self._pool.read(lambda s: listing.select_threads(s, selection, after, limit))
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        return await self._pool.read(lambda s: listing.select_idle(s, before, after, limit))
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -447,9 +453,10 @@ class RedisStore:
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         batch = await self._pool.write(
-            lambda s: removal.remove_batch(s, tenant, resource, describe_forgotten),
+            lambda s: removal.remove_batch(s, tenant, resource, describe_forgotten, active_before),
             LONG_TIMEOUT_S,
         )
         return batch._replace(result=self._begin_erasure(batch.result))

@@ -9,6 +9,7 @@ there: with fewer threads than asked for, maybe none, and the place where the ne
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadOrder,
@@ -30,7 +32,7 @@ from om_proxy.storage.listing import (
     find_prefix_end,
 )
 from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.queries import UNIX_NOW, select_rows
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
@@ -213,6 +215,29 @@ async def _find_candidates(
         if len(ids) > MAX_CANDIDATES:
             return None
     return sorted(ids)
+
+
+# ── what nobody uses ──
+
+_LEASED = f"""EXISTS (SELECT 1 FROM lease WHERE lease.tenant = thread.tenant
+    AND lease.resource = thread.resource AND lease.thread IN (thread.thread, CASE WHEN shared THEN '' END)
+    AND until > {UNIX_NOW})"""
+SELECT_IDLE = f"""SELECT tenant, resource, thread, version, {ACTIVE_AT}, id, shared, {_LEASED}
+    FROM thread INDEXED BY thread_recent_of_all
+    WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < ? AND {ACTIVE_AT} >= ? AND ({ACTIVE_AT} > ? OR id > ?)
+    ORDER BY {ACTIVE_AT}, id LIMIT ?"""
+
+
+async def select_idle(
+    db: aiosqlite.Connection, before: float, after: ThreadPlace | None, limit: int
+) -> tuple[IdleThread, ...]:
+    """Return `Store.idle_threads`."""
+    active_at, row_id = (after.active_at, after.row_id) if after else (-math.inf, 0)
+    parameters = (before, active_at, active_at, row_id, limit)
+    return tuple(
+        IdleThread(Key(*row[:3]), row[3], row[4], row[5], bool(row[6]), bool(row[7]))
+        for row in await select_rows(db, SELECT_IDLE, parameters)
+    )
 
 
 # ── resources ──

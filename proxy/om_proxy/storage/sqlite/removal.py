@@ -89,6 +89,9 @@ SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
     WHERE tenant = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
 SELECT_RESOURCE_BATCH = f"""SELECT resource, thread, live_count FROM thread
     WHERE tenant = ? AND resource = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY thread LIMIT {MAX_BATCH_THREADS + 1}"""
+# `+`: along the resource, not along all that was active since
+SELECT_ACTIVE = f"""SELECT 1 FROM thread WHERE tenant = ? AND (? IS NULL OR resource = ?)
+    AND thread <> '{RESOURCE_THREAD}' AND +ifnull(turn_at, created_at) >= ? LIMIT 1"""
 SELECT_TENANT_LOGS = (
     f"SELECT resource FROM thread WHERE tenant = ? AND thread = '{RESOURCE_THREAD}'"
 )
@@ -105,11 +108,16 @@ async def remove_batch(
     resource: str | None,
     describe_forgotten: Callable[[Key], Event] | None,
     keyring: Keyring,
+    active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
     its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
-    threads stay: they name none."""
+    threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
     scope = (tenant,) if resource is None else (tenant, resource)
+    if active_before is not None and await select_rows(
+        db, SELECT_ACTIVE, (tenant, resource, resource, active_before)
+    ):
+        raise Conflict("a thread of the resource had a turn since")
     of_tenant = resource is None
     listed = await select_rows(
         db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope

@@ -63,6 +63,7 @@ from om_proxy.storage.ledger_lines import (
     LedgerSum,
 )
 from om_proxy.storage.listing import (
+    IdleThread,
     ResourceInfo,
     ThreadInfo,
     ThreadPage,
@@ -77,6 +78,7 @@ from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, Connectio
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.listing import (
     decode_infos,
+    select_idle,
     select_resource,
     select_resources,
     select_threads,
@@ -427,6 +429,11 @@ class SqliteStore:
             lambda db: select_threads(db, selection, after, limit, self._keys)
         )
 
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        return await self._reader.run_alone(lambda db: select_idle(db, before, after, limit))
+
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
@@ -597,10 +604,13 @@ class SqliteStore:
         tenant: str,
         resource: str | None = None,
         describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         """Remove some threads. The bytes are erased after the last batch."""
         batch = await self._writer.run(
-            lambda db: remove_batch(db, tenant, resource, describe_forgotten, self._keys)
+            lambda db: remove_batch(
+                db, tenant, resource, describe_forgotten, self._keys, active_before
+            )
         )
         return batch._replace(result=await self._erase(batch.result)) if batch.is_last else batch
 

@@ -28,7 +28,9 @@ class AuditLine(Struct, frozen=True, kw_only=True):
     at: UnixSeconds
     who: Annotated[
         str,
-        Meta(description="`admin`, `cli`, `local`, or a keyed digest of the caller's credential."),
+        Meta(
+            description="`admin`, `cli`, `local`, `retention`, or a keyed digest of the caller's credential."
+        ),
     ]
     tenant: str
     what: Annotated[str, Meta(description="The operationId of the route.")]

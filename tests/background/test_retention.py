@@ -1,0 +1,438 @@
+"""Forgetting what nobody uses: what goes, what stays, and what a turn that comes meanwhile keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from om_proxy.apis.api import Reply
+from om_proxy.apis.registry import CHAT
+from om_proxy.background.retention import (
+    BATCH_THREADS,
+    CLOCK_PAUSE_S,
+    LEASE_S,
+    RETENTION_KEY,
+    WHOLE_WALK_INTERVAL_S,
+    Retention,
+)
+from om_proxy.errors import StorageError
+from om_proxy.facts import Retired
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache import Memories
+from om_proxy.models import TokenCounter
+from om_proxy.storage.base import Store
+from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.listing import IdleThread, ThreadPlace
+from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.engine import Engine
+from tests.storage.memory_builder import MemoryBuilder
+from tests.storage.records_contract import add_threads
+from tests.support.performing import Parts, open_parts
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+RAW = b'{"role":"user","content":"old"}'
+WEEK = "retention: {ttl_days: 7}"
+BY_RESOURCE = """retention: {ttl_days: 7}
+resources:
+  "guest-*": {retention: {ttl_days: 1}}
+  "archive": {retention: {ttl_days: null}}
+"""
+
+
+async def do_nothing(_: Key) -> None:
+    pass
+
+
+async def wait_for_nothing() -> None:
+    pass
+
+
+class WatchedStore(ForwardingStore):
+    """A store with a clock that a test sets, which counts what is asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.now = NOW
+        self.listed: list[int] = []
+        self.forgotten: list[Key] = []
+        self.after_listing: Callable[[], Awaitable[None]] = wait_for_nothing
+        self.before_forgetting: Callable[[Key], Awaitable[None]] = do_nothing
+
+    @classmethod
+    async def open(cls, path: str) -> WatchedStore:
+        return cls(await SqliteStore.open(path))
+
+    @property
+    def inner(self) -> Store:
+        return self._store
+
+    async def clock(self) -> float:
+        return self.now
+
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        page = await super().idle_threads(before, after, limit)
+        self.listed.append(len(page))
+        if page:
+            await self.after_listing()
+        return page
+
+    async def forget(
+        self, key: Key, expected_version: int | None = None, event: Event | None = None
+    ) -> ForgetResult:
+        await self.before_forgetting(key)
+        self.forgotten.append(key)
+        return await super().forget(key, expected_version, event)
+
+
+class Run:
+    """A store with threads, and what forgets them."""
+
+    def __init__(self, parts: Parts, store: WatchedStore) -> None:
+        self.parts, self.store = parts, store
+        self.machine_now = 0.0
+        self.audited: list[Key] = []
+        self.facts: list[Retired] = []
+        parts.memories.facts.subscribe(self.facts.append, Retired)
+        self.retention = self.create_retention()
+
+    @property
+    def memories(self) -> Memories:
+        return self.parts.memories
+
+    def create_retention(self) -> Retention:
+        return Retention(
+            self.memories,
+            self.parts.policies,
+            self._record,
+            machine_clock=lambda: self.machine_now,
+        )
+
+    async def _record(self, retired: Sequence[tuple[Key, Mapping[str, int]]]) -> None:
+        self.audited += [key for key, _ in retired]
+
+    def pass_time(self, seconds: float) -> None:
+        self.machine_now += seconds
+        self.store.now += seconds
+
+    async def add(self, key: Key, age_days: float) -> Memory:
+        memory = MemoryBuilder(key).chat(2).memory()
+        tail = [replace(m, item=replace(m.item, raw=RAW)) for m in memory.tail]
+        turn_at = self.store.now - age_days * DAY
+        memory = replace(memory, tail=tuple(tail), turn_at=turn_at)
+        return await self.store.commit(Memory(key=key), memory)
+
+    async def share(self, resource: str, *ages_days: float) -> list[Key]:
+        """Store threads that share a log."""
+        keys = await add_threads(self.store, "s", resource, len(ages_days), RAW)
+        for key, age_days in zip(keys, ages_days, strict=True):
+            memory = await self.store.load(key)
+            turn_at = self.store.now - age_days * DAY
+            await self.store.commit(memory, replace(memory, turn_at=turn_at))
+        return keys
+
+    async def names(self) -> list[str]:
+        return [info.key.thread for info in await self.store.threads(None, limit=1_000)]
+
+
+@asynccontextmanager
+async def open_run(settings: str = WEEK) -> AsyncIterator[Run]:
+    async with open_parts(settings=settings, opened=WatchedStore) as parts:
+        assert isinstance(parts.store, WatchedStore)
+        parts.clock.now = NOW
+        yield Run(parts, parts.store)
+
+
+def key_of(name: str, resource: str = "r") -> Key:
+    return Key("s", resource, name)
+
+
+async def test_threads_go_by_their_age() -> None:
+    """Those without a turn for as long as the setting says, of all tenants. The audit, a fact and
+    an event tell each."""
+    async with open_run() as run:
+        for name, age_days in {"old": 7.1, "older": 70.0, "young": 6.9}.items():
+            await run.add(key_of(name), age_days)
+        await run.retention.run_once()
+        assert await run.names() == ["young"]
+        gone = [key_of("older"), key_of("old")]
+        assert run.audited == gone
+        assert [(fact.key, fact.why, fact.threads, fact.messages) for fact in run.facts] == [
+            (key, "ttl", 1, 2) for key in gone
+        ]
+        events = (await run.store.events("s", None, None, 10)).events
+        assert len(events) == len(gone)
+        assert await run.store.lease(RETENTION_KEY, "another process", 1), "the lease is back"
+
+
+async def test_nothing_goes_by_default() -> None:
+    async with open_run("") as run:
+        await run.add(key_of("old"), 9_999)
+        await run.retention.run_once()
+        assert await run.names() == ["old"]
+        assert not run.store.listed, "nobody looks either"
+
+
+async def test_resource_may_have_a_lifetime_of_its_own() -> None:
+    async with open_run(BY_RESOURCE) as run:
+        for resource in ("guest-1", "r", "archive"):
+            for age_days in (2.0, 9.0):
+                await run.add(key_of(f"{resource} {age_days:.0f}", resource), age_days)
+        await run.retention.run_once()
+        assert sorted(await run.names()) == ["archive 2", "archive 9", "r 2"]
+
+
+async def test_shared_log_goes_as_a_whole() -> None:
+    """The newest turn of any of its threads keeps all of them. Then all go, and the log with
+    them."""
+    async with open_run() as run:
+        keys = await run.share("r", 9.0, 6.9, 30.0)
+        await run.retention.run_once()
+        assert len(await run.names()) == len(keys)
+        assert run.audited == []
+        run.pass_time(DAY)
+        await run.retention.run_once()
+        assert await run.names() == []
+        assert await run.store.version(resource_key(keys[0])) == 0
+        assert run.audited == [resource_key(keys[0])]
+        assert [(fact.key, fact.threads) for fact in run.facts] == [(resource_key(keys[0]), 3)]
+
+
+async def test_work_under_way_is_waited_for() -> None:
+    """A thread that a process works on stays until a later run."""
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        [shared] = await run.share("shared", 8)
+        for key in (key_of("t"), resource_key(shared)):
+            assert await run.store.lease(key, "worker", 60)
+        await run.retention.run_once()
+        assert len(await run.names()) == 2
+        for key in (key_of("t"), resource_key(shared)):
+            await run.store.release(key, "worker")
+        await run.retention.run_once()
+        assert await run.names() == []
+
+
+async def test_one_process_at_a_time() -> None:
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        assert await run.store.lease(RETENTION_KEY, "another process", LEASE_S)
+        await run.retention.run_once()
+        assert await run.names() == ["t"]
+        await run.store.release(RETENTION_KEY, "another process")
+        await run.retention.run_once()
+        assert await run.names() == []
+
+
+async def test_each_thread_has_a_step_of_its_own() -> None:
+    """However many are old: pages are short, and no step removes more than one thread. So nobody
+    waits for longer than that takes."""
+    async with open_run() as run:
+        count = 2 * BATCH_THREADS + 7
+        for number in range(count):
+            await run.add(key_of(f"{number:03}"), 8 + number)
+        await run.retention.run_once()
+        assert run.store.listed == [BATCH_THREADS, BATCH_THREADS, 7, 0]
+        assert sorted(run.store.forgotten) == [key_of(f"{number:03}") for number in range(count)]
+        assert len(run.audited) == count
+
+
+async def test_what_stays_is_not_looked_at_again() -> None:
+    """A run begins where the one before ended; once a day, and with other settings, one looks at
+    everything."""
+    async with open_run(BY_RESOURCE) as run:
+        for number in range(3):
+            await run.add(key_of(str(number), "archive"), 8 + number)
+        await run.retention.run_once()
+        assert sum(run.store.listed) == 6, "for each of both lifetimes"
+        run.store.listed.clear()
+        run.pass_time(600)
+        await run.retention.run_once()
+        assert sum(run.store.listed) == 0
+        run.pass_time(WHOLE_WALK_INTERVAL_S)
+        await run.retention.run_once()
+        assert sum(run.store.listed) == 6
+
+
+@pytest.mark.parametrize("stop", [StorageError("cut"), asyncio.CancelledError()], ids=type)
+async def test_a_run_that_is_cut_off_is_finished_by_the_next(stop: BaseException) -> None:
+    """What went is in the audit. Another process goes on."""
+    async with open_run() as run:
+        for number in range(5):
+            await run.add(key_of(str(number)), 20 - number)
+
+        async def fail(key: Key) -> None:
+            if key.thread == "2":
+                raise stop
+
+        run.store.before_forgetting = fail
+        with pytest.raises(type(stop)):
+            await run.retention.run_once()
+        assert run.audited == [key_of("0"), key_of("1")]
+        assert await run.names() == ["2", "3", "4"]
+        run.store.before_forgetting = do_nothing
+        await run.create_retention().run_once()
+        assert await run.names() == []
+
+
+async def test_process_that_is_killed_holds_the_others_up_for_its_lease_only() -> None:
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        assert await run.store.lease(RETENTION_KEY, "killed", 0.0)
+        await run.retention.run_once()
+        assert await run.names() == []
+
+
+@pytest.mark.parametrize("step_s", [9_999 * DAY, -2 * DAY])
+async def test_clock_that_jumps_forgets_nothing(step_s: float) -> None:
+    """For a day, and the log says why. Then the store's clock is believed."""
+    async with open_run() as run:
+        await run.retention.run_once()
+        await run.add(key_of("t"), 6)
+        run.machine_now += 600
+        run.store.now += step_s
+        with capture_logs() as lines:
+            await run.retention.run_once()
+        assert [line["event"] for line in lines] == ["retention.clock_jumped"]
+        await run.retention.run_once()
+        assert await run.names() == ["t"]
+        run.pass_time(CLOCK_PAUSE_S)
+        await run.retention.run_once()
+        assert await run.names() == ([] if step_s > 0 else ["t"])
+
+
+# ── turns that come meanwhile ──
+
+
+class Client:
+    """A client that sends its newest message only."""
+
+    def __init__(self, run: Run) -> None:
+        parts = run.parts
+        self.parts = parts
+        self.engine = Engine(
+            parts.memories,
+            parts.background,
+            BlockRenderer(),
+            TokenCounter(),
+            b"s" * 32,
+            clock=parts.clock,
+        )
+
+    async def open(self, key: Key) -> Callable[[], Awaitable[object]]:
+        """Begin a turn. Return what ends it."""
+        message = {"role": "user", "content": "do not lose this"}
+        request = CHAT.parse_request(orjson.dumps({"model": "actor", "messages": [message]}))
+        turn = await self.engine.open_turn(
+            Caller(key, key.tenant), request, self.parts.context(), Hints()
+        )
+        reply = Reply(orjson.dumps({"role": "assistant", "content": "kept"}), complete=True)
+        return lambda: self.engine.close_turn(turn, reply, accepted=True)
+
+
+async def read_texts(run: Run, key: Key) -> bytes:
+    return b" ".join(message.item.raw for message in (await run.store.load(key)).tail)
+
+
+async def test_turn_under_way_keeps_its_thread() -> None:
+    """Its request came while the thread was old, and its reply ends after the run."""
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        end_turn = await Client(run).open(key_of("t"))
+        await run.retention.run_once()
+        assert await run.names() == ["t"]
+        await end_turn()
+        texts = await read_texts(run, key_of("t"))
+        assert b"do not lose this" in texts
+        assert len((await run.store.load(key_of("t"))).tail) == 4
+
+
+async def test_turn_that_ends_after_its_thread_went_old_keeps_it() -> None:
+    async with open_run() as run:
+        await run.add(key_of("t"), 6.9)
+        end_turn = await Client(run).open(key_of("t"))
+        run.pass_time(0.2 * DAY)
+        await run.retention.run_once()
+        await end_turn()
+        assert b"do not lose this" in await read_texts(run, key_of("t"))
+
+
+async def test_turn_that_comes_between_looking_and_forgetting_wins() -> None:
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        client = Client(run)
+        turns: list[Callable[[], Awaitable[object]]] = []
+
+        async def begin_turn() -> None:
+            run.store.after_listing = wait_for_nothing
+            turns.append(await client.open(key_of("t")))
+
+        run.store.after_listing = begin_turn
+        await run.retention.run_once()
+        assert (await run.names(), run.audited) == (["t"], [])
+        await turns[0]()
+        assert b"do not lose this" in await read_texts(run, key_of("t"))
+
+
+async def test_turn_whose_thread_goes_while_it_begins_starts_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread was loaded, and is gone before the turn could keep it."""
+    async with open_run() as run:
+        await run.add(key_of("t"), 8)
+        update = run.memories.update
+
+        async def forget_first(*arguments: Any, **more: Any) -> Memory:
+            monkeypatch.setattr(run.memories, "update", update)
+            await run.retention.run_once()
+            return await update(*arguments, **more)
+
+        monkeypatch.setattr(run.memories, "update", forget_first)
+        end_turn = await Client(run).open(key_of("t"))
+        assert await run.names() == []
+        await end_turn()
+        assert b"do not lose this" in await read_texts(run, key_of("t"))
+        assert len((await run.store.load(key_of("t"))).tail) == 2
+
+
+async def test_turn_under_way_keeps_its_whole_resource() -> None:
+    async with open_run(f"memory: {{scope: resource}}\n{WEEK}") as run:
+        keys = await run.share("r", 8, 9)
+        end_turn = await Client(run).open(keys[1])
+        await run.retention.run_once()
+        assert len(await run.names()) == 2
+        await end_turn()
+        assert b"do not lose this" in await read_texts(run, keys[1])
+
+
+async def test_first_turn_of_a_thread_under_way_starts_it_after_its_resource_went() -> None:
+    async with open_run(f"memory: {{scope: resource}}\n{WEEK}") as run:
+        await run.share("r", 8, 9)
+        new = key_of("new")
+        end_turn = await Client(run).open(new)
+        await run.retention.run_once()
+        assert await run.names() == []
+        await end_turn()
+        assert await run.names() == ["new"]
+        assert b"do not lose this" in await read_texts(run, new)
+
+
+async def test_turn_on_a_young_thread_writes_nothing_at_its_beginning() -> None:
+    async with open_run() as run:
+        before = await run.add(key_of("t"), 6)
+        await Client(run).open(key_of("t"))
+        assert await run.store.load(key_of("t")) == before
