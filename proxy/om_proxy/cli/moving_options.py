@@ -52,3 +52,37 @@ def add_moving_commands(commands: CommandList) -> None:
     copy.add_argument(
         "--verify", action="store_true", help="read everything again, and compare every field"
     )
+
+    backup = commands.add_parser(
+        "backup",
+        help="copy the SQLite file as of now, while a server uses it",
+        description="Write the SQLite file of the configuration as of now into a new file, which "
+        "only its owner can read. A server may use it meanwhile. A file that is cut off has the "
+        "ending .part.",
+    )
+    add_config_option(backup)
+    backup.add_argument("file", metavar="FILE", help="the new file")
+    backup.add_argument(
+        "--compact", action="store_true", help="without free pages; it takes longer"
+    )
+
+    verify = commands.add_parser(
+        "verify",
+        help="look whether everything stored fits together",
+        description="Look whether the chains, parents, counts and notes of every thread fit "
+        "together. Exit status 1 if something does not.",
+    )
+    add_config_option(verify)
+    verify.add_argument(
+        "--repair",
+        action="store_true",
+        help="compute anew what can be, one thread at a time; such a thread loses its events",
+    )
+
+    migrate = commands.add_parser(
+        "migrate",
+        help="bring the schema of the store up to date, and do nothing else",
+        description="Bring the schema of the store up to date, or make it. For jobs of a release, "
+        "before its processes start; they do the same at their start.",
+    )
+    add_config_option(migrate)

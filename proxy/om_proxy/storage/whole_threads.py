@@ -8,7 +8,7 @@ from typing import TypeVar
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store, WholeThread
-from om_proxy.storage.listing import ResourceInfo
+from om_proxy.storage.listing import ResourceInfo, ThreadInfo
 
 MAX_READ_ATTEMPTS = 5
 # of messages that may hold images; beyond the first page of most threads
@@ -75,21 +75,29 @@ async def _collect(
 async def list_keys(
     store: Store, tenant: str | None = None, resource: str | None = None
 ) -> AsyncIterator[tuple[Key, float]]:
-    """Yield the keys of all threads and shared logs, or of a tenant's or a resource's, with the
-    unix seconds at which each began. They come in the order of their names, a resource's shared
-    log before its threads."""
+    """Yield the keys of all threads and shared logs, as `list_all` does, with the unix seconds at
+    which each began."""
+    async for info in list_all(store, tenant, resource):
+        yield info.key, info.created_at
+
+
+async def list_all(
+    store: Store, tenant: str | None = None, resource: str | None = None
+) -> AsyncIterator[ThreadInfo]:
+    """Yield all threads and shared logs, or a tenant's or a resource's. They come in the order of
+    their names, a resource's shared log before its threads."""
     if tenant is None:
         async for name in list_tenants(store):
-            async for listed in list_keys(store, name):
-                yield listed
+            async for info in list_all(store, name):
+                yield info
         return
-    async for info in _list_resources(store, tenant, resource):
-        if info.shared_log:
-            yield info.shared_log.key, info.shared_log.created_at
+    async for listed in _list_resources(store, tenant, resource):
+        if listed.shared_log:
+            yield listed.shared_log
         cursor: Key | None = None
-        while page := await store.threads(tenant, info.resource, cursor, NAMES_PER_PAGE):
-            for thread in page:
-                yield thread.key, thread.created_at
+        while page := await store.threads(tenant, listed.resource, cursor, NAMES_PER_PAGE):
+            for info in page:
+                yield info
             if len(page) < NAMES_PER_PAGE:
                 break
             cursor = page[-1].key

@@ -1,0 +1,119 @@
+"""Find what does not fit together in a stored thread, and compute anew what can be."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from om_proxy.memory.lifecycle.log_sharing import find_thread_coverage
+from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    RESOURCE_THREAD,
+    Memory,
+    extend_chain,
+    sum_framed_tokens,
+)
+from om_proxy.moving.thread_records import load_rows
+from om_proxy.storage.base import StoredMessage, WholeThread
+from om_proxy.storage.listing import ThreadInfo
+from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
+
+WRONG_CHAIN = "a chain does not follow from the messages before it"
+
+
+def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -> list[str]:
+    """Return what `repair_thread` can compute anew. `info`: the thread as lists show it."""
+    memory = whole.memory
+    live = _list_live(whole)
+    covered = [stored.message for stored in live if stored.message.seq <= memory.coverage]
+    faults = []
+    # a shared log names the chains of its threads too, and is written with none of them
+    if memory.scope == "thread" and _has_wrong_chain(live):
+        faults.append(WRONG_CHAIN)
+    if [stored.parent for stored in live] != _parents(live):
+        faults.append("a live message names another parent than the live message before it")
+    if memory.covered_count != len(covered) or memory.covered_tokens != sum_framed_tokens(covered):
+        faults.append("the counts of covered messages are not those of its messages")
+    if memory.next_seq <= max((s.message.seq for s in whole.messages), default=0):
+        faults.append("the next message would get a number that is in use")
+    if memory.next_id <= max((o.entry.id for o in whole.observations), default=0):
+        faults.append("the next note would get a number that is in use")
+    is_listed = memory.key.thread != RESOURCE_THREAD and info is not None
+    if is_listed and info and info.messages != len(live):
+        faults.append("lists show another number of messages")
+    if is_listed and info and info.pending_tokens != memory.pending_tokens:
+        faults.append("lists show another number of tokens in its tail")
+    return faults
+
+
+def find_lasting_faults(
+    whole: WholeThread, shared_log: Memory | None = None, label: str = ""
+) -> list[str]:
+    """Return what nobody can compute anew. `shared_log`: of a thread that shares one; `label`: the
+    thread's in it."""
+    memory = whole.memory
+    faults = []
+    if memory.scope == "resource":
+        entries = shared_log.log.entries if shared_log else ()
+        reach = find_thread_coverage(entries, label)
+    else:
+        entries = memory.log.entries
+        reach = max((entry.last for entry in entries if not entry.is_rollback_note), default=0)
+    if memory.key.thread != RESOURCE_THREAD and reach != memory.coverage:
+        faults.append(
+            f"its notes reach message {reach}, and prompts leave out messages up to "
+            f"{memory.coverage}"
+        )
+    if memory.scope == "resource" and _has_wrong_chain(_list_live(whole)):
+        faults.append(WRONG_CHAIN)
+    seqs = {stored.message.seq for stored in whole.messages}
+    if any(stored.parent and stored.parent not in seqs for stored in whole.messages):
+        faults.append("a message names a parent that is not stored")
+    ids = {stored.entry.id for stored in whole.observations}
+    if any(id_ not in ids for generation in whole.generations for id_ in generation.entries):
+        faults.append("a generation names a note that is not stored")
+    return faults
+
+
+def repair_thread(whole: WholeThread) -> WholeThread:
+    """Return the thread with its chains, parents, counts and next numbers computed anew. Notes and
+    recorded requests name the new chains."""
+    key = whole.memory.key
+    live = _list_live(whole)
+    parents = dict(zip((stored.message.seq for stored in live), _parents(live), strict=True))
+    whole = whole._replace(
+        messages=tuple(
+            stored._replace(parent=parents.get(stored.message.seq, stored.parent))
+            for stored in whole.messages
+        )
+    )
+    rekeying = ResourceRekeying(key.tenant, key.tenant, key.resource, [key.thread], str)
+    whole = rekey_whole_thread(whole, key, rekeying, lambda _: None)
+    memory = whole.memory
+    covered = [s.message for s in _list_live(whole) if s.message.seq <= memory.coverage]
+    last_seq = max((stored.message.seq for stored in whole.messages), default=0)
+    last_id = max((stored.entry.id for stored in whole.observations), default=0)
+    counted = replace(
+        memory,
+        covered_count=len(covered),
+        covered_tokens=sum_framed_tokens(covered),
+        next_seq=max(memory.next_seq, last_seq + 1),
+        next_id=max(memory.next_id, last_id + 1),
+    )
+    return load_rows(whole._replace(memory=counted))
+
+
+def _list_live(whole: WholeThread) -> list[StoredMessage]:
+    return [stored for stored in whole.messages if stored.state == "live"]
+
+
+def _has_wrong_chain(live: list[StoredMessage]) -> bool:
+    end = EMPTY_CHAIN
+    for stored in live:
+        end = extend_chain(end, stored.message.item.fp)
+        if stored.message.chain != end:
+            return True
+    return False
+
+
+def _parents(live: list[StoredMessage]) -> list[int]:
+    return [0, *(stored.message.seq for stored in live)][: len(live)]

@@ -1,0 +1,33 @@
+"""`om-proxy verify` says what does not fit together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.stored_memory import store_thread
+
+CONFIG = ("--config", "om.yaml")
+
+
+def test_faults_and_their_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stored thread of these tests has chains that nothing follows from."""
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(store_thread(tmp_path, Key("local", "r", "t\u202e"), "bees"))
+    assert main(["verify", *CONFIG]) == 1
+    out = capsys.readouterr().out
+    assert "of resource r, tenant local: a chain does not follow" in out
+    assert "(--repair computes it anew)" in out
+    assert "\u202e" not in out
+    assert main(["verify", "--repair", *CONFIG]) == 0
+    assert "(repaired)" in capsys.readouterr().out
+    assert main(["verify", *CONFIG]) == 0
+    assert "verified: 1 threads with 2 messages, 0 faults" in capsys.readouterr().out
+    Path("om.db").write_bytes(b"SQLite format 3\0" + bytes(9_000))
+    assert main(["verify", *CONFIG]) == 3
