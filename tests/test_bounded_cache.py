@@ -113,3 +113,15 @@ def test_many_uses(limits: tuple[int, int, int], seed: int) -> None:
         else:
             cache.get(key)
     assert (list(cache), cache.held_bytes) == play_list(limits)(Random(seed))
+
+
+def test_a_cleared_cache_is_empty() -> None:
+    evicted: list[str] = []
+    cache: BoundedCache[str, int] = BoundedCache(
+        max_bytes=9, on_evict=lambda key, _: evicted.append(key)
+    )
+    cache.put("a", 1, 5)
+    cache.clear()
+    assert (len(cache), cache.held_bytes, cache.get("a")) == (0, 0, None)
+    cache.put("b", 1, 9)
+    assert (list(cache), evicted) == (["b"], [])

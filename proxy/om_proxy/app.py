@@ -264,6 +264,7 @@ class App:
             if self._tracing
             else None,
         )
+        memories.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)
         services = create_admin_services(
             memories,

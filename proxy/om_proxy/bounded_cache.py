@@ -79,6 +79,11 @@ class BoundedCache(Generic[K, V]):
         use."""
         return ((key, value) for key, (value, _) in self._entries.items())
 
+    def clear(self) -> None:
+        """Remove all entries, without calling `on_evict`."""
+        self._entries.clear()
+        self.held_bytes = 0
+
     def pop(self, key: K) -> V | None:
         """Remove an entry and return its value, without calling `on_evict`."""
         entry = self._entries.pop(key, None)

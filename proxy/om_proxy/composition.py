@@ -86,6 +86,7 @@ def create_admin_services(
     previewer = ContextPreviewer(
         memories, policies, background, token_counter, secret, clock, deliveries
     )
+    memories.on_words_erased.append(previewer.drop_texts)
     event_reader = EventReader(memories, background.find_operation)
     return AdminServices(
         ThreadAdmin(memories, policies, clock=clock),

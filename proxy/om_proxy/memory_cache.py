@@ -111,6 +111,8 @@ class Memories:
         self.on_forget: list[Callable[[Key], None]] = []
         # the same with a retired thread, apart from its turns that wait
         self.on_retire: list[Callable[[Key], None]] = []
+        # called when words were erased, to drop the texts that this process keeps to be fast
+        self.on_words_erased: list[Callable[[], None]] = []
         # by thread or shared log: lists that each event stored by this process is added to
         self.event_watchers: dict[Key, list[list[Event]]] = {}
         self.forget_count = 0  # calls of `forget` so far
@@ -359,6 +361,7 @@ class Memories:
         )
         self.drop(after.key)
         written, erased = await self.store.commit_erasing(change, erasures, wakeup)
+        self._drop_texts()
         committed = _with_cached_sums(written)
         self._put(committed)
         self._tell_watchers(after.key, change.events)
@@ -424,6 +427,7 @@ class Memories:
                 self._forgotten.pop(key)  # the thread and its turns under way stay
                 raise
             self._drop_traces(key)
+            self._drop_texts()
             return forgotten
 
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
@@ -441,6 +445,7 @@ class Memories:
         for key in [cached for cached in self._cached if cached.tenant == tenant]:
             if resource in (None, key.resource):
                 self.drop(key)
+        self._drop_texts()
         return forgotten
 
     async def retire(self, key: Key, expected_version: int) -> ForgetResult:
@@ -467,8 +472,11 @@ class Memories:
         for key in keys:
             for notify in self.on_retire:
                 notify(key)
-        for cached in [cached for cached in self._cached if cached[:2] in resources]:
+        held = [cached for cached in self._cached if cached[:2] in resources]
+        for cached in held:
             self.drop(cached)
+        if held:  # mostly none: nobody has used them for long
+            self._drop_texts()
 
     def _mark_forgotten(self, key: Key) -> None:
         self.forget_count += 1
@@ -481,6 +489,10 @@ class Memories:
         # prompts of the resource's other threads may contain its text
         for cached_key in [cached for cached in self._cached if cached[:2] == key[:2]]:
             self.drop(cached_key)
+
+    def _drop_texts(self) -> None:
+        for drop in self.on_words_erased:
+            drop()
 
     def _describe_forgotten(self, key: Key) -> Event:
         now = self._clock()

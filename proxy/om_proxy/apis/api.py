@@ -90,7 +90,8 @@ class EndFinder(Protocol):
 
 
 class Api(Protocol):
-    """One API with memory. Stateless: each API is one value, in `apis/<name>/`."""
+    """One API with memory. Each API is one value, in `apis/<name>/`, with no state but texts that it
+    has written lately."""
 
     @property
     def name(self) -> str: ...
@@ -110,6 +111,9 @@ class Api(Protocol):
     ) -> bytes:
         """Return the request's body with the client's instructions, memory's texts, and this tail
         in place of its messages. Every other byte stays. Empty texts leave no trace."""
+
+    def drop_texts(self) -> None:
+        """Drop the texts that were kept to write them faster: people may have forgotten them."""
 
     def has_replies(self, request: Request) -> bool:
         """Return whether the request contains a reply: its client repeats the earlier messages."""

@@ -203,6 +203,9 @@ class Splits:
     def get(self, key: Hashable) -> Split | None:
         return self._splits.get(key)
 
+    def clear(self) -> None:
+        self._splits.clear()
+
     def keep(self, key: Hashable, split: Split | None) -> None:
         """Replace the thread's split. None removes it."""
         if split is None or split.size > self._max_bytes:  # and drops no other

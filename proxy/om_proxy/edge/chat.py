@@ -90,6 +90,11 @@ class ChatRoute:
         self._splits = Splits()
         self._seed = hash_seed(secret)
 
+    def drop_texts(self) -> None:
+        """Drop what is kept of prompts to be fast: people may have forgotten their words."""
+        self._splits.clear()
+        self._api.drop_texts()
+
     async def __call__(
         self,
         scope: Scope,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from om_proxy.apis.api import Api, Request
 from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
@@ -19,6 +20,7 @@ from om_proxy.settings import Settings, UpstreamSettings
 NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
 # whether a message matches the side prompts is remembered up to this size
 MAX_REMEMBERED_MESSAGE_BYTES = 4_096
+SIDE_MESSAGE_DIGEST_BYTES = 16
 MAX_REMEMBERED_MESSAGES = 2_048
 MAX_REMEMBERED_MODELS = 1_024  # clients name models as they like
 
@@ -36,9 +38,8 @@ class EdgeConfig:
     upstreams: dict[str | None, UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
-    side_messages: dict[bytes, bool] = field(  # see `_is_side_message`
-        default_factory=dict, compare=False, repr=False
-    )
+    # by a digest of the message; see `_is_side_message`
+    side_messages: dict[bytes, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: Policy | None = None) -> EdgeConfig:
@@ -125,11 +126,13 @@ class EdgeConfig:
         message: instructions are sent again with every request."""
         if len(raw) > MAX_REMEMBERED_MESSAGE_BYTES:
             return self._matches_side_prompt(api, raw)
-        is_side_message = self.side_messages.get(raw)
+        # no words of a conversation stay here, which people may forget
+        digest = blake2b(raw, digest_size=SIDE_MESSAGE_DIGEST_BYTES).digest()
+        is_side_message = self.side_messages.get(digest)
         if is_side_message is None:
             if len(self.side_messages) >= MAX_REMEMBERED_MESSAGES:
                 self.side_messages.clear()
-            is_side_message = self.side_messages[raw] = self._matches_side_prompt(api, raw)
+            is_side_message = self.side_messages[digest] = self._matches_side_prompt(api, raw)
         return is_side_message
 
     def _matches_side_prompt(self, api: Api, raw: bytes) -> bool:

@@ -50,6 +50,10 @@ class BlockRenderer:
         """Create a renderer. `rendered`: blocks to share with other renderers."""
         self._rendered = create_rendered_blocks() if rendered is None else rendered
 
+    def drop_blocks(self) -> None:
+        """Drop the rendered blocks: they hold words that people may have forgotten."""
+        self._rendered.clear()
+
     def render(
         self, memory: Memory, context: MemoryContext, *, left_out: bool = False
     ) -> MemoryTexts:

@@ -79,6 +79,7 @@ class Engine:
         self._committer = committer = Committer(memories, reconciler, token_counter, clock)
         memories.on_retire += [self.deliveries.drop, committer.unstored.drop]
         memories.on_forget += [*memories.on_retire, self._deferred.forget]
+        memories.on_words_erased.append(renderer.drop_blocks)
         self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
         self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
         self._shadow_prompts = ShadowPrompts(builder)

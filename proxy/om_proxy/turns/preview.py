@@ -88,6 +88,11 @@ class ContextPreviewer:
         default_factory=lambda: BoundedCache(max_items=256, max_bytes=MAX_KEPT_BYTES), repr=False
     )
 
+    def drop_texts(self) -> None:
+        """Drop what is kept of earlier previews: it holds words that people may have forgotten."""
+        self.rendered.clear()
+        self.token_counts.clear()
+
     async def preview(
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
     ) -> Preview:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from om_proxy.apis.api import Api, Request
 from om_proxy.apis.chat import beginning, chat_message, chat_request
-from om_proxy.apis.chat.layout import assemble
+from om_proxy.apis.chat.layout import assemble, drop_texts
 from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.apis.chat.stream_end import DoneFinder
 from om_proxy.apis.split import Split
@@ -19,6 +19,7 @@ class ChatApi:
 
     name = "chat"
 
+    drop_texts = staticmethod(drop_texts)
     build_split = staticmethod(chat_request.build_request_split)
     has_replies = staticmethod(chat_request.has_replies)
     read_item = staticmethod(chat_request.read_item)

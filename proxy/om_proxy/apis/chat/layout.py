@@ -100,5 +100,9 @@ class _JsonTexts:
         self._cached.put(text, text_json, sys.getsizeof(text) + sys.getsizeof(text_json))
         return text_json
 
+    def clear(self) -> None:
+        self._cached.clear()
+
 
 _write_json_text = _JsonTexts()
+drop_texts = _write_json_text.clear
