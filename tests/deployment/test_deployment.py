@@ -139,7 +139,7 @@ def test_manifests(release: str) -> None:
         wrong = copy.deepcopy(document)
         wrong["metadata"]["nam"] = "x"
         assert list_faults(schema, wrong) != [], kind
-    assert used <= set(KINDS)
+    assert used == set(KINDS)
 
 
 def test_pods_have_few_rights() -> None:
