@@ -211,6 +211,22 @@ class RecordsContract:
         assert found is not None
         assert (found.tenant, found.label) == ("other", labels[0])
 
+    async def test_audit_is_read_page_by_page_across_a_move(self, store: Store) -> None:
+        """The records of both tenants and later ones: each once, the newest first."""
+        for tenant in ("s", "new", "s"):
+            await store.add_audit([AuditRecord(NOW, "who", tenant, tenant)] * 2)
+        await store.move_tenant("s", "new", lambda _: None)
+        await store.add_audit([AuditRecord(NOW, "who", "new", "later")] * 2)
+        read: list[AuditRecord] = []
+        while page := await store.audit("new", read[-1].id if read else None, 3):
+            read += page
+        assert [record.what for record in read] == [
+            *("later", "later", "s", "s"),
+            *("new", "new", "s", "s"),
+        ]
+        ids = [record.id for record in read]
+        assert ids == sorted(set(ids), reverse=True)
+
     async def test_receipt(self, store: Store) -> None:
         """A receipt is read by its id, for a while."""
         await store.add_receipt(RECEIPT)

@@ -118,4 +118,6 @@ async def add_moved_records(
             moved = pack_names(new) + encode((new_label, *values))
             changes.replace_field(names.of_store(f"{kind}_data"), id_, moved)
             changes.call("ZREM", names.of_tenant(kind, old), id_)
-            changes.call("ZADD", names.of_tenant(kind, new), values[0], id_)
+            # by id, as they are read
+            place = int(id_) if kind == "audit" else values[0]
+            changes.call("ZADD", names.of_tenant(kind, new), place, id_)
