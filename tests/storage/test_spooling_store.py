@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.errors import Conflict, StorageError, UnopenedText
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, resource_key
@@ -549,3 +549,23 @@ def test_whatever_happens_each_turn_is_stored_once_and_in_order(
             ) == plan.count("other writes")
 
     asyncio.run(run())
+
+
+async def test_a_thread_that_does_not_open_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers, so no breaker counts it."""
+    async with open_spool(tmp_path) as (spool, faulty):
+        other = KEY._replace(thread="other")
+        await say(spool, other, "hello")
+
+        async def refuse(key: Key) -> Memory:
+            if key == KEY:
+                raise UnopenedText("its value was changed")
+            return await type(faulty).load(faulty, key)
+
+        monkeypatch.setattr(faulty, "load", refuse)
+        for _ in range(MAX_FAILURES_IN_A_ROW + 1):
+            with pytest.raises(UnopenedText):
+                await spool.load(KEY)
+        assert texts((await spool.load(other)).tail) == ["hello"]

@@ -56,6 +56,10 @@ class ProtectedState(NamedTuple):
     pins: tuple[Pin, ...]
 
 
+EMPTY_PROTECTED = ProtectedState((), None, ())
+_PROTECTED_FIELDS = (*ProtectedState._fields, "sealed")
+
+
 _parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
 _state_decoder = msgspec.json.Decoder(ThreadState)
 _protected_decoder = msgspec.json.Decoder(ProtectedState)
@@ -63,15 +67,17 @@ _STATE_PLACE = (b"thread", 0, b"state")
 
 
 def encode_state(memory: Memory, cipher: RowCipher) -> bytes:
+    protected = ProtectedState(memory.views, memory.overrides, memory.log.pins)
+    shown, sealed = _seal_protected(protected, cipher)
     state = ThreadState(
         style=memory.style,
-        views=memory.views,
+        views=shown.views,
         turns=memory.turns,
         render_date=memory.render_date,
         unproductive_at=memory.log.unproductive_tokens,
         timezone=memory.timezone,
         title_pinned=memory.title_pinned,
-        overrides=memory.overrides,
+        overrides=shown.overrides,
         shown=memory.shown_log_state,
         undated_to=memory.undated_to,
         history_after=memory.history_after,
@@ -82,20 +88,28 @@ def encode_state(memory: Memory, cipher: RowCipher) -> bytes:
         reflected_tokens=memory.log.reflected_tokens,
         began=memory.log.began,
         reflected_from=memory.log.reflected_from,
-        pins=memory.log.pins,
+        pins=shown.pins,
         pins_version=memory.log.pins_version,
         shown_pins_version=memory.shown_pins_version,
+        sealed=sealed,
     )
-    return write_state(state, cipher)
+    return msgspec.json.encode(state)
+
+
+def _seal_protected(
+    protected: ProtectedState, cipher: RowCipher
+) -> tuple[ProtectedState, bytes | None]:
+    """Return what stands in its own place, and what is encrypted."""
+    if cipher.key_id is None:
+        return protected, None
+    return EMPTY_PROTECTED, cipher.seal(*_STATE_PLACE, msgspec.json.encode(protected))
 
 
 def write_state(state: ThreadState, cipher: RowCipher) -> bytes:
     """Return the state column of a state whose fields all stand in their own places."""
-    if cipher.key_id is not None:
-        protected = msgspec.json.encode(ProtectedState(state.views, state.overrides, state.pins))
-        sealed = cipher.seal(*_STATE_PLACE, protected)
-        state = replace(state, views=(), overrides=None, pins=(), sealed=sealed)
-    return msgspec.json.encode(state)
+    protected = ProtectedState(state.views, state.overrides, state.pins)
+    shown, sealed = _seal_protected(protected, cipher)
+    return msgspec.json.encode(replace(state, sealed=sealed, **shown._asdict()))
 
 
 def replace_views(state: ThreadState, views: tuple[View, ...], cipher: RowCipher) -> bytes:
@@ -111,7 +125,10 @@ def decode_state(column: bytes, cipher: RowCipher) -> ThreadState:
     if state.sealed is None:
         raise UnopenedText("the state of an encrypted thread is not encrypted")
     protected = _protected_decoder.decode(cipher.open(*_STATE_PLACE, state.sealed))
-    return replace(state, sealed=None, **protected._asdict())
+    # nobody else has this state yet; `replace` would take longer than the decryption
+    for name, value in zip(_PROTECTED_FIELDS, (*protected, None), strict=True):
+        object.__setattr__(state, name, value)
+    return state
 
 
 def read_shown_state(column: bytes, cipher: RowCipher) -> ThreadState:

@@ -24,11 +24,7 @@ class DataKey:
         return f"<DataKey {self._name[:8].decode()}>"
 
     def seal(self, table: bytes, row: int | bytes, column: bytes, value: bytes) -> bytes:
-        return seal_value(self._aead, value, self._name_place(table, row, column))
+        return seal_value(self._aead, value, b"om|%b|%b|%a|%b" % (table, self._name, row, column))
 
     def open(self, table: bytes, row: int | bytes, column: bytes, value: Any) -> bytes:
-        return open_value(self._aead, bytes(value), self._name_place(table, row, column))
-
-    def _name_place(self, table: bytes, row: int | bytes, column: bytes) -> bytes:
-        number = row if isinstance(row, bytes) else b"%d" % row
-        return b"om|%b|%b|%b|%b" % (table, self._name, number, column)
+        return open_value(self._aead, value, b"om|%b|%b|%a|%b" % (table, self._name, row, column))
