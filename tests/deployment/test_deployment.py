@@ -15,6 +15,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from om_proxy.cli.parser import build_parser
+from om_proxy.errors import ConfigError
 from om_proxy.figures.metrics import METRICS_BY_NAME
 from om_proxy.server.graceful_server import STOP_TIMES
 from om_proxy.settings import Settings, list_warnings, parse
@@ -24,7 +25,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 REPLICAS = EXAMPLES / "replicas"
 RELEASES = ("1.36", "1.37")
 EXIT_S = 35  # after SIGTERM
-SECRETS = {"OM_PROXY_ADMIN_TOKEN": "a", "OM_CLIENT_KEY": "b", "OPENAI_API_KEY": "c"}
+# what an operator fills in
+SECRETS = {
+    "database-url": "postgresql://om:secret@postgres:5432/om",
+    "admin-token": "a",
+    "client-key": "b",
+    "openai-api-key": "c",
+    "metrics-token": "d",
+}
+# of PostgreSQL as it comes: `max_connections` without `superuser_reserved_connections`
+FREE_CONNECTIONS = 100 - 3
 
 Document = dict[str, Any]
 
@@ -155,18 +165,55 @@ def test_pods_have_few_rights() -> None:
         assert container["resources"]["limits"]["memory"] == "768Mi"
 
 
+def parse_settings(container: Document, secret: dict[str, str]) -> Settings:
+    variables = {}
+    for item in container["env"]:
+        reference = item["valueFrom"]["secretKeyRef"]
+        assert reference["name"] == "om-proxy"
+        variables[item["name"]] = secret[reference["key"]]
+    return parse(find_manifest("ConfigMap")["data"]["om-proxy.yaml"], env=variables)
+
+
+def test_no_pod_starts_with_the_secret_as_it_stands() -> None:
+    """Each value is empty; no store and no credential that lets in may stay so."""
+    assert find_manifest("Secret")["stringData"] == dict.fromkeys(SECRETS, "")
+    for _, container in list_pods():
+        for name in ("database-url", "admin-token", "client-key"):
+            with pytest.raises(ConfigError):
+                parse_settings(container, SECRETS | {name: ""})
+
+
+def test_an_empty_metrics_token_opens_nothing() -> None:
+    _, container = next(list_pods())
+    assert (
+        parse_settings(container, SECRETS | {"metrics-token": ""}).telemetry.metrics_token is None
+    )
+
+
+def test_connections_suffice() -> None:
+    """All replicas, those that a rollout adds, the workers and the job fit into one PostgreSQL."""
+    most = find_manifest("HorizontalPodAutoscaler")["spec"]["maxReplicas"]
+    surge = find_manifest("Deployment")["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+    workers = find_manifest("Deployment", "om-proxy-worker")["spec"]["replicas"]
+    # the workers' Deployment adds one in a rollout, too
+    processes = most + surge + workers + 1 + 1
+    _, container = next(list_pods())
+    settings = parse_settings(container, SECRETS)
+    assert processes * settings.server.workers * settings.storage.connections <= FREE_CONNECTIONS
+
+
+def test_images_are_not_asked_for_again() -> None:
+    """A node that has the image starts it, also while the registry is away."""
+    for _, container in list_pods():
+        assert container["imagePullPolicy"] == "IfNotPresent"
+
+
 def test_pods_have_the_settings() -> None:
     """Credentials come from the secret, the rest from the map; every name in use is there."""
-    secret = find_manifest("Secret")["stringData"]
-    config = find_manifest("ConfigMap")["data"]
     for pod, container in list_pods():
-        variables = {}
-        for item in container["env"]:
-            reference = item["valueFrom"]["secretKeyRef"]
-            assert reference["name"] == "om-proxy"
-            variables[item["name"]] = secret[reference["key"]]
-        settings = parse(config["om-proxy.yaml"], env=variables)
+        settings = parse_settings(container, SECRETS)
         require_shared_work(settings)
+        assert settings.telemetry.metrics_token is not None
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
         assert mounts["/app/config"]["configMap"]["name"] == "om-proxy"
