@@ -37,6 +37,7 @@ from redis.exceptions import (
 
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.storage.redis.keys import KeyNames
+from om_proxy.storage.redis.rights import check_rights
 from om_proxy.storage.redis.server import ServerState, check_server, read_server_state
 from om_proxy.storage.redis.session import Session
 
@@ -103,6 +104,7 @@ class ConnectionPool:
             session = Session(connection, self._keys)
             state = await read_server_state(session)
             check_server(state, self._must_be_durable)
+            await check_rights(session)
             self._take_server(state)
             await self.check_connection(session)
         except BaseException:
