@@ -38,11 +38,24 @@ from om_proxy.storage.postgres.columns import (
 )
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
+from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Row, Session
 
 NEXT_VERSION = "nextval('om.version')"
 
 _KEY_PARAMETERS = 3
+# A server that was promoted or restored may give a version out again, to another state. Its other
+# commits were not at the same time, or did not write the same number of rows.
+COMPARED: Columns = {
+    "version": "bigint",
+    "id": "bigint",
+    "next_seq": "bigint",
+    "next_id": "bigint",
+    "generation": "bigint",
+    "turn_at": "double precision",
+}
+_IS_AS_BEFORE = f"""({list_names(COMPARED, "thread.")})
+    IS NOT DISTINCT FROM ROW ({list_parameters(COMPARED, 5)})"""
+_KEY_ID = 5 + len(COMPARED)  # the number of a parameter
 # Seldom changed: an index names the title, and texts would be encrypted again.
 _TITLE = ("title", "has_plain_title")
 _OTHERS = ("others",)
@@ -55,13 +68,13 @@ def _list_updated(writes_title: bool, writes_others: bool) -> dict[str, str]:
 
 
 def _write_update(columns: Columns) -> str:
-    """Return the SQL of a thread's row. $1 to $3: key; $4: version before; $5: whether the commit
-    cannot be told as changes; $6: the id of the thread's key; then the columns."""
+    """Return the SQL of a thread's row. $1 to $3: key; $4: whether the commit cannot be told as
+    changes; then what it was computed from, the id of the thread's key, and the columns."""
     return f"""UPDATE om.thread SET version = drawn.version,
-        rewound = CASE WHEN $5::boolean THEN drawn.version ELSE rewound END,
-        ({list_names(columns)}) = ROW ({list_parameters(columns, 7)})
+        rewound = CASE WHEN $4::boolean THEN drawn.version ELSE rewound END,
+        ({list_names(columns)}) = ROW ({list_parameters(columns, _KEY_ID + 1)})
         FROM (SELECT {NEXT_VERSION} AS version) AS drawn
-        WHERE {IS_THREAD} AND thread.version = $4 AND thread.key_id IS NOT DISTINCT FROM $6::bytea
+        WHERE {IS_THREAD} AND {_IS_AS_BEFORE} AND thread.key_id IS NOT DISTINCT FROM ${_KEY_ID}::bytea
         RETURNING id, thread.version"""
 
 
@@ -110,7 +123,7 @@ PRUNE_OBSERVATIONS = f"""DELETE FROM om.observation
 PRUNE_BEGINNINGS = """DELETE FROM om.generation WHERE thread_id = $1 AND number < (
     SELECT min(generation) FROM om.entry WHERE thread_id = $1)"""
 # `FOR SHARE` would let two commits wait for each other that both go on to write the row.
-LOCK_VERSION = f"SELECT version FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
+LOCK_ROW = f"SELECT {list_names(COMPARED)} FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
 # The sums are those of a snapshot taken after the lock of the shared log's row, so that of two turns
 # at once the second one counts both.
 _SUM_UNOBSERVED = (
@@ -176,7 +189,7 @@ def write_turn(shape: TurnShape) -> str:
     head = _INSERT_THREAD if shape.is_new else _write_update(shape.columns)
     if not (shape.has_messages or shape.has_events or shape.has_keys):
         return head
-    first = len(shape.columns) + _KEY_PARAMETERS + (0 if shape.is_new else 3) + 1
+    first = len(shape.columns) + (_KEY_PARAMETERS if shape.is_new else _KEY_ID) + 1
     parts = [f"written AS ({head})"]
     if shape.has_messages:
         parts.append(f"messages AS ({_write_message_upsert(first)})")
@@ -255,7 +268,9 @@ class Commit:
         """Write the rows. Raise `Conflict` before anything is written. Unless the commit is one
         statement, the caller gives a transaction."""
         before = self._before
-        expected = (before.version, self._is_rewound, self.keys.key_id) if before.version else ()
+        expected = (
+            (self._is_rewound, *list_compared(before), self.keys.key_id) if before.version else ()
+        )
         parameters: list[Any] = [*before.key, *expected, *self._thread_row]
         if self._messages:
             parameters += transpose(self._messages, MESSAGE)
@@ -310,9 +325,8 @@ class SharedCommit:
         thread_row = await self._thread.write(session)
         log_row = None
         if self._log_before is not None or self._wakeup:
-            found = await session.select(LOCK_VERSION, *self._log_key)
-            version = found[0][0] if found else 0
-            if self._log_before is not None and self._log_before.version != version:
+            found = await session.select(LOCK_ROW, *self._log_key)
+            if self._log_before is not None and not _is_as_before(self._log_before, found):
                 raise create_conflict(self._log_before)
         if self._log:
             log_row = await self._log.write(session)
@@ -325,6 +339,23 @@ class SharedCommit:
                 self._wakeup.tokens,
             )
         return thread_row, log_row
+
+
+def list_compared(memory: Memory) -> Row:
+    """Return the columns `COMPARED` of the row that a memory was read from."""
+    return (
+        memory.version,
+        memory.row_id,
+        memory.next_seq,
+        memory.next_id,
+        memory.log.generation,
+        memory.turn_at,
+    )
+
+
+def _is_as_before(before: Memory, found: Sequence[Row]) -> bool:
+    """Return whether these are the rows of a memory: one, or none where nothing is stored."""
+    return [tuple(row) for row in found] == ([list_compared(before)] if before.version else [])
 
 
 def _is_changed(change: Change) -> bool:
