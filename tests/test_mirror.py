@@ -31,6 +31,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
     "upstream/test_tls.py": "all of the room, behind TLS",
     "storage/redis/test_races.py": "what several processes do at once on one server",
+    "storage/postgres/test_failover.py": "what stands of a server that lost its newest commits",
     "storage/postgres/test_races.py": "what several processes do at once on one server",
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
     "apis/test_bounds.py": "how much a body may make any module of the room do",

@@ -13,10 +13,14 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Memory, resource_key
 from om_proxy.storage.base import Change, Store
+from om_proxy.storage.postgres.events import PLACE_BITS
 from tests.storage.contract import Opener
+from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 LOG_KEY = resource_key(KEY)
+# of the server that a backup comes from: it has counted so many more transactions
+OLDER_BY = 1_000_000
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ async def lose_commits(server: asyncpg.Connection, schema: str) -> AsyncIterator
     yield
     for name in tables:
         await server.execute(f'TRUNCATE "{schema}".{name}')
-        await server.execute(f'INSERT INTO "{schema}".{name} TABLE old_{name}')  # noqa: S608 - as above
+        await server.execute(f'INSERT INTO "{schema}".{name} TABLE old_{name}')
     await server.fetchval("SELECT setval($1::text::regclass, $2)", f'"{schema}".version', version)
 
 
@@ -87,3 +91,53 @@ async def test_a_version_of_a_shared_log_that_was_given_out_again(
         await store.commit_shared(change, Change(lost, lost))
     assert await store.load(KEY) == thread
     await store.commit_shared(change, Change(kept, kept))
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["started since", "running"])
+async def test_events_go_on_in_a_younger_server(
+    opener: Opener, server: asyncpg.Connection, schema: str, is_running: bool
+) -> None:
+    """A database was restored into a server that has counted fewer transactions, from which ids of
+    events are made. Events go on behind the old ones; a reader that stood anywhere misses none and
+    gets none twice. Also where processes were running meanwhile."""
+    stores = [await opener() for _ in range(2)]
+    memory = await stores[0].commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    await write_events(stores[0], memory, 3)
+    older = await stores[0].events(None, None, None, 10)
+    await server.execute(
+        f'UPDATE "{schema}".event SET id = id + $1::bigint',  # noqa: S608 - a test's own name
+        OLDER_BY << PLACE_BITS,
+    )
+    if is_running:
+        await end_connections(server, schema)
+    else:
+        for store in stores:
+            await store.close()
+        stores = [await opener() for _ in range(2)]
+    restored = await stores[0].events(None, None, None, 10)
+    assert [event.id for event in restored.events] == [
+        event.id + (OLDER_BY << PLACE_BITS) for event in older.events
+    ]
+    for store in stores:
+        await write_events(store, memory, 2)
+    for place, event in enumerate(restored.events, 1):
+        page = await stores[1].events(None, None, event.id, 10)
+        assert not page.has_gap
+        assert len(page.events) == 3 - place + 4
+        assert [e.id for e in page.events] == sorted({e.id for e in page.events})
+    for store in stores:
+        await store.close()
+
+
+async def write_events(store: Store, memory: Memory, count: int) -> None:
+    for number in range(count):
+        await store.add_events(memory.key, [activation(str(number))])
+
+
+async def end_connections(server: asyncpg.Connection, schema: str) -> None:
+    """End the connections of this test's stores, as a restore does."""
+    await server.execute(
+        """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND query LIKE '%' || $1 || '%'""",
+        schema,
+    )

@@ -98,13 +98,20 @@ UPSERT_WEBHOOK = """INSERT INTO om.webhook VALUES ($1, $2, $3, $4, $5) ON CONFLI
     WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (
         SELECT greatest(newest, pruned, (SELECT max(id) FROM om.event)) FROM om.event_mark)"""
 # In a restored database the events may have ids that this server's transactions do not reach yet.
-ALIGN_OFFSET = f"""UPDATE om.event_mark SET xid_offset = needed.xid_offset FROM (
-        SELECT (greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS}) + 1
-            - pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid_offset,
-            pg_snapshot_xmax(pg_current_snapshot())::text::bigint + event_mark.xid_offset AS next_xid,
-            greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS} AS newest_xid
-        FROM om.event_mark) AS needed
-    WHERE needed.newest_xid >= needed.next_xid"""
+_NEWEST_XID = f"(greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS})"
+SELECT_MISALIGNED = f"""SELECT FROM om.event_mark
+    WHERE {_NEWEST_XID} >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint + xid_offset"""
+ALIGN_OFFSET = f"""UPDATE om.event_mark SET xid_offset =
+    {_NEWEST_XID} + 1 - pg_snapshot_xmin(pg_current_snapshot())::text::bigint"""
+
+
+async def align_events(session: Session) -> None:
+    """Let ids of events go on where those of a restored database end, inside a transaction."""
+    if not await session.select(SELECT_MISALIGNED):
+        return
+    await session.execute(PRUNE_LOCK)
+    if await session.select(SELECT_MISALIGNED):  # again: another process may have been first
+        await session.execute(ALIGN_OFFSET)
 
 
 async def insert_events(

@@ -13,7 +13,7 @@ from om_proxy.storage.migrate import (
     list_migrations,
     list_missing_migrations,
 )
-from om_proxy.storage.postgres.events import ALIGN_OFFSET
+from om_proxy.storage.postgres.events import align_events
 from om_proxy.storage.postgres.session import Session
 
 BACKEND = "postgres"
@@ -84,6 +84,9 @@ async def apply_next_migration(session: Session, schema: str) -> bool:
     return True
 
 
-async def align_events(session: Session) -> None:
-    """Let ids of events go on where those of a restored database end."""
-    await session.execute(ALIGN_OFFSET)
+async def look_at_schema(session: Session) -> None:
+    """Look at the schema on a new connection, inside a transaction: the server may be another one
+    since. Raise `ProgramTooOld` if the schema excludes this program. Let ids of events go on where
+    those of a restored database end."""
+    await check_schema(session)
+    await align_events(session)

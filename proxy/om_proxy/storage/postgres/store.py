@@ -212,9 +212,8 @@ class PostgresStore:
         while await self._pool.read(schema.find_missing):
             apply_next = partial(schema.apply_next_migration, schema=self._prefix)
             await self._pool.transact(apply_next, MIGRATION_TIMEOUT_S)
-        await self._pool.write(schema.align_events)
-        # a newer program may have changed the schema while the server was away
-        self._pool.check_connection = schema.check_schema
+        await self._pool.transact(schema.look_at_schema)
+        self._pool.check_connection = schema.look_at_schema
 
     async def close(self) -> None:
         await self._pool.close()
