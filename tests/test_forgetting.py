@@ -4,7 +4,9 @@ nothing behind."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+from pathlib import Path
 from random import Random
 
 import orjson
@@ -19,14 +21,20 @@ from om_proxy.identity.callers import Caller
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.models import TokenCounter
+from om_proxy.storage.base import Store
+from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
-from tests.support.performing import SMALL, Parts, open_parts
+from tests.support.performing import SMALL, Parts, StoreOpener, open_parts
+from tests.support.postgres_server import find_postgres_url, own_schema
 
 WORDS = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 6
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
+# forgettings on each store; OM_TEST_FORGETTINGS=1000 for the long form
+ROUNDS = int(os.environ.get("OM_TEST_FORGETTINGS", "0"))
 CANARY = re.compile(r"canary\d+")
 
 
@@ -128,7 +136,10 @@ async def kept(p: Parts, key: Key) -> set[str]:
     )
 
 
-@pytest.mark.parametrize("settings", [SMALL, SHARED], ids=["thread", "resource"])
+SETTINGS = pytest.mark.parametrize("settings", [SMALL, SHARED], ids=["thread", "resource"])
+
+
+@SETTINGS
 @pytest.mark.parametrize(
     ("scope", "seed"),
     [*(("thread", seed) for seed in range(4)), ("resource", 0), ("resource", 1), ("tenant", 2)],
@@ -136,11 +147,39 @@ async def kept(p: Parts, key: Key) -> set[str]:
 async def test_nothing_comes_back(settings: str, scope: str, seed: int) -> None:
     """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is
     there after it has ended."""
+    await race_with_forgettings(settings, scope, seed, max(12, ROUNDS // 14))
+
+
+class InOneSchema:
+    """Opens a PostgreSQL in place of a file."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url = url
+        self._options = PostgresOptions(prefix=schema, connections=5, timeout_s=30.0)
+
+    async def open(self, _path: Path | str) -> Store:
+        return await PostgresStore.open(self._url, self._options)
+
+
+@SETTINGS
+@pytest.mark.parametrize(("scope", "seed"), [("thread", 0), ("resource", 1)])
+async def test_nothing_comes_back_on_postgres(settings: str, scope: str, seed: int) -> None:
+    """There the statements of turns and of forgetting really run side by side."""
+    url = find_postgres_url()
+    with own_schema(url) as schema:
+        rounds = max(10, ROUNDS // 4)
+        await race_with_forgettings(settings, scope, seed, rounds, InOneSchema(url, schema))
+
+
+async def race_with_forgettings(
+    settings: str, scope: str, seed: int, rounds: int, opened: StoreOpener = SqliteStore
+) -> None:
+    """Let turns overlap with so many forgettings, and look after each."""
     random = Random(seed)
-    async with open_parts(settings=settings, llm=Repeating(random)) as p:
+    async with open_parts(settings=settings, llm=Repeating(random), opened=opened) as p:
         race, forgotten = Race(p, seed, scope), 0
         with capture_logs() as logs:
-            for _ in range(12):
+            for _ in range(rounds):
                 steps = [race.turn(KEY) for _ in range(random.randint(3, 8))]
                 steps.insert(random.randrange(len(steps) + 1), race.forget(KEY))
                 tasks = []

@@ -448,3 +448,22 @@ async def test_what_is_cached_of_one_time_goes_with_nothing_newer(
         assert memory.coverage == find_thread_coverage(memory.log.entries, named(KEY)) == 2
     finally:
         await store.close()
+
+
+async def test_a_commit_that_is_written_does_not_fail_afterwards(
+    store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store goes away once it has written a turn of a thread that shares a log. A turn that
+    seemed to fail would be stored again."""
+    memories = await shared(store)
+    memory = await memories.load(KEY)
+    memories.drop_all()  # a connection was lost
+
+    async def fail(_: object) -> Memory:
+        raise StorageError("away")
+
+    monkeypatch.setattr(store, "refresh", fail)
+    monkeypatch.setattr(store, "load", fail)
+    after = await memories.commit(memory, replace(memory, turn_at=7.0))
+    assert after.shared_log_ref == memory.shared_log_ref
+    assert (after.turn_at, after.log) == (7.0, memory.log)

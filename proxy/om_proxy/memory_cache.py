@@ -303,6 +303,7 @@ class Memories:
             return await self.commit_shared(
                 Change(thread, thread_after, interrupted, events),
                 Change(shared_log, shared_log_after) if must_check_log else None,
+                known_log=shared_log,
             )
         if after.key.thread == RESOURCE_THREAD:
             return await self.commit_shared(Change(before, after, interrupted, events), None)
@@ -318,9 +319,12 @@ class Memories:
         self._tell_watchers(after.key, events)
         return committed
 
-    async def commit_shared(self, thread: Change, shared_log: Change | None) -> Memory:
+    async def commit_shared(
+        self, thread: Change, shared_log: Change | None, *, known_log: Memory | None = None
+    ) -> Memory:
         """Try once to commit the thread and its resource's shared log together. Raise Conflict. A
-        shared log that is committed alone is passed as `thread`."""
+        shared log that is committed alone is passed as `thread`. `known_log`: the shared log if it
+        is not committed."""
         thread = thread._replace(after=self._with_due(thread.after))
         key = thread.after.key
         self.drop(key)
@@ -341,11 +345,12 @@ class Memories:
         self._put(committed)
         if log:
             self._put(log)
-        return (
-            self._attach_log(committed, log or await self._latest(resource_key(key)))
-            if _shares_log(committed)
-            else committed
-        )
+        if not _shares_log(committed):
+            return committed
+        # not read if it is known: what is written must not seem to have failed
+        log_key = resource_key(key)
+        newest = log or self._cached.get(log_key) or known_log or await self._latest(log_key)
+        return self._attach_log(committed, newest)
 
     async def commit_erasing(
         self, before: Memory, after: Memory, erasures: Sequence[NoteErasure], *, cause: Cause
@@ -438,6 +443,7 @@ class Memories:
         is_last = False
         while not is_last:
             self._mark_forgotten(scope)
+            await self._wait_for_commits(tenant, resource)
             batch = await self.store.forget_batch(tenant, resource, self._describe_forgotten)
             for key in batch.threads:
                 self._drop_traces(key)
@@ -477,6 +483,14 @@ class Memories:
             self.drop(cached)
         if held:  # mostly none: nobody has used them for long
             self._drop_texts()
+
+    async def _wait_for_commits(self, tenant: str, resource: str | None) -> None:
+        """Wait until the commits of these threads that are under way have ended: the first one of a
+        thread has no row yet that could be forgotten."""
+        for key, lock in list(self._locks.items()):
+            if key.tenant == tenant and resource in (None, key.resource) and lock.locked():
+                async with lock:
+                    pass  # whoever takes it next knows of the forgetting
 
     def _mark_forgotten(self, key: Key) -> None:
         self.forget_count += 1
