@@ -21,6 +21,12 @@ class Wire:
         self._flowing.set()
         self._refuses = False
         self._words_of_cut = b""
+        self._bytes_left: int | None = None  # until all connections are reset; None: they are not
+        self.latency_s = 0.0  # of each direction
+
+    def reset_after(self, count: int) -> None:
+        """Pass so many bytes on, in both directions together, then reset all connections."""
+        self._bytes_left = count
 
     def stall(self) -> None:
         """Accept connections and bytes, and pass nothing on, in both directions."""
@@ -32,8 +38,10 @@ class Wire:
         self._end_all()
 
     def restore(self) -> None:
-        """Serve new connections. Those that stalled end."""
+        """Serve new connections, without latency. Those that stalled end."""
         self._refuses = False
+        self._bytes_left = None
+        self.latency_s = 0.0
         if not self._flowing.is_set():
             self._end_all()
             self._flowing.set()
@@ -53,7 +61,11 @@ class Wire:
         if self._refuses:
             client_writer.transport.abort()
             return
-        reader, writer = await asyncio.open_connection(*self._target)
+        try:
+            reader, writer = await asyncio.open_connection(*self._target)
+        except OSError:  # the server is away
+            client_writer.transport.abort()
+            return
         self._writers |= {client_writer, writer}
         is_cut = asyncio.Event()
         try:
@@ -65,12 +77,22 @@ class Wire:
             for end in (client_writer, writer):
                 end.transport.abort()
 
+    async def _delay(self, piece: bytes) -> None:
+        """Do to a piece what is done to all of them."""
+        await asyncio.sleep(self.latency_s)
+        await self._flowing.wait()
+        if self._bytes_left is not None:
+            self._bytes_left -= len(piece)
+            if self._bytes_left < 0:
+                self._bytes_left = None
+                self._end_all()
+
     async def _pass_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event
     ) -> None:
         with suppress(OSError):
             while piece := await reader.read(CHUNK_BYTES):
-                await self._flowing.wait()
+                await self._delay(piece)
                 if self._words_of_cut and self._words_of_cut in piece:
                     self._words_of_cut = b""
                     is_cut.set()
@@ -83,7 +105,7 @@ class Wire:
     ) -> None:
         with suppress(OSError):
             while piece := await reader.read(CHUNK_BYTES):
-                await self._flowing.wait()
+                await self._delay(piece)
                 if is_cut.is_set():
                     self.cuts += 1
                     break

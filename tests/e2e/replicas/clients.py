@@ -17,7 +17,9 @@ from tests.e2e.crash.models import FILLER, SAID
 from tests.e2e.replicas.history import Forgetting, Outcome, Reading, Turn
 
 Message = dict[str, Any]
-ClientKind = Literal["full", "thin", "paired"]
+ClientKind = Literal["full", "thin", "paired", "sharing"]
+# a model whose threads share the log of their resource
+SHARER = "scripted-sharer"
 
 REQUEST_TIMEOUT_S = 30.0
 # while processes stand still: shorter than they do
@@ -48,7 +50,8 @@ class Notebook:
 class ReplicaClient:
     """One client, with one thread after the other. A `full` one sends its whole history with each
     request and takes answers back at times, a `thin` one sends its newest message. So does a
-    `paired` one, and another client speaks on the same threads."""
+    `paired` one, and another client speaks on the same threads; a `sharing` one has threads of its own
+    that share a log with another client's. Each leaves at times in the middle of a reply."""
 
     def __init__(
         self,
@@ -57,11 +60,14 @@ class ReplicaClient:
         base: str,
         notebook: Notebook,
         seed: int,
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float,
+        leaving_share: float,
     ) -> None:
         self._timeout_s = timeout_s
-        # two neighbours of each five are paired
-        self._name = f"p{number // 5}" if kind == "paired" else f"c{number}"
+        self._leaving_share = leaving_share
+        # two neighbours of each seven are paired, and two share a resource
+        self._name = f"p{number // 7}" if kind == "paired" else f"c{number}"
+        self._resource = f"r{number // 7}" if kind == "sharing" else ""
         self._kind = kind
         self._base = base
         self._notebook = notebook
@@ -106,7 +112,12 @@ class ReplicaClient:
         """Send a request and write down its end. Return the reply's text, if all of it came."""
         messages = [SYSTEM, *kept, message] if self._kind == "full" else [message]
         stream = self._dice.random() < 0.7
-        body = {"model": "scripted-actor", "messages": messages, "stream": stream}
+        model = SHARER if self._resource else "scripted-actor"
+        body = {"model": model, "messages": messages, "stream": stream}
+        leaves = self._dice.random() < self._leaving_share
+        headers = {"x-om-thread": thread, "connection": "close"}
+        if self._resource:
+            headers["x-om-resource"] = self._resource
         arrived, receipt, outcome = b"", "", "unknown"
         began_at = time.monotonic()
         try:
@@ -116,11 +127,13 @@ class ReplicaClient:
                     "POST",
                     f"{self._base}/v1/chat/completions",
                     json=body,
-                    headers={"x-om-thread": thread, "connection": "close"},
+                    headers=headers,
                 ) as answer,
             ):
                 receipt = answer.headers.get("x-om-status", "")
                 async for piece in answer.aiter_raw():
+                    if leaves:
+                        break
                     arrived += piece
                 if answer.status_code != 200:
                     self._notebook.errors.append(f"{answer.status_code} {arrived[:200]!r}")
@@ -185,7 +198,10 @@ class ReplicaClient:
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=self._timeout_s) as http:
                 return await http.request(
-                    method, f"{self._base}{path}", headers={"connection": "close"}
+                    method,
+                    f"{self._base}{path}",
+                    headers={"connection": "close"},
+                    params={"resource": self._resource} if self._resource else None,
                 )
         except httpx.TransportError:
             return None

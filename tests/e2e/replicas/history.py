@@ -24,6 +24,8 @@ Outcome = Literal["acknowledged", "unknown", "refused"]
 
 # how long work may be due before somebody holds its lease: one lease, and the looks around it
 MAX_STRANDED_S = 130.0
+# of the store's clock as a process knows it
+CLOCK_TOLERANCE_S = 5.0
 
 
 class Turn(NamedTuple):
@@ -64,6 +66,7 @@ class StoredMessage(NamedTuple):
     mark: str
     chain: bytes
     linked_chain: bytes  # the chain of the message before it with its own fingerprint, made anew
+    at: float = 0.0  # when it was said, by the store's clock
 
 
 class StoredThread(NamedTuple):
@@ -112,9 +115,18 @@ class Lease(NamedTuple):
         return self.until if self.ended_at is None else min(self.until, self.ended_at)
 
 
+class Outage(NamedTuple):
+    """A time in which some process could not reach the store, or had not yet stored what waited for
+    it. Turns that ended in it are stored by its end."""
+
+    began_at: float
+    ended_at: float
+
+
 @dataclass(frozen=True)
 class History:
-    """All that was seen. `at`: when the threads were read at the end."""
+    """All that was seen. `began_at`, `at`: when the run began, and when the threads were read at the
+    end, both by the store's clock."""
 
     turns: Sequence[Turn] = ()
     prompts: Sequence[Prompt] = ()
@@ -122,7 +134,10 @@ class History:
     readings: Sequence[Reading] = ()
     forgettings: Sequence[Forgetting] = ()
     leases: Sequence[Lease] = ()
+    outages: Sequence[Outage] = ()
+    began_at: float = 0.0
     at: float = 0.0
+    max_stranded_s: float = MAX_STRANDED_S
 
 
 @dataclass
@@ -140,6 +155,7 @@ class Findings:
     resurrected: list[str] = field(default_factory=list)  # read after it was forgotten
     owned_twice: list[str] = field(default_factory=list)  # a lease with two holders at once
     stranded: list[str] = field(default_factory=list)  # due, and nobody's
+    misdated: list[str] = field(default_factory=list)  # dated before or after the run
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -157,7 +173,7 @@ def check(history: History) -> Findings:
     found = Findings()
     turns: dict[str, list[Turn]] = defaultdict(list)
     for turn in history.turns:
-        turns[turn.thread].append(turn)
+        turns[turn.thread].append(_end_with_outage(turn, history.outages))
     replies = defaultdict(set)
     for prompt in history.prompts:
         if prompt.reply:
@@ -168,11 +184,20 @@ def check(history: History) -> Findings:
         stored = threads.get(thread) or StoredThread(thread, ())
         _check_transcript(found, stored, turns[thread], replies, forgotten)
         _check_frame(found, stored)
-        _check_due(found, stored, history.at)
+        _check_due(found, stored, history)
+        _check_dates(found, stored, history)
     _check_prompts(found, history.prompts, turns, forgotten)
     _check_readings(found, history.readings, history.forgettings)
     _check_leases(found, history.leases)
     return found
+
+
+def _end_with_outage(turn: Turn, outages: Iterable[Outage]) -> Turn:
+    """Return the turn as if it had ended when it was stored at the latest."""
+    for outage in outages:
+        if turn.began_at <= outage.ended_at and turn.ended_at >= outage.began_at:
+            turn = turn._replace(ended_at=max(turn.ended_at, outage.ended_at))
+    return turn
 
 
 # ── the transcript ────────────────────────────────────────────────────────────────────────────────
@@ -279,11 +304,21 @@ def _check_frame(found: Findings, stored: StoredThread) -> None:
         found.broken.append(f"{name} has a tail that does not follow its coverage")
 
 
-def _check_due(found: Findings, stored: StoredThread, at: float) -> None:
-    if stored.due_at is None or stored.leased_until > at:
+def _check_due(found: Findings, stored: StoredThread, history: History) -> None:
+    if stored.due_at is None or stored.leased_until > history.at:
         return
-    if at - stored.due_at > MAX_STRANDED_S:
-        found.stranded.append(f"{stored.thread} is due since {at - stored.due_at:.0f} s")
+    if history.at - stored.due_at > history.max_stranded_s:
+        found.stranded.append(f"{stored.thread} is due since {history.at - stored.due_at:.0f} s")
+
+
+def _check_dates(found: Findings, stored: StoredThread, history: History) -> None:
+    """Messages are dated by the store's clock, whatever the clocks of the hosts say."""
+    first, last = history.began_at - CLOCK_TOLERANCE_S, history.at + CLOCK_TOLERANCE_S
+    found.misdated += [
+        f"{message.mark} by {message.at - history.at:.0f} s"
+        for message in stored.messages
+        if not first <= message.at <= last
+    ]
 
 
 # ── what was read ─────────────────────────────────────────────────────────────────────────────────
@@ -304,17 +339,17 @@ def _check_prompts(
         for prompt in asked.get(turn.said, ()):
             if turn.outcome == "acknowledged" and prompt.reply not in ("", turn.reply):
                 continue  # of an attempt whose client left
-            before = [one for one in turns[turn.thread] if one.ended_at < turn.began_at]
-            _check_prompt(found, prompt, turn, before, forgotten)
+            _check_prompt(found, prompt, turn, turns[turn.thread], forgotten)
 
 
 def _check_prompt(
     found: Findings,
     prompt: Prompt,
     turn: Turn,
-    before: Sequence[Turn],
+    others: Sequence[Turn],
     forgotten: frozenset[str],
 ) -> None:
+    before = [one for one in others if one.ended_at < turn.began_at]
     told = {*prompt.marks, *prompt.noted}
     taken_back = _find_taken_back(
         [*before, turn._replace(outcome="acknowledged", ended_at=turn.began_at)]
@@ -325,8 +360,14 @@ def _check_prompt(
         found.doubled.append(f"the prompt of {turn.said} tells {' '.join(doubled)} twice")
     if not turn.has_memory or turn.outcome == "refused":
         return
-    # what a fork that is not known to be stored left out may be missing
-    perhaps = {mark for one in before if one.outcome == "unknown" for mark in one.takes_back}
+    # what a fork left out that is not known to be stored, or not yet, may be missing
+    perhaps = {
+        mark
+        for one in others
+        if one.began_at < turn.ended_at
+        and (one.outcome == "unknown" or one.ended_at >= turn.began_at)
+        for mark in one.takes_back
+    }
     must = {
         mark for one in before if one.outcome == "acknowledged" for mark in (one.said, one.reply)
     }
@@ -345,6 +386,8 @@ def _check_readings(
                 found.resurrected.append(f"{reading.thread} was read after it was forgotten")
     by_row: dict[tuple[str, int], list[Reading]] = defaultdict(list)
     for reading in readings:
+        if reading.version < 0:
+            continue  # of turns that wait to be stored: only this process knows them
         by_row[reading.thread, reading.row_id].append(reading)
     for (thread, _), of_row in by_row.items():
         for before, after in _pair_in_time(of_row):

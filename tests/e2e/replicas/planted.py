@@ -1,23 +1,23 @@
-"""Serve as `om-proxy` does, with a fault planted: what the checker must find in a history of it.
-
-Usage: python -m tests.e2e.replicas.planted FAULT serve --config om-proxy.yaml
-"""
+"""Faults to plant into a replica (tests/e2e/replicas/host.py): what the checker must find in a history
+of it. Those that a race or a restored backup shows have tests that plant them:
+tests/storage/postgres/test_races.py and tests/e2e/test_postgres.py."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
-from om_proxy import cli
 from om_proxy.memory.model import Memory
 from om_proxy.storage.postgres import commit, queries, store
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.store_clock import StoreClock
 
 
 def _write_without_version_check() -> None:
     """A commit overwrites one that it has not seen."""
-    commit._UPDATE_THREAD = _replace_one(
-        commit._UPDATE_THREAD, "thread.version = $4", "$4::bigint > 0"
+    # each parameter still has a type
+    commit._IS_AS_BEFORE = (
+        "$5::bigint > 0 AND $6::bigint + $7::bigint + $8::bigint + $9::bigint > -1 "
+        "AND $10::float8 IS DISTINCT FROM -1"
     )
 
 
@@ -39,6 +39,11 @@ def _take_any_lease() -> None:
     )
 
 
+def _trust_host_clock() -> None:
+    """A process dates what it stores, and makes it due, by the clock of its host."""
+    StoreClock.now = lambda clock: clock._machine_clock()  # type: ignore[method-assign] - a fault
+
+
 def _replace_one(text: str, old: str, new: str) -> str:
     assert text.count(old) == 1, old
     return text.replace(old, new)
@@ -49,9 +54,5 @@ FAULTS: dict[str, tuple[Callable[[], None], str]] = {
     "no-version-check": (_write_without_version_check, "lost"),
     "cache-kept": (_keep_cache, "stale"),
     "lease-for-all": (_take_any_lease, "owned_twice"),
+    "host-clock": (_trust_host_clock, "misdated"),
 }
-
-
-if __name__ == "__main__":
-    FAULTS[sys.argv[1]][0]()
-    sys.exit(cli.main(sys.argv[2:]))

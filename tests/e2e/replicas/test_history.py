@@ -12,6 +12,7 @@ from tests.e2e.replicas.history import (
     Forgetting,
     History,
     Lease,
+    Outage,
     Prompt,
     Range,
     Reading,
@@ -243,6 +244,16 @@ RANGES = SOUND.threads[0].ranges
             "stranded",
             id="work whose lease has ended",
         ),
+        pytest.param(
+            change_message(3, at=AT + 600), "misdated", id="a date by the clock of a host"
+        ),
+        pytest.param(
+            lambda history: replace(
+                store_instead(*WHOLE[:2], *WHOLE[4:])(history), outages=(Outage(1.5, 9.5),)
+            ),
+            "lost",
+            id="a turn that an outage has lost",
+        ),
     ],
 )
 def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None:
@@ -271,6 +282,10 @@ def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None
         pytest.param(change_thread(due_at=AT - MAX_STRANDED_S + 1), id="work that is due since"),
         pytest.param(
             change_thread(due_at=AT - 2 * MAX_STRANDED_S, leased_until=AT + 1), id="work under way"
+        ),
+        pytest.param(
+            lambda history: replace(ask_instead("U5", "U5")(history), outages=(Outage(1.5, 9.5),)),
+            id="a prompt in an outage, of a process that lacks what others have not stored yet",
         ),
         pytest.param(
             read_also(Reading("a", 4.0, 10.3, 1, 12, 0)), id="a read that began before a commit"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from om_proxy.storage.migrate import list_migrations
+from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.planted import FAULTS
-from tests.e2e.replicas.running import Plan, run_replicas
+from tests.e2e.replicas.running import run_replicas
 from tests.support.postgres_server import find_postgres_url
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ async def test_replicas_that_are_killed(tmp_path: Path) -> None:
     report = await run_replicas(find_postgres_url(), tmp_path, SHORT)
     assert not report.findings, str(report)
     assert not report.notebook.errors
-    assert report.kills >= SHORT.kills
+    assert report.replicas.kills >= SHORT.kills
     assert len(report.history.prompts) >= SHORT.turns
     assert report.history.leases
 
@@ -33,10 +34,10 @@ async def test_a_rolling_upgrade_and_back(tmp_path: Path) -> None:
     """Replicas of two releases serve side by side while one replaces the other, and while the older
     one comes back to a database that the newer one has changed. Nobody sees an error, and no
     thread is without memory twice in a row."""
-    plan = replace(SHORT, seconds=0, kills=0, turns=20, clients=2, rolls=2)
+    plan = replace(SHORT, seconds=0, kills=0, turns=20, clients=2, leaving_share=0.0, rolls=2)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
     assert not report.findings, str(report)
-    assert report.replaced == 2 * plan.replicas
+    assert report.replicas.replaced == 2 * plan.replicas
     assert report.schema_version == list_migrations("postgres")[-1].number + 1
     assert not report.notebook.errors
     by_thread: dict[str, list[bool]] = defaultdict(list)

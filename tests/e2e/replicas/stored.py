@@ -1,0 +1,129 @@
+"""Read what stands in the store at the end of a run, for the checker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import asyncpg
+import orjson
+
+from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    RESOURCE_THREAD,
+    Key,
+    Memory,
+    extend_chain,
+    resource_key,
+)
+from om_proxy.storage.forgetting import create_thread_labeler
+from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from tests.e2e.crash.models import SAID
+from tests.e2e.replicas.history import Lease, Range, StoredMessage, StoredThread
+
+# each lease as its row was, with the server's clock
+LOG_LEASES = """
+CREATE TABLE "{schema}".test_lease (id bigserial, at float8, op text, key text, holder text, until float8);
+CREATE FUNCTION "{schema}".test_log_lease() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO "{schema}".test_lease (at, op, key, holder, until)
+    SELECT extract(epoch FROM clock_timestamp()), TG_OP, l.resource || '/' || l.thread, l.holder, l.until
+    FROM (SELECT (CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END).*) AS l;
+    RETURN NULL; END $$;
+CREATE TRIGGER test_log AFTER INSERT OR UPDATE OR DELETE ON "{schema}".lease
+    FOR EACH ROW EXECUTE FUNCTION "{schema}".test_log_lease();
+"""
+
+
+class StoredState(NamedTuple):
+    """What stands in the store."""
+
+    threads: Sequence[StoredThread]
+    leases: Sequence[Lease]
+    schema_version: int
+    at: float  # by its clock
+
+
+async def read_store(url: str, schema: str) -> StoredState:
+    """Read all threads, and the log of the leases."""
+    store = await PostgresStore.open(url, PostgresOptions(schema, 2, timeout_s=30.0), create=False)
+    connection = await asyncpg.connect(url)
+    try:
+        at = await store.clock()
+        rows = await connection.fetch(
+            f'SELECT tenant, resource, thread FROM "{schema}".thread'  # noqa: S608 - our own name
+        )
+        log = await connection.fetch(
+            f'SELECT at, op, key, holder, until FROM "{schema}".test_lease ORDER BY id'  # noqa: S608 - our own name
+        )
+        leases = _read_leases([tuple(row) for row in log])
+        keys = Counter(Key(*row) for row in rows)
+        threads = [
+            await _read_thread(store, key, row_count, leases) for key, row_count in keys.items()
+        ]
+        version = await connection.fetchval(f'SELECT version FROM "{schema}".schema')  # noqa: S608 - our own name
+    finally:
+        await connection.close()
+        await store.close()
+    return StoredState(threads, leases, version, at)
+
+
+async def _read_thread(
+    store: PostgresStore, key: Key, row_count: int, leases: Sequence[Lease]
+) -> StoredThread:
+    memory: Memory = await store.load(key)
+    chain, messages = EMPTY_CHAIN, []
+    for message in await store.messages(key, 0):
+        chain = extend_chain(chain, message.item.fp)
+        mark = SAID.findall(str(orjson.loads(message.item.raw)["content"]))[0]
+        messages.append(StoredMessage(message.seq, mark, message.chain, chain, message.at))
+    leased_until = max(
+        (lease.holds_until for lease in leases if lease.key == f"{key.resource}/{key.thread}"),
+        default=0.0,
+    )
+    is_log = key.thread == RESOURCE_THREAD
+    return StoredThread(
+        f"the log of {key.resource}" if is_log else key.thread,
+        tuple(messages),
+        () if is_log else await _read_ranges(store, key, memory),
+        memory.coverage,
+        tuple(message.seq for message in memory.tail),
+        row_count,
+        memory.due_at,
+        leased_until,
+    )
+
+
+async def _read_ranges(store: PostgresStore, key: Key, memory: Memory) -> tuple[Range, ...]:
+    """Return the ranges of the entries that cover a thread, in its own log or a shared one, and those
+    of its chunks."""
+    entries = [Range(o.after, o.last, o.chain) for o in memory.log.entries]
+    if memory.scope == "resource":
+        label = create_thread_labeler(await store.secret())(key)
+        shared_log = await store.load(resource_key(key))
+        entries += [
+            Range(part.after, part.last, part.chain)
+            for entry in shared_log.log.entries
+            for part in entry.parts
+            if part.label == label and not part.covers_nothing
+        ]
+    return (*entries, *(Range(o.after, o.last, o.chain) for o in memory.chunks))
+
+
+def _read_leases(log: Sequence[tuple[float, str, str, str, float]]) -> list[Lease]:
+    """Return the leases that the log of their rows tells of. A holder that takes its lease again
+    goes on with it."""
+    leases: list[Lease] = []
+    open_leases: dict[str, Lease] = {}
+    for at, op, key, holder, until in log:
+        held = open_leases.pop(key, None)
+        if op == "DELETE":
+            if held is not None:
+                leases.append(held._replace(ended_at=at))
+        elif held is not None and held.holder == holder:
+            open_leases[key] = held._replace(until=until)
+        else:
+            if held is not None:
+                leases.append(held)
+            open_leases[key] = Lease(key, holder, at, until)
+    return [*leases, *open_leases.values()]
