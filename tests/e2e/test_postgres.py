@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
+from om_proxy.storage.postgres.pool import ConnectionPool
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.wire import Wire, open_wire
@@ -162,18 +163,71 @@ async def test_a_server_that_says_nothing(tmp_path: Path, server: OwnPostgres, w
         assert await read_said(run) == ["one", "two", "three", "four"]
 
 
+async def test_a_server_far_away(tmp_path: Path, server: OwnPostgres, wire: Wire) -> None:
+    """Each answer takes 200 ms: memory works all the same, and no turn is missing."""
+    async with run_with_scripted_models(tmp_path, storage=name_storage(server, wire, "5s")) as run:
+        await send_newest(run, "one")
+        wire.latency_s = 0.1
+        assert await send_newest(run, "two") == "applied"
+        assert await send_newest(run, "three") == "applied"
+        assert await is_ready(run)
+        wire.restore()
+        assert await read_said(run) == ["one", "two", "three"]
+
+
+async def test_a_server_that_becomes_read_only(
+    tmp_path: Path, server: OwnPostgres, storage: str
+) -> None:
+    """As a primary that is made a standby, or whose disk is full: chat goes on, and every turn is
+    there once the server takes writes again."""
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        await send_newest(run, "one")
+        await set_read_only(server, "on")
+        await send_newest(run, "two")
+        await send_newest(run, "three")
+        assert not await is_ready(run)
+        await set_read_only(server, "off")
+        await until(lambda: is_ready(run))
+        assert await send_newest(run, "four") == "applied"
+        assert await read_said(run) == ["one", "two", "three", "four"]
+
+
+async def set_read_only(server: OwnPostgres, value: str) -> None:
+    """Let the server refuse writes of every session, or not."""
+    connection = await asyncpg.connect(server.url)
+    try:
+        await connection.execute("SET default_transaction_read_only = off")
+        await connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
+
+
 async def test_a_backup_that_is_restored(tmp_path: Path, server: OwnPostgres, storage: str) -> None:
     """Its versions may be those of other states: nothing that was read before counts. Here the
     version stays, and the text is another."""
+    asked = await ask_after_a_restore(tmp_path, server, storage)
+    assert b"My boat is tan." in asked
+    assert b"red" not in asked
+
+
+async def test_a_cache_that_is_kept_over_a_reconnect(
+    tmp_path: Path, server: OwnPostgres, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above would show it."""
+    monkeypatch.setattr(ConnectionPool, "_note_loss", lambda _: None)
+    assert b"red" in await ask_after_a_restore(tmp_path, server, storage)
+
+
+async def ask_after_a_restore(tmp_path: Path, server: OwnPostgres, storage: str) -> bytes:
+    """Return the prompt after a restart, since which another text stands in the store."""
     async with run_with_scripted_models(tmp_path, storage=storage) as run:
         assert await send_newest(run, "My boat is red.") == "raw"
         server.kill()
         server.start()
         await rewrite_messages(server, storage, b"red", b"tan")
         await send_newest(run, "Which colour?")
-        asked = run.models.requests_to("scripted-actor")[-1].body
-        assert b"My boat is tan." in asked
-        assert b"red" not in asked
+        return run.models.requests_to("scripted-actor")[-1].body
 
 
 async def rewrite_messages(server: OwnPostgres, storage: str, old: bytes, new: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from om_proxy.memory.model import Memory
+from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.postgres import commit, queries, store
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.store_clock import StoreClock
@@ -25,9 +26,11 @@ def _keep_cache() -> None:
     """A process that holds a memory does not ask whether others have written it since."""
     select_newest = queries.select_newest
 
-    async def keep(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
+    async def keep(
+        session: Session, held: Sequence[Memory], keyring: Keyring
+    ) -> tuple[Memory, ...]:
         known = all(memory.version for memory in held)
-        return tuple(held) if known else await select_newest(session, held)
+        return tuple(held) if known else await select_newest(session, held, keyring)
 
     queries.select_newest = keep
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import count
 
 import asyncpg
 import pytest
@@ -15,12 +18,15 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Change, ResourceWakeup, Store
-from om_proxy.storage.postgres import pool
+from om_proxy.storage.postgres import commit, pool
+from om_proxy.storage.postgres.session import Session
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 LOG_KEY = resource_key(KEY)
+# how long commits race with forgettings at least; OM_TEST_RACE_S=60 for the long form
+RACE_S = float(os.environ.get("OM_TEST_RACE_S", "0"))
 
 
 @pytest.fixture
@@ -50,9 +56,35 @@ async def share(store: Store, name: str) -> Memory:
 async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
     """Two turns of one resource at once, each below the threshold alone: together they make the
     shared log due."""
-    threads = [await share(stores[0], name) for name in "ab"]
+    assert await count_lost_wakeups(stores, 60) == 0
+
+
+@pytest.mark.parametrize("lock", ["FOR SHARE", ""], ids=["shared", "none"])
+async def test_a_wakeup_is_lost_without_the_lock(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    """Where two turns may hold the row of the shared log at once, neither counts the other."""
+    unlocked = commit.LOCK_ROW.replace("FOR NO KEY UPDATE", lock)
+    assert unlocked != commit.LOCK_ROW
+    monkeypatch.setattr(commit, "LOCK_ROW", unlocked)
+    both_are_there = asyncio.Barrier(2)
+    execute = Session.execute
+
+    async def wake_together(session: Session, sql: str, *parameters: object) -> None:
+        if sql == commit.WAKE_RESOURCE:
+            await both_are_there.wait()
+        await execute(session, sql, *parameters)
+
+    monkeypatch.setattr(Session, "execute", wake_together)
+    async with asyncio.timeout(60):
+        while not await count_lost_wakeups(stores, 1):
+            continue
+
+
+async def count_lost_wakeups(stores: list[Store], rounds: int) -> int:
     missed = 0
-    for _ in range(60):
+    for _ in range(rounds):
+        threads = [await share(stores[0], name) for name in "ab"]
         threads = [await stores[0].load(thread.key) for thread in threads]
         await stores[0].set_due(LOG_KEY, None)
 
@@ -65,8 +97,7 @@ async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
         missed += await stores[0].due_threads(5.0, 9) != (LOG_KEY,)
         for thread in threads:
             await stores[0].forget(thread.key)
-        threads = [await share(stores[0], name) for name in "ab"]
-    assert missed == 0
+    return missed
 
 
 async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
@@ -74,10 +105,13 @@ async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
     one and all at once, by three processes: each statement ends, and no deadlock ends one."""
     names = "abcdef"
     rng = random.Random(7)
+    until = time.monotonic() + RACE_S
 
     async def work(store: Store, number: int) -> int:
         done = 0
-        for _ in range(40):
+        for turn in count():
+            if turn >= 40 and time.monotonic() > until:
+                return done
             key = KEY._replace(thread=rng.choice(names))
             try:
                 thread, log = await store.load(key), await store.load(LOG_KEY)
@@ -99,7 +133,7 @@ async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
                 done += 1
             except Conflict:
                 continue
-        return done
+        raise AssertionError("counting has no end")
 
     workers = [work(store, number) for number in range(4) for store in stores]
     assert min(await asyncio.gather(*workers)) > 0
