@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.records import StoredReceipt
+from om_proxy.storage.redis import log_rewriting
 from om_proxy.storage.redis.promise import SCHEMA_VERSION, create_promise
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -128,3 +131,41 @@ async def test_the_log_is_rewritten_at_most_once_a_minute(server: OwnRedis) -> N
     assert called == 1
     for store in stores:
         await store.close()
+
+
+async def test_forgotten_bytes_leave_the_log_of_a_full_server(server: OwnRedis) -> None:
+    """Also of one that stays full. Its log is still rewritten at most once a minute for all."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    await commit_canary(store)
+    await store.secret()
+    server.ask("CONFIG", "SET", "maxmemory", 1)
+    await store.forget(KEY)
+    async with asyncio.timeout(60):
+        await store.wait_erased()
+    assert server.count_in_files(b"canary") == 0
+    assert not await store._pool.write(store._rewriter._take_turn)
+    await store.close()
+
+
+async def test_errors_of_rewriting_are_logged_once_a_minute(
+    server: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is away, and each attempt comes later than the last."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    server.kill()
+    pauses: list[float] = []
+
+    async def note_pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(log_rewriting.asyncio, "sleep", note_pause)
+    with capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        await store._rewriter._keep_trying()
+    monkeypatch.undo()
+    assert pauses[1:] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 10.0]
+    assert [line["event"] for line in lines] == ["erasure.failed"]
+    await store.close()

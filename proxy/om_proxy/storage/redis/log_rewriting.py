@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import suppress
 
 import structlog
@@ -26,6 +27,9 @@ REWRITE_INTERVAL_S = 60.0
 # so that what is forgotten together takes one rewrite
 FIRST_PAUSE_S = 0.1
 LOOK_INTERVAL_S = 0.5
+# between attempts of which each fails: the server is away
+MAX_PAUSE_S = 10.0
+ERROR_LOG_INTERVAL_S = 60.0
 # for a server that is asked now and again
 CALL_TIMEOUT_S = 10.0
 
@@ -42,6 +46,7 @@ class LogRewriter:
         self._pool = pool
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
+        self._error_logged_at = float("-inf")  # by time.monotonic
 
     def start(self) -> None:
         """Work until nothing is asked for any more. A server without a log has nothing to rewrite."""
@@ -68,14 +73,24 @@ class LogRewriter:
 
     async def _keep_trying(self) -> None:
         await asyncio.sleep(FIRST_PAUSE_S)
+        pause_s = LOOK_INTERVAL_S
         while True:
             try:
                 if not await self._pool.read(is_rewrite_pending, CALL_TIMEOUT_S):
                     return
                 await self._try_rewrite()
+                pause_s = LOOK_INTERVAL_S
             except StorageError as exc:  # the rows are gone anyway; the bytes are tried again
-                logger.warning("erasure.failed", error=str(exc))
-            await asyncio.sleep(LOOK_INTERVAL_S)
+                self._log_error(exc)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            await asyncio.sleep(pause_s)
+
+    def _log_error(self, error: StorageError) -> None:
+        """Log an error, at most one a minute."""
+        now = time.monotonic()
+        if now - self._error_logged_at >= ERROR_LOG_INTERVAL_S:
+            self._error_logged_at = now
+            logger.warning("erasure.failed", error=str(error))
 
     async def _try_rewrite(self) -> None:
         """Rewrite the log, unless that was begun less than a minute ago or the server is at it."""
@@ -96,9 +111,8 @@ class LogRewriter:
     async def _take_turn(self, session: Session) -> bool:
         if _is_rewriting(await _read_persistence(session)):
             return False
-        turn = session.keys.of_store("erasure_turn")
         turn_ms = max(1, round(self._interval_s * 1_000))
-        return bool(await session.call("SET", turn, os.getpid(), "NX", "PX", turn_ms))
+        return bool(await session.run("take_turn", os.getpid(), turn_ms))
 
 
 async def _read_persistence(session: Session) -> dict[str, str]:
