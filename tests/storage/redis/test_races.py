@@ -13,11 +13,14 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.redis.changes import Applied, Changes
+from om_proxy.storage.redis.session import Session
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 LOG_KEY = resource_key(KEY)
+KEYS_OF_THE_STORE = {"secret", "schema", "version", "event", "pruned", "erasure", "erasure_turn"}
 
 
 @pytest.fixture
@@ -31,6 +34,14 @@ async def stores(opener: Opener) -> AsyncIterator[list[Store]]:
             await asyncio.gather(*(store.ping() for _ in range(5)))
             opened.append(store)
         yield opened
+
+
+def list_keys(url: str, prefix: str) -> set[str]:
+    """Return the names of all keys that stand, without the prefix."""
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        return {name.decode().partition(":")[2] for name in client.scan_iter(f"{prefix}:*")}
 
 
 async def share(store: Store, name: str) -> Memory:
@@ -60,7 +71,9 @@ async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
             await stores[0].forget(thread.key)
 
 
-async def test_commits_beside_forgets_leave_nothing_behind(stores: list[Store]) -> None:
+async def test_commits_beside_forgets_leave_nothing_behind(
+    stores: list[Store], url: str, prefix: str
+) -> None:
     """Threads of one resource are committed with its shared log, alone, delivered, forgotten one by
     one and all at once, by three processes. Then all is forgotten, and no key names anything."""
     names = "abcdef"
@@ -96,14 +109,40 @@ async def test_commits_beside_forgets_leave_nothing_behind(stores: list[Store]) 
     assert min(await asyncio.gather(*workers)) > 0
     while not (await stores[0].forget_batch(KEY.tenant)).is_last:
         continue
+    assert list_keys(url, prefix) <= KEYS_OF_THE_STORE
+
+
+async def test_a_due_time_that_is_set_during_a_forget_stays(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is forgotten was read before it: the thread that stays, and the shared log."""
+    for name in "ab":
+        thread = await share(stores[0], name)
+        told = replace(thread, other_threads_text="told")
+        await stores[0].commit(thread, told)
+    kept = KEY._replace(thread="a")
+    apply = Changes.apply
+    is_set = False
+
+    async def set_due_first(changes: Changes, session: Session) -> Applied:
+        nonlocal is_set
+        if not is_set:
+            is_set = True
+            await stores[1].set_due(LOG_KEY, 7.0)
+            await stores[1].set_due(kept, 8.0)
+        return await apply(changes, session)
+
+    monkeypatch.setattr(Changes, "apply", set_due_first)
+    await stores[0].forget(KEY._replace(thread="b"))
+    found = [(await stores[2].load(key)).due_at for key in (LOG_KEY, kept)]
+    assert found == [7.0, 8.0]
+    assert (await stores[2].load(kept)).other_threads_text == ""
 
 
 async def test_nothing_stays_of_what_is_forgotten(
     stores: list[Store], url: str, prefix: str
 ) -> None:
     """Only what belongs to the store as a whole: its secret, its counters, its schema."""
-    import redis
-
     store = stores[0]
     for name in "ab":
         thread = await share(store, name)
@@ -114,9 +153,7 @@ async def test_nothing_stays_of_what_is_forgotten(
     await store.secret()
     for name in "ab":
         await store.forget(KEY._replace(thread=name))
-    with redis.Redis.from_url(url) as client:
-        left = {name.decode().partition(":")[2] for name in client.scan_iter(f"{prefix}:*")}
-    assert left <= {"secret", "schema", "version", "event", "pruned", "erasure", "erasure_turn"}
+    assert list_keys(url, prefix) <= KEYS_OF_THE_STORE
 
 
 async def test_claims_of_six_workers(stores: list[Store]) -> None:
