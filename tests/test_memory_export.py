@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import types
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, NotFound
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.lifecycle.log_sharing import attach_log, is_consistent
 from om_proxy.memory.model import (
     RECENT_MARKS,
     Beginning,
@@ -37,6 +39,7 @@ from om_proxy.storage.base import Change, Store, StoredMessage
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import MOVES, ODD, TEXTS, Step
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
+from tests.storage.shared_machine import SharedStore, share_log
 
 Record = dict[str, Any]
 
@@ -316,6 +319,65 @@ async def test_a_thread_that_is_forgotten_while_it_is_read_is_told(
     assert records[index] == {"om": "forgotten", **keys[0]._asdict()}
     assert [r["thread"] for r in records[index:] if r["om"] == "thread"] == ["b"]
     assert records[-1] == {"om": "end", "threads": 1}
+
+
+class MovingStore:
+    """Moves on each time when somebody has listed the threads of a resource."""
+
+    def __init__(self, store: Store, move: Callable[[], Awaitable[Any]]) -> None:
+        self._store = store
+        self._move = move
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def threads(self, *arguments: Any) -> Any:
+        found = await self._store.threads(*arguments)
+        await self._move()
+        return found
+
+
+async def activate(shared: SharedStore, name: str) -> None:
+    shared.led.say(name, 3)
+    await shared.commit(name)
+    shared.led.observe(name, 2)
+    shared.led.activate(name)
+    await shared.commit(name)
+
+
+async def test_notes_that_come_after_their_log_was_read_are_exported(store: SqliteStore) -> None:
+    """An activation between the log and its threads: both come once more, so that no thread counts
+    on notes that the export lacks. A thread that goes meanwhile is told."""
+    shared = await share_log(store, "AB")
+    gone = KEY._replace(thread="B")
+    moves: list[Callable[[], Awaitable[Any]]] = [
+        lambda: activate(shared, "A"),
+        lambda: store.forget(gone),
+    ]
+
+    async def move() -> None:
+        if moves:
+            await moves.pop(0)()
+
+    exporter = MemoryExporter(cast(Store, MovingStore(store, move)))
+    records = await collect(exporter.export_all(KEY.tenant, KEY.resource))
+    log_key, key = resource_key(KEY), KEY._replace(thread="A")
+    assert {"om": "forgotten", **gone._asdict()} in records
+    assert records[-1] == {"om": "end", "threads": 1}
+    last = split_threads(r for r in records[1:-1] if r["om"] != "forgotten")
+    log, thread = (last[one].memory(1, 1) for one in (log_key, key))
+    assert thread.coverage == 6
+    label = label_thread(await store.secret(), key)
+    assert is_consistent(attach_log(thread, log, label))
+    await compare(store, last[key], key)
+    await compare(store, last[log_key], log_key)
+
+
+async def test_a_shared_log_that_never_stands_still_has_no_end(store: SqliteStore) -> None:
+    shared = await share_log(store, "A")
+    moving = MovingStore(store, lambda: activate(shared, "A"))
+    with pytest.raises(Conflict, match="shared log"):
+        await collect(MemoryExporter(cast(Store, moving)).export_all(KEY.tenant, None))
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -4,7 +4,8 @@
 Threads come in the order of their names, a resource's shared log before its threads. A thread is a
 `thread` record, then its messages, observations, generations, reflection and pins, each kind by
 number. It is read page by page. If a turn was stored meanwhile, the thread is exported once more:
-the last `thread` record of a name and what follows it are the ones that count. If it was forgotten
+the last `thread` record of a name and what follows it are the ones that count. So it is with a
+resource whose shared log was changed before its last thread was read. If a thread was forgotten
 meanwhile, a `forgotten` record says that none of them counts.
 """
 
@@ -21,7 +22,7 @@ from om_proxy.errors import Conflict, NotFound
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
 from om_proxy.storage.base import GenerationEntries, Store, StoredMessage, StoredObservation
-from om_proxy.storage.whole_threads import list_keys
+from om_proxy.storage.whole_threads import list_keys, list_resources
 
 EXPORT_FORMAT = 1
 MAX_EXPORT_ATTEMPTS = 5
@@ -47,16 +48,27 @@ class MemoryExporter:
         the first record."""
         if not key.thread or not await self.store.version(key):
             raise NotFound("there is no memory of this thread")
-        async for record in self._export_keys(self._list_one(key)):
+        versions: dict[Key, int] = {}
+        yield _header()
+        async for record in self._export_keys(self._list_one(key), versions, set()):
             yield record
+        yield _end(_count_threads(versions))
 
     async def export_all(self, tenant: str, resource: str | None) -> AsyncIterator[Record]:
         """Yield the records of a resource, or of all resources of the tenant. Raise NotFound before
         the first record, for a resource of which nothing is stored."""
         if resource is not None and await self.store.resource(tenant, resource) is None:
             raise NotFound("there is no memory of this resource")
-        async for record in self._export_keys(list_keys(self.store, tenant, resource)):
-            yield record
+        yield _header()
+        thread_count = 0
+        async for listed in list_resources(self.store, tenant, resource):
+            versions: dict[Key, int] = {}
+            async for record in self._export_resource(
+                Key(tenant, listed.resource, RESOURCE_THREAD), versions
+            ):
+                yield record
+            thread_count += _count_threads(versions)
+        yield _end(thread_count)
 
     async def _list_one(self, key: Key) -> AsyncIterator[tuple[Key, float | None]]:
         """Yield the key, with the unix seconds at which the thread began."""
@@ -70,29 +82,51 @@ class MemoryExporter:
             cursor = page[-1].key
         yield key, None
 
-    async def _export_keys(
-        self, keys: AsyncIterator[tuple[Key, float | None]]
+    async def _export_resource(
+        self, log_key: Key, versions: dict[Key, int]
     ) -> AsyncIterator[Record]:
-        yield _header()
-        secret = await self.store.secret()
-        thread_count = 0
-        async for key, created_at in keys:
-            origin = {"created_at": created_at, "label": label_thread(secret, key)}
-            last: Record | None = None
-            async for record in self._export_one(key, origin):
+        """Yield the shared log of a resource, and its threads. If the log moves before the last of
+        them is read, a thread may count on notes that came later: then all come once more.
+        `versions`: as in `_export_one`."""
+        for _ in range(MAX_EXPORT_ATTEMPTS):
+            earlier = {key for key, version in versions.items() if version}
+            keys = list_keys(self.store, log_key.tenant, log_key.resource)
+            async for record in self._export_keys(keys, versions, earlier):
                 yield record
-                last = record
-            if key.thread != RESOURCE_THREAD and last and last["om"] != "forgotten":
-                thread_count += 1
-        yield _end(thread_count)
+            for key in sorted(earlier):  # nothing lists them any more
+                versions[key] = 0
+                yield _forgotten_record(key)
+            if await self.store.version(log_key) == versions.get(log_key, 0):
+                return
+        raise Conflict("the shared log changed during every attempt to export its resource")
 
-    async def _export_one(self, key: Key, origin: Record) -> AsyncIterator[Record]:
-        for attempt in range(MAX_EXPORT_ATTEMPTS):
+    async def _export_keys(
+        self,
+        keys: AsyncIterator[tuple[Key, float | None]],
+        versions: dict[Key, int],
+        earlier: set[Key],
+    ) -> AsyncIterator[Record]:
+        """Yield the records of each key, and take it out of `earlier`."""
+        secret = await self.store.secret()
+        async for key, created_at in keys:
+            earlier.discard(key)
+            origin = {"created_at": created_at, "label": label_thread(secret, key)}
+            async for record in self._export_one(key, origin, versions):
+                yield record
+
+    async def _export_one(
+        self, key: Key, origin: Record, versions: dict[Key, int]
+    ) -> AsyncIterator[Record]:
+        """Yield the records of one key. `versions`: of what was exported, by key; 0: forgotten
+        since."""
+        for _ in range(MAX_EXPORT_ATTEMPTS):
             memory = await self.store.load(key)
             if not memory.version:  # forgotten since it was listed
-                if attempt:
-                    yield {"om": "forgotten", **encode_value(key._asdict())}
+                if versions.get(key):
+                    yield _forgotten_record(key)
+                versions[key] = 0
                 return
+            versions[key] = memory.version
             async for record in self._export_memory(memory, origin):
                 yield record
             if await self.store.version(key) == memory.version:
@@ -138,6 +172,14 @@ def _header() -> Record:
 def _end(threads: int) -> Record:
     """Return the record without which an export is not whole. Shared logs are no threads."""
     return {"om": "end", "threads": threads}
+
+
+def _count_threads(versions: Mapping[Key, int]) -> int:
+    return sum(key.thread != RESOURCE_THREAD and version > 0 for key, version in versions.items())
+
+
+def _forgotten_record(key: Key) -> Record:
+    return {"om": "forgotten", **encode_value(key._asdict())}
 
 
 def _thread_record(memory: Memory, delivered_seq: int | None) -> Record:

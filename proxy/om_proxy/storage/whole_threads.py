@@ -91,7 +91,7 @@ async def list_all(
             async for info in list_all(store, name):
                 yield info
         return
-    async for listed in _list_resources(store, tenant, resource):
+    async for listed in list_resources(store, tenant, resource):
         if listed.shared_log:
             yield listed.shared_log
         cursor: Key | None = None
@@ -112,9 +112,10 @@ async def list_tenants(store: Store) -> AsyncIterator[str]:
         cursor = Key(tenant, AFTER_EVERY_NAME, AFTER_EVERY_NAME)
 
 
-async def _list_resources(
+async def list_resources(
     store: Store, tenant: str, resource: str | None
 ) -> AsyncIterator[ResourceInfo]:
+    """Yield the resources of the tenant in order, or the one that is named."""
     if resource is not None:
         if info := await store.resource(tenant, resource):
             yield info
