@@ -536,7 +536,7 @@ async def test_settings_of_a_redis_reach_its_store(monkeypatch: pytest.MonkeyPat
     "url",
     [
         "redis://:geheim@127.0.0.1:1/0",
-        "redis://127.0.0.1:1/0?password=geheim&socket_timeout=nonsense",
+        "redis://127.0.0.1:1/0?password=geheim",
         "rediss://127.0.0.1:1/0?ssl_ca_certs=/geheim",
         "postgresql://om:geheim@127.0.0.1:1/om?connect_timeout=1",
         "postgresql://om@127.0.0.1:1/om?password=geheim",

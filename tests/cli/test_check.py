@@ -133,6 +133,10 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
         ("storage: {url: 'mysql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {url: 'redis://cache/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        (
+            "storage: {url: 'redis://h?bogus=geheim'}\n",
+            r"x\.yaml:1.*storage\.url = \(hidden\): must have no options",
+        ),
         ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*must be 32 bytes"),
         (
             "server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n",
@@ -147,6 +151,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
             "open without a token",
             "another database",
             "Redis",
+            "an option of a Redis",
             "encryption",
         ),
         "many and no file",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -40,6 +40,15 @@ MIN_MEMORY_PER_BODY = 4
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 REDIS_SCHEMES = ("redis", "rediss")
+# by name, what the value must match
+REDIS_OPTIONS = {"username": ".+", "password": ".+"}
+REDIS_TLS_OPTIONS = {
+    "ssl_ca_certs": ".+",
+    "ssl_certfile": ".+",
+    "ssl_keyfile": ".+",
+    "ssl_cert_reqs": "none|optional|required",
+    "ssl_check_hostname": "true|false",
+}
 
 LogFormat = Literal["auto", "json", "console", "off"]
 # who may use the admin API: callers for their own tenant, the admin token alone, or nobody
@@ -255,6 +264,25 @@ def _is_redis_url(url: str) -> bool:
     return is_server and re.fullmatch(r"/?[0-9]*", urlsplit(url).path) is not None
 
 
+def _check_redis_options(url: str) -> None:
+    """Raise ValueError for what stands behind the `?` of a Redis URL, unless it names a user or says
+    how TLS is to be checked. The driver would take other names as settings of its own, which om-proxy relies on."""
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "rediss"
+    rules = {**REDIS_OPTIONS, **REDIS_TLS_OPTIONS} if is_tls else REDIS_OPTIONS
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        rule = rules.get(name)
+        if rule is None:
+            # its name is not shown: it may be the rest of a password with an unescaped `?`
+            raise ValueError(
+                "must have no options behind a ? but username, password and, with rediss://, "
+                + ", ".join(REDIS_TLS_OPTIONS)
+            )
+        if not re.fullmatch(rule, value):
+            named = "empty" if rule == ".+" else f"other than {rule.replace('|', ', ')}"
+            raise ValueError(f"must have no option {name} that is {named}")
+
+
 def _is_server_url(url: str, schemes: Collection[str]) -> bool:
     try:
         parts = urlsplit(url)
@@ -303,7 +331,10 @@ class StorageSettings(Section):
     @classmethod
     def _check_url(cls, value: str) -> str:
         is_file = re.match(r"sqlite:///.", value) is not None
-        if is_file or _is_postgres_url(value) or _is_redis_url(value):
+        if is_file or _is_postgres_url(value):
+            return value
+        if _is_redis_url(value):
+            _check_redis_options(value)
             return value
         raise ValueError(
             "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database> "
