@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.memory.model import Memory
@@ -99,6 +100,35 @@ async def test_a_server_that_was_started_again_is_another_one(server: OwnRedis) 
     assert newest == held
     assert newest is not held
     assert losses
+    await store.close()
+
+
+async def test_a_server_that_lost_the_secret_gets_it_back(server: OwnRedis) -> None:
+    """A crash may take the last second of its log. What the process holds was keyed with it, and
+    another process would make a new one."""
+    store = await RedisStore.open(server.url, RedisOptions(timeout_s=30.0))
+    secret = await store.secret()
+    server.ask("DEL", "om:secret")
+    server.kill()
+    server.start()
+    await store.load(KEY)
+    other = await RedisStore.open(server.url, RedisOptions(timeout_s=30.0))
+    assert await other.secret() == secret
+    await other.close()
+    await store.close()
+
+
+async def test_a_server_with_another_secret_is_told_of(server: OwnRedis) -> None:
+    """That one stays: another process has taken it already."""
+    store = await RedisStore.open(server.url, RedisOptions(timeout_s=30.0))
+    await store.secret()
+    server.ask("SET", "om:secret", "another")
+    server.kill()
+    server.start()
+    with capture_logs() as lines:
+        await store.load(KEY)
+    assert "storage.other_secret" in [line["event"] for line in lines]
+    assert server.ask("GET", "om:secret") == b"another"
     await store.close()
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
+import structlog
 from msgspec.structs import replace
+from redis.exceptions import ResponseError
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
@@ -73,6 +76,8 @@ from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
 
+logger = structlog.get_logger("storage")
+
 SECRET_BYTES = 32
 # what no request waits for: forgetting, pruning, sums over the store
 LONG_TIMEOUT_S = 60.0
@@ -99,6 +104,7 @@ class RedisStore:
     ) -> None:
         self._pool = pool
         self._generations = generations
+        self._known_secret: bytes | None = None  # None: not read yet
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
 
     @classmethod
@@ -131,8 +137,7 @@ class RedisStore:
         except BaseException:
             await pool.close()
             raise
-        # a newer program may have changed the schema while the server was away
-        pool.check_connection = schema.check_schema
+        pool.check_connection = store._check_connection
         pool.on_loss = on_connection_lost
         return store
 
@@ -398,10 +403,27 @@ class RedisStore:
                 stored = await session.call("GET", name)
             return bytes(stored)
 
-        return await self._pool.write(keep_first)
+        self._known_secret = await self._pool.write(keep_first)
+        return self._known_secret
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        return bool(await self._pool.write(lambda s: s.run("adopt_secret", secret)) == secret)
+        self._known_secret = await self._pool.write(lambda s: s.run("adopt_secret", secret))
+        return bool(self._known_secret == secret)
+
+    async def _check_connection(self, session: Session) -> None:
+        """Look at what a new connection leads to: a newer program may have changed the schema while
+        the server was away, and a server that crashed may have lost the secret that it was given."""
+        await schema.check_schema(session)
+        if self._known_secret is None:
+            return
+        name = session.keys.of_store("secret")
+        stored = await session.call("GET", name)
+        if stored is None:
+            with suppress(ResponseError):  # it is full: the next connection tries again
+                await session.call("SET", name, self._known_secret, "NX")
+                stored = await session.call("GET", name)
+        if stored not in (None, self._known_secret):
+            logger.error("storage.other_secret", advice="restart all processes of om-proxy")
 
     async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
         encode = partial(Restoration, thread, over)
