@@ -15,6 +15,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory_cache import Memories
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext, PolicyInForce
+from om_proxy.storage.base import Backlog
 
 # Threads whose newest context is remembered, for models that are inherited from it.
 MAX_REMEMBERED_CONTEXTS = 10_000
@@ -169,20 +170,31 @@ class DueWork:
 
     async def _find_of_resource(self, shared_log: Memory, context: MemoryContext) -> Work | None:
         """Return what is due for the threads that share this log, or for the log itself."""
-        backlog = await self._memories.store.resource_backlog(shared_log.key)
-        limits, now = context.effective.limits, self._clock()
-        max_tokens = context.effective.memory.observation.max_tokens_per_batch
-        if decision := batches.decide_for_resource(
-            backlog, limits, shared_log.log.tokens, max_tokens, now
-        ):
-            return decision
-        pending_tokens = sum(thread.pending_tokens for thread in backlog)
-        if reflection := decisions.reflection_due(
-            shared_log,
-            limits.for_memory(log_tokens=shared_log.log.tokens, pending_tokens=pending_tokens),
-        ):
-            return reflection
-        due_at = batches.next_look_at(backlog, limits, shared_log.log.tokens, now)
-        await self._memories.store.set_due(shared_log.key, due_at)
-        self._note_due(shared_log, due_at)
-        return None
+        store = self._memories.store
+        backlog = await store.resource_backlog(shared_log.key)
+        while True:
+            now = self._clock()
+            if work := _decide_for_resource(shared_log, backlog, context, now):
+                return work
+            limits = context.effective.limits
+            due_at = batches.next_look_at(backlog, limits, shared_log.log.tokens, now)
+            await store.set_due(shared_log.key, due_at)
+            # A turn since that read may have made the log due, and the time above has replaced its.
+            newest_backlog = await store.resource_backlog(shared_log.key)
+            if newest_backlog == backlog:
+                self._note_due(shared_log, due_at)
+                return None
+            backlog = newest_backlog
+
+
+def _decide_for_resource(
+    shared_log: Memory, backlog: Backlog, context: MemoryContext, now: float
+) -> Work | None:
+    limits, log_tokens = context.effective.limits, shared_log.log.tokens
+    max_tokens = context.effective.memory.observation.max_tokens_per_batch
+    if decision := batches.decide_for_resource(backlog, limits, log_tokens, max_tokens, now):
+        return decision
+    pending_tokens = sum(thread.pending_tokens for thread in backlog)
+    return decisions.reflection_due(
+        shared_log, limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
+    )

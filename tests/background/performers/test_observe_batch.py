@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
 
+import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.llm import Answer
@@ -16,6 +17,7 @@ from om_proxy.facts import Fact, MemoryCallEnded
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Key, Style, resource_key
+from om_proxy.storage.base import Backlog
 from tests.memory.building import KEY, chat
 from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, open_parts
 
@@ -166,3 +168,26 @@ async def test_a_call_for_several_threads_counts_on_one_side() -> None:
                 assert sum(share.input for share in shares) == paid
             if history == "partial":
                 assert all(ledger.full_memory == EMPTY_ACCOUNT for ledger in ledgers)
+
+
+async def test_a_turn_while_the_backlog_is_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit makes the shared log due; the look that read the backlog before sets another time.
+    Nobody else would look until the resource's next turn."""
+    async with open_parts(Answer(NOTES, "m", 10, 10, finish="stop"), settings=ALONE) as p:
+        store, reads = p.memories.store, list[int]()
+        read = store.resource_backlog
+
+        async def read_before_a_turn(shared_log: Key) -> Backlog:
+            backlog = await read(shared_log)
+            reads.append(len(backlog))
+            if len(reads) == 1:
+                told = partial(replace, tail=chat(3, 50), next_seq=7, model="actor")
+                told = partial(told, scope="resource", turn_at=p.clock.now)
+                await p.memories.update(KEY, told, "resource")
+            return backlog
+
+        monkeypatch.setattr(store, "resource_backlog", read_before_a_turn)
+        p.background.wake(resource_key(KEY), p.context())
+        await p.background.wait_idle()
+        assert reads[0] == 0
+        assert len(p.models.asked) == 1
