@@ -552,7 +552,7 @@ async def _open_redis(
     try:
         from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
     except ModuleNotFoundError as exc:
-        if exc.name not in ("redis", "redis.asyncio"):
+        if (exc.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError(
             "storage.url: Redis needs its driver: pip install 'observational-memory-proxy[redis]'"
