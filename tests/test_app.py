@@ -507,7 +507,13 @@ async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPa
     storage = parse(f"storage: {{{section}}}").storage
     await open_store(storage, 5, create=False, on_connection_lost=opened.clear)
     options = PostgresOptions("mine", 3, prepared=False, timeout_s=2.0, durable=False)
-    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear, "masters": None}
+    named = {
+        "generations": 5,
+        "create": False,
+        "on_connection_lost": opened.clear,
+        "masters": None,
+        "begins_encryption": False,
+    }
     assert opened == [(url, options, named)]
     await open_store(parse(f'storage: {{url: "{url}"}}').storage)
     assert opened[1][1] == PostgresOptions()
