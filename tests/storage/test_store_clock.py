@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -29,6 +30,7 @@ class Elsewhere(ForwardingStore):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.ahead_s, self.round_trip_s, self.is_away = 0.0, 0.0, False
+        self.has_answered = asyncio.Event()
 
     @property
     def inner(self) -> Store:
@@ -40,6 +42,7 @@ class Elsewhere(ForwardingStore):
         self._clock.now += self.round_trip_s / 2
         told = self._clock.now + self.ahead_s
         self._clock.now += self.round_trip_s / 2
+        self.has_answered.set()
         return told
 
 
@@ -55,6 +58,24 @@ async def test_another_machine_s_clock(ahead_s: float) -> None:
     assert store_clock.now() == pytest.approx(clock.now + ahead_s)
     clock.now += 5.0
     assert store_clock.now() == pytest.approx(clock.now + ahead_s)
+
+
+async def test_a_process_that_starts_without_the_store_asks_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own clock may be off: it is asked for each second until it has answered once."""
+    monkeypatch.setattr("om_proxy.storage.store_clock.FIRST_MEASURE_INTERVAL_S", 0.0)
+    clock = Clock()
+    store = Elsewhere(clock)
+    store.ahead_s, store.is_away = 600.0, True
+    store_clock = StoreClock(store, clock)
+    await store_clock.try_measure()
+    assert store_clock.now() == clock.now
+    measuring = asyncio.create_task(store_clock.measure_forever())
+    store.is_away = False
+    await store.has_answered.wait()
+    assert store_clock.now() == pytest.approx(clock.now + 600.0)
+    measuring.cancel()
 
 
 async def test_a_difference_within_the_error_says_nothing() -> None:

@@ -15,6 +15,8 @@ from om_proxy.storage.base import Store
 logger = structlog.get_logger("storage")
 
 MEASURE_INTERVAL_S = 30.0
+# until the first measurement: a process that starts while the store is away goes by its own clock
+FIRST_MEASURE_INTERVAL_S = 1.0
 # at the start, which waits for the first measurement
 MEASURE_TIMEOUT_S = 2.0
 MIN_LOGGED_STEP_S = 1.0
@@ -51,6 +53,7 @@ class StoreClock:
         self._store = store
         self._machine_clock = machine_clock
         self._offset_s = 0.0
+        self._is_measured = False
 
     def now(self) -> float:
         """Return the store's unix seconds."""
@@ -60,6 +63,7 @@ class StoreClock:
         """Measure the difference. Raise StorageError. A difference within the error of the
         measurement changes nothing, so that dates do not jitter."""
         difference = await measure_difference(self._store, self.now)
+        self._is_measured = True
         if not difference.is_certain:
             return
         self._offset_s += difference.seconds
@@ -80,5 +84,6 @@ class StoreClock:
 
     async def measure_forever(self) -> None:
         while True:
-            await asyncio.sleep(MEASURE_INTERVAL_S)
+            interval_s = MEASURE_INTERVAL_S if self._is_measured else FIRST_MEASURE_INTERVAL_S
+            await asyncio.sleep(interval_s)
             await self.try_measure()
