@@ -281,7 +281,75 @@ async def test_only_the_last_record_of_a_thread_counts(stores: tuple[Store, Stor
     once, rest = lines[begins[0] : begins[1]], lines[begins[1] :]
     gone = KEY._replace(thread="b")._asdict()
     forgotten = msgspec.json.encode({"om": "forgotten", **gone}) + b"\n"
-    twice = [lines[0], *once[:3], *once, *rest[:-1], forgotten, rest[-1]]
+    end = rest[-1].replace(b'"threads":2', b'"threads":1')
+    twice = [lines[0], *once[:3], *once, *rest[:-1], forgotten, end]
     assert (await take(second, twice)).threads == 1
     assert await read_whole_thread(second, KEY._replace(thread="b")) is None
     assert len((await second.load(KEY._replace(thread="a"))).tail) == 3
+
+
+async def test_every_export_of_a_file_is_whole(stores: tuple[Store, Store]) -> None:
+    """One that breaks off before another one, or lacks a thread, is refused by the line."""
+    first, second = stores
+    for key in (KEY, KEY._replace(thread="b"), Key("z", "r", "t")):
+        await first.commit(Memory(key=key), MemoryBuilder(key).chat(3).memory())
+    lines = await export(first)
+    start = next(n for n, line in enumerate(lines) if n and b'"om":"export"' in line)
+    later = next(n for n, line in enumerate(lines) if b'"thread":"thread"' in line)
+    for cut in (1, 3, later, start - 1):
+        with pytest.raises(UsageError, match=f"line {cut + 1}: .*breaks off"):
+            await take(second, [*lines[:cut], *lines[start:]])
+    with pytest.raises(UsageError, match=f"line {start + 1}: .*header"):
+        await take(second, [*lines[:start], *lines[1:]])
+    lacking = [*lines[:1], *lines[later:]]
+    end = start - (later - 1)
+    with pytest.raises(UsageError, match=f"line {end}: .* 2 threads, and 1 stand"):
+        await take(second, lacking)
+    assert not [key async for key in list_keys(second)]
+
+
+async def test_the_last_thread_is_checked_before_the_first_is_written(
+    stores: tuple[Store, Store],
+) -> None:
+    first, second = stores
+    await store_eventful(first, KEY._replace(thread="a"))
+    await store_eventful(first, KEY._replace(thread="b"))
+    lines = await export(first, await first.secret())
+    later = next(n for n, line in enumerate(lines) if b'"thread":"b"' in line)
+    rest = [line for line in lines[later:] if b'"om":"observation"' not in line]
+    with pytest.raises(UsageError, match="the notes hold no entry"):
+        await take(second, [*lines[:later], *rest])
+    assert not [key async for key in list_keys(second)]
+
+
+async def test_a_forgotten_thread_needs_no_shared_log(stores: tuple[Store, Store]) -> None:
+    """The export says that what stood before of it does not count."""
+    first, second = stores
+    await share_log(first, "A")
+    lines = await export(first)
+    head = next(line for line in lines if b'"thread":"A"' in line)
+    gone = {"om": "forgotten", **KEY._replace(thread="A")._asdict()}
+    end = lines[-1].replace(b'"threads":1', b'"threads":0')
+    result = await take(second, [lines[0], head, msgspec.json.encode(gone), end])
+    assert result.threads == 0
+
+
+async def test_a_thread_beyond_its_shared_log_is_refused(stores: tuple[Store, Store]) -> None:
+    """Its prompts would leave messages out that no note is about."""
+    first, second = stores
+    shared = await share_log(first, "AB")
+    before = await export(first)
+    shared.led.say("B", 3)
+    await shared.commit("B")
+    shared.led.observe("B", 2)
+    shared.led.activate("B")
+    await shared.commit("B")
+    after = await export(first)
+    old, new = (
+        [n for n, line in enumerate(lines) if b'"om":"thread"' in line] for lines in (before, after)
+    )
+    mixed = [*before[: old[1]], *after[new[1] :]]
+    with pytest.raises(UsageError, match=f"line {old[1] + 1 + new[2] - new[1]}: thread B .*reach"):
+        await take(second, mixed)
+    assert not [key async for key in list_keys(second)]
+    assert (await take(second, after)).threads == 2

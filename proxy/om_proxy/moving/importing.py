@@ -18,8 +18,9 @@ from om_proxy.apis.api import Unreadable
 from om_proxy.apis.registry import read_item
 from om_proxy.errors import Conflict, UsageError
 from om_proxy.identity.keyed_hashes import fingerprint_key, label_thread
-from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
 from om_proxy.moving.thread_records import (
+    ExportEnd,
     ExportHeader,
     ForgottenThread,
     RecordDecoder,
@@ -65,7 +66,31 @@ class _Index:
     secret: bytes | None = None
     labels: dict[Key, str] = field(default_factory=dict)  # of the threads that count
     lines: dict[Key, int] = field(default_factory=dict)  # number of the record that counts
-    sharing: set[Key] = field(default_factory=set)  # shared logs that threads need
+    sharing: dict[Key, int] = field(default_factory=dict)  # coverage of threads that share a log
+    # shared logs: up to which message each covers a thread, by its label
+    reaches: dict[Key, dict[str, int]] = field(default_factory=dict)
+
+    def leave_out(self, key: Key) -> None:
+        """Take out what stood before of a thread."""
+        for of_threads in (self.labels, self.lines, self.sharing, self.reaches):
+            of_threads.pop(key, None)
+
+    def add_head(self, head: ThreadHead, number: int) -> None:
+        memory = head.memory
+        self.leave_out(memory.key)
+        self.lines[memory.key] = number
+        self.labels[memory.key] = head.label
+        if memory.scope == "resource":
+            self.sharing[memory.key] = memory.coverage
+
+    def add_reach(self, whole: WholeThread | None) -> None:
+        if whole and whole.memory.key.thread == RESOURCE_THREAD:
+            # the newest entry about a thread comes last, and of an entry its first part counts
+            self.reaches[whole.memory.key] = {
+                part.label: part.last
+                for entry in whole.memory.log.entries
+                for part in reversed(entry.parts)
+            }
 
 
 async def import_memory(
@@ -88,21 +113,17 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder) -> _Index:
     index = _Index()
     parts: ThreadParts | None = None
     for number, part in read_lines(lines, decoder):
-        if isinstance(part, ThreadHead | ForgottenThread | ExportHeader):
-            _join(parts, number)
+        if isinstance(part, ThreadHead | ForgottenThread | ExportEnd):
+            index.add_reach(_join(parts, number))
             parts = None
         match part:
             case ExportHeader(secret=secret):
                 index.secret = secret or index.secret
             case ThreadHead():
-                key = part.memory.key
                 parts = ThreadParts(part)
-                index.lines[key] = number
-                index.labels[key] = part.label
-                if part.memory.scope == "resource":
-                    index.sharing.add(key._replace(thread=RESOURCE_THREAD))
+                index.add_head(part, number)
             case ForgottenThread(key=key):
-                index.lines.pop(key, None)
+                index.leave_out(key)
             case _ if parts:
                 parts.add(part)
     return index
@@ -149,7 +170,7 @@ class _Importer:
 
     async def run(self) -> ImportResult:
         self._check_tenants()
-        await self._check_logs()
+        self._check_logs()
         await self._compare()
         async for whole in self._read_threads():
             key = whole.memory.key
@@ -187,13 +208,21 @@ class _Importer:
             and label_thread(self._secret, key) == self._index.labels[key]
         )
 
-    async def _check_logs(self) -> None:
+    def _check_logs(self) -> None:
         """Raise UsageError if a thread would come without the notes that its messages are in."""
-        for key in sorted(self._index.sharing - self._index.lines.keys()):
-            raise UsageError(
-                f"the threads of resource {key.resource} share a log, which this export lacks; "
-                "export the whole resource (om-proxy export --resource)"
-            )
+        for key, coverage in sorted(self._index.sharing.items()):
+            reaches = self._index.reaches.get(resource_key(key))
+            if reaches is None:
+                raise UsageError(
+                    f"the threads of resource {key.resource} share a log, which this export lacks; "
+                    "export the whole resource (om-proxy export --resource)"
+                )
+            if coverage > (reach := reaches.get(self._index.labels[key], 0)):
+                raise UsageError(
+                    f"line {self._index.lines[key]}: thread {key.thread} counts on notes up to "
+                    f"message {coverage}, and those of its shared log reach message {reach}; "
+                    "export the whole resource again (om-proxy export --resource)"
+                )
 
     async def _compare(self) -> None:
         """Find the threads that the store has already. Raise Conflict if one has another state."""
@@ -246,7 +275,7 @@ class _Importer:
         """Yield each thread that counts."""
         parts: ThreadParts | None = None
         for number, part in read_lines(self._open_lines(), RecordDecoder()):
-            if isinstance(part, ThreadHead | ForgottenThread | ExportHeader):
+            if isinstance(part, ThreadHead | ForgottenThread | ExportEnd):
                 if whole := _join(parts, number):
                     yield whole
                 parts = None
@@ -254,8 +283,6 @@ class _Importer:
                 parts = ThreadParts(part)
             elif parts:
                 parts.add(part)
-        if whole := _join(parts, 0):
-            yield whole
 
     def _rekey(self, group: list[WholeThread]) -> list[WholeThread]:
         """Return the threads of one resource with the keys that they have under this secret and

@@ -13,6 +13,7 @@ from om_proxy.errors import UsageError
 from om_proxy.identity.naming import normalize_name
 from om_proxy.memory.model import (
     RECENT_MARKS,
+    RESOURCE_THREAD,
     Beginning,
     Item,
     Key,
@@ -272,14 +273,15 @@ def _order_of_chunk(chunk: Observation) -> tuple[int, int]:
 
 def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple[int, Decoded]]:
     """Yield each record with the number of its line. Raise UsageError with that number for a broken
-    one, and if the last record is missing."""
+    one, and if an export of the file lacks a part."""
     part: Decoded | None = None
+    threads: set[Key] = set()  # of the export so far
     number = 0
     for number, line in enumerate(lines, 1):
         try:
-            part = decoder.decode(line)
-            if number == 1 and not isinstance(part, ExportHeader):
-                raise UsageError("an export begins with its header")
+            before, part = part, decoder.decode(line)
+            _check_place(before, part)
+            _count_thread(part, threads)
         except UsageError as exc:
             raise UsageError(f"line {number}: {exc}") from exc
         yield number, part
@@ -287,3 +289,31 @@ def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple
         raise UsageError(
             f"line {number}: the export breaks off here, so a part is missing; export it again"
         )
+
+
+def _check_place(before: Decoded | None, part: Decoded) -> None:
+    """Raise UsageError if an export does not begin with its header, or not end with its end."""
+    is_first = before is None or isinstance(before, ExportEnd)
+    is_header = isinstance(part, ExportHeader)
+    if is_first and not is_header:
+        raise UsageError("an export begins with its header")
+    if is_header and not is_first:
+        raise UsageError(
+            "the export before this one breaks off, so a part is missing; export it again"
+        )
+
+
+def _count_thread(part: Decoded, threads: set[Key]) -> None:
+    """Raise UsageError if the export has another number of threads than it says."""
+    match part:
+        case ExportHeader():
+            threads.clear()
+        case ThreadHead() if part.memory.key.thread != RESOURCE_THREAD:
+            threads.add(part.memory.key)
+        case ForgottenThread(key=key):
+            threads.discard(key)
+        case ExportEnd(threads=count) if count != len(threads):
+            raise UsageError(
+                f"the export says that it has {count} threads, and {len(threads)} stand in it, so "
+                "a part is missing; export it again"
+            )
