@@ -230,6 +230,23 @@ async def test_a_stored_thread_is_not_overwritten(stores: tuple[Store, Store]) -
     assert await second.load(key) == mine
 
 
+async def test_a_refused_import_leaves_the_secret(stores: tuple[Store, Store]) -> None:
+    """Receipts and names of tenants stand under it: only an import that writes replaces it."""
+    first, second = stores
+    memory = replace(MemoryBuilder().chat(3).memory(), scope="resource")
+    log = Memory(key=resource_key(KEY))
+    await first.commit_shared(Change(Memory(key=KEY), memory), Change(log, log))
+    secret, own_secret = await first.secret(), await second.secret()
+    lines = await export(first, secret)
+    refused = [line for line in lines if b'"thread":""' not in line]
+    with pytest.raises(UsageError):
+        await take(second, refused)
+    await take(second, lines, is_dry_run=True)
+    assert await second.secret() == own_secret
+    await take(second, lines)
+    assert await second.secret() == secret
+
+
 async def test_a_thread_without_its_shared_log_is_refused(stores: tuple[Store, Store]) -> None:
     """Its messages would be in notes that nobody has."""
     first, second = stores

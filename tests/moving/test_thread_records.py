@@ -57,5 +57,5 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
 
 def test_secret_of_the_header() -> None:
     decoder = RecordDecoder()
-    line = json.dumps({"om": "export", "format": 1, "secret": "00ff"}).encode()
-    assert decoder.decode(line) == ExportHeader(b"\x00\xff")
+    line = json.dumps({"om": "export", "format": 1, "secret": "00ff" * 16}).encode()
+    assert decoder.decode(line) == ExportHeader(b"\x00\xff" * 16)

@@ -101,9 +101,7 @@ async def import_memory(
     in another state: then nothing is written."""
     decoder = RecordDecoder()
     index = _read_index(open_lines(), decoder)
-    importer = _Importer(
-        store, open_lines, options, index, await _choose_secret(store, index, options)
-    )
+    importer = _Importer(store, open_lines, options, index, await _choose_secret(store, index))
     result = await importer.run()
     result.unknown_fields = tuple(sorted(decoder.unknown_fields))
     return result
@@ -137,16 +135,13 @@ def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:
         raise UsageError(f"the thread before line {number}: {exc}") from exc
 
 
-async def _choose_secret(store: Store, index: _Index, options: ImportOptions) -> bytes:
-    """Return the secret that the threads will have: the store's, which is that of the file if it
-    has one and the store has no thread."""
-    if index.secret is None:
-        return await store.secret()
-    if options.is_dry_run:
-        is_empty = not await store.threads(None, limit=1)
-        return index.secret if is_empty else await store.secret()
-    await store.adopt_secret(index.secret)
-    return await store.secret()
+async def _choose_secret(store: Store, index: _Index) -> bytes:
+    """Return the secret that the threads will have: the store's, or that of the file if it has one
+    and the store has no thread. Nothing is written."""
+    stored = await store.secret()
+    if index.secret is None or await store.threads(None, limit=1):
+        return stored
+    return index.secret
 
 
 class _Importer:
@@ -172,6 +167,8 @@ class _Importer:
         self._check_tenants()
         self._check_logs()
         await self._compare()
+        if not self._options.is_dry_run:
+            await self._adopt_secret()
         async for whole in self._read_threads():
             key = whole.memory.key
             if key in self._left_alone:
@@ -181,6 +178,16 @@ class _Importer:
             self._result.threads += key.thread != RESOURCE_THREAD
             self._result.messages += len(whole.messages)
         return self._result
+
+    async def _adopt_secret(self) -> None:
+        """Make the chosen secret the store's, once nothing of the file is refused any more."""
+        if self._secret == await self._store.secret():
+            return
+        if not await self._store.adopt_secret(self._secret):
+            raise Conflict(
+                "the store has memories under its own secret; nothing was imported. Import into a "
+                "new store that no process uses"
+            )
 
     def _check_tenants(self) -> None:
         """Raise UsageError for a tenant that nobody would find under this secret."""

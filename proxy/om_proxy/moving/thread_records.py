@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -35,6 +36,7 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 
+SECRET_FORM = re.compile(r"[0-9a-fA-F]{64}")
 _BEGINNING = Beginning | None
 _IDS = tuple[int, ...]
 _SECONDS = float | None
@@ -188,10 +190,11 @@ def _read_header(record: Record) -> ExportHeader:
             f"{EXPORT_FORMAT}; use a newer release"
         )
     secret = record.get("secret")
-    try:
-        return ExportHeader(bytes.fromhex(secret) if secret is not None else None)
-    except (TypeError, ValueError) as exc:
-        raise UsageError("export.secret is not hexadecimal") from exc
+    if secret is None:
+        return ExportHeader(None)
+    if not isinstance(secret, str) or not SECRET_FORM.fullmatch(secret):
+        raise UsageError("export.secret must be 32 bytes in hexadecimal")
+    return ExportHeader(bytes.fromhex(secret))
 
 
 def _read_key(record: Record) -> Key:
