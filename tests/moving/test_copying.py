@@ -18,7 +18,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine
 from om_proxy.storage.records import AuditRecord
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.whole_threads import list_keys
+from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 from tests.moving.test_importing import export
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.moving_contract import store_eventful
@@ -181,3 +181,47 @@ async def test_a_chain_of_copies_ends_where_it_began(tmp_path: Any) -> None:
     finally:
         for store in chain:
             await store.close()
+
+
+async def test_sums_of_a_tenant_without_threads_come_along(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a forgotten tenant cost stays known; a target that loses it is told."""
+    first, second = stores
+    await fill(first)
+    await first.add_to_ledger(
+        LedgerBatch("w2", 1, {LINE._replace(tenant="other"): Account(calls=3)})
+    )
+    for key in [key async for key, _ in list_keys(first)]:
+        await first.forget(key)
+    before = await read_all(first)
+    assert sum(account.calls for day in before[2] for account in day.values()) == 13
+
+    async def lose(batch: LedgerBatch) -> None:
+        assert batch.lines
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "add_to_ledger", lose)
+        result = await copy_all(stores)
+    assert result.lacking_sums == sum(map(len, before[2]))
+    assert not result.is_complete
+    assert (await copy_all(stores)).is_complete
+    assert await read_all(second) == before
+
+
+async def test_when_background_work_looks_next_is_no_difference(
+    stores: tuple[Store, Store],
+) -> None:
+    """A server of the source moves it without a turn."""
+    first, second = stores
+    memory = MemoryBuilder().chat(3).memory()
+    stored = await first.commit(Memory(key=KEY), memory)
+    assert (await copy_all(stores)).is_complete
+    whole = await read_whole_thread(second, KEY)
+    assert whole
+    moved = replace(whole.memory, due_at=5.0)
+    await second.restore(whole._replace(memory=moved), moved.version)
+    assert (await second.load(KEY)).due_at == 5.0 != stored.due_at
+    again = await copy_all(stores)
+    assert again.is_complete
+    assert again.present_threads == 1

@@ -96,6 +96,8 @@ def report(result: CopyResult, *, verified: bool) -> int:
         (result.unequal, "are not equal in both stores; run it again with --update"),
     ):
         _report_keys(keys, what)
+    if result.lacking_sums:
+        print_error(f"{result.lacking_sums} sums of FROM's ledger are not in TO; run it again")
     if verified and result.is_complete:
         print("verified: both stores are equal")
     return DONE if result.is_complete else NOT_WORKING

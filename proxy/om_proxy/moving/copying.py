@@ -22,7 +22,7 @@ from om_proxy.moving.importing import is_same_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery, LedgerSum
 from om_proxy.storage.records import AuditRecord
-from om_proxy.storage.whole_threads import list_keys, list_tenants, read_whole_thread
+from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 
 KEYS_PER_BATCH = 500
 THREADS_AT_ONCE = 8
@@ -45,11 +45,14 @@ class CopyResult:
     surplus: list[Key] = field(default_factory=list)
     # that were compared in every field after the copy, and are not the same
     unequal: list[Key] = field(default_factory=list)
+    lacking_sums: int = 0  # lines of the ledger that the target lacks after the copy
 
     @property
     def is_complete(self) -> bool:
         """Whether the target has what the source has."""
-        return not (self.differing or self.changed or self.surplus or self.unequal)
+        return not (
+            self.differing or self.changed or self.surplus or self.unequal or self.lacking_sums
+        )
 
 
 class StoreCopier:
@@ -130,15 +133,20 @@ class StoreCopier:
 
     async def _copy_ledger(self) -> None:
         """Add what the target's sums lack. A line that has grown there is left as it is."""
-        async for tenant in list_tenants(self._source):
+        async for lacking in self._read_lacking_lines():
+            batch = LedgerBatch(os.urandom(16).hex(), 1, lacking)
+            await self._target.add_to_ledger(batch)
+
+    async def _read_lacking_lines(self) -> AsyncIterator[dict[LedgerLine, Account]]:
+        """Yield what the target's sums lack, by tenant and day."""
+        async for tenant in _list_ledger_tenants(self._source):
             async for day in _list_days(self._source, tenant):
                 lacking = subtract_lines(
                     await read_ledger_day(self._source, tenant, day),
                     await read_ledger_day(self._target, tenant, day),
                 )
                 if lacking:
-                    batch = LedgerBatch(os.urandom(16).hex(), 1, lacking)
-                    await self._target.add_to_ledger(batch)
+                    yield lacking
 
     async def _copy_audit(self) -> None:
         """Append the records that the target lacks, the oldest first."""
@@ -166,10 +174,23 @@ class StoreCopier:
             second = await read_whole_thread(self._target, key)
             if first and not (second and is_same_thread(first, second)):
                 self._result.unequal.append(key)
+        async for lacking in self._read_lacking_lines():
+            self._result.lacking_sums += len(lacking)
 
 
 def _without_row(memory: Memory) -> Memory:
-    return replace(memory, version=0, row_id=0)
+    """Leave out what a store gives a thread itself, and when background work looks at it next."""
+    return replace(memory, version=0, row_id=0, due_at=None)
+
+
+async def _list_ledger_tenants(store: Store) -> AsyncIterator[str]:
+    """Yield the tenants that have sums, also those without a thread."""
+    before: str | None = None
+    async for found in _read_sums(store, LedgerQuery(None, "resource", limit=GROUPS_PER_PAGE)):
+        tenant = str(found.group[0])
+        if tenant != before:
+            yield tenant
+        before = tenant
 
 
 async def _take_batches(

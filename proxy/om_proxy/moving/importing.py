@@ -339,8 +339,9 @@ def is_same_thread(first: WholeThread, second: WholeThread) -> bool:
 
 
 def _without_origin(whole: WholeThread) -> WholeThread:
-    """Leave out what a store gives a thread itself."""
-    return whole._replace(memory=replace(whole.memory, version=0, row_id=0), created_at=None)
+    """Leave out what a store gives a thread itself, and when background work looks at it next."""
+    memory = replace(whole.memory, version=0, row_id=0, due_at=None)
+    return whole._replace(memory=memory, created_at=None)
 
 
 def show_names(keys: list[Key]) -> str:
