@@ -230,6 +230,35 @@ async def test_a_stored_thread_is_not_overwritten(stores: tuple[Store, Store]) -
     assert await second.load(key) == mine
 
 
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        ("thread", {"coverage": -5}),
+        ("thread", {"coverage": 10**9}),
+        ("thread", {"next_seq": 0}),
+        ("message", {"seq": 0}),
+        ("message", {"seq": -1}),
+        ("message", {"seq": 3}),
+        ("message", {"parent": 999}),
+        ("message", {"tokens": -4}),
+    ],
+    ids=str,
+)
+async def test_numbers_that_no_store_wrote_are_refused(
+    stores: tuple[Store, Store], record: str, value: dict[str, int]
+) -> None:
+    """Before anything is written."""
+    first, second = stores
+    await first.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    lines = [json.loads(line) for line in await export(first, await first.secret())]
+    place = next(n for n, line in enumerate(lines) if line["om"] == record)
+    assert lines[place].keys() >= value.keys()
+    lines[place] |= value
+    with pytest.raises(UsageError, match="line"):
+        await take(second, [msgspec.json.encode(line) for line in lines])
+    assert [listed async for listed, _ in list_keys(second)] == []
+
+
 async def test_a_refused_import_leaves_the_secret(stores: tuple[Store, Store]) -> None:
     """Receipts and names of tenants stand under it: only an import that writes replaces it."""
     first, second = stores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -231,8 +231,9 @@ class ThreadParts:
                 self.pins.append(part)
 
     def join(self) -> WholeThread:
-        """Return the thread. Raise UsageError if a generation names an entry that is missing."""
+        """Return the thread. Raise UsageError if its records contradict each other."""
         head, memory = self.head, self.head.memory
+        _require_numbers(memory, self.messages)
         log = replace(memory.log, reflection=self.reflection, pins=tuple(self.pins))
         whole = WholeThread(
             replace(memory, log=log),
@@ -244,6 +245,22 @@ class ThreadParts:
             head.created_at,
         )
         return load_rows(whole)
+
+
+def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
+    """Raise UsageError for numbers of messages that no store would have written."""
+    if not 0 <= memory.coverage < memory.next_seq:
+        raise UsageError(f"coverage {memory.coverage} is not within 0 to next_seq")
+    before = 0
+    for stored in messages:
+        message = stored.message
+        if not before < message.seq < memory.next_seq:
+            raise UsageError(f"message {message.seq} is not between {before} and next_seq")
+        if not 0 <= stored.parent < message.seq:
+            raise UsageError(f"message {message.seq} cannot follow message {stored.parent}")
+        if message.tokens < 0:
+            raise UsageError(f"message {message.seq} has {message.tokens} tokens")
+        before = message.seq
 
 
 def load_rows(whole: WholeThread) -> WholeThread:
