@@ -49,6 +49,14 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
             "uvicorn",
             "several workers; uvicorn.run offers no way to end with one that fails",
         ),
+        "uvicorn.supervisors.multiprocess": (
+            "uvicorn",
+            "the processes of the workers: each must end as a process without workers does",
+        ),
+        "_server": ("uvicorn", "the server that such a process runs"),
+    },
+    "om_proxy.server.graceful_server": {
+        "_exit": ("os", "public in spite of its name: it ends the process at once"),
     },
     "om_proxy.server.expect_continue": {_CYCLE: _ITS_CYCLE},
     "om_proxy.server.http10": {_CYCLE: _ITS_CYCLE},

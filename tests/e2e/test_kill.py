@@ -9,10 +9,12 @@ import pytest
 
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import calls_of, coding_session
+from tests.support.long_forms import long_form
 
 KILLS = 10
 
 
+@long_form
 @pytest.mark.slow
 async def test_the_coding_session_with_ten_kills(tmp_path: Path) -> None:
     """SIGKILL at ten random calls: the client's own retry is all it takes, and every promise still

@@ -2,14 +2,13 @@
 for the messages that memory rewrites, and what shadow announces is what live sends.
 
 The made-up week runs everywhere, in both layouts and both scopes. The recorded week needs the
-shared data, and takes longer than all made-up ones: it runs merged, in scope `thread`. All four run
-with `OM_TEST_RECORDED_WEEKS=all scripts/test tests/e2e/test_shadow_week.py`.
+shared data, and takes longer than all made-up ones: it runs in all four ways with
+`OM_TEST_LONG=all scripts/test tests/e2e/test_shadow_week.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from tests.bench.recordings import coding_session, service_chats
 from tests.bench.replaying import Model, Timed
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
+from tests.support.long_forms import long_form
 
 MONDAY = 1_774_224_000.0  # unix seconds
 DAY, HOUR = 86_400.0, 3_600.0
@@ -49,8 +49,6 @@ WHERE = [
     for layout in ("blocks", "merged")
     for scope in ("thread", "resource")
 ]
-RECORDED = [pytest.param("merged", "thread", id="merged-thread")]
-RECORDED_WHERE = WHERE if os.environ.get("OM_TEST_RECORDED_WEEKS") == "all" else RECORDED
 # what the two may differ in: the length of the body
 REWRITTEN = {b"content-length"}
 
@@ -349,7 +347,8 @@ def failing_at_first() -> ScriptedServer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "scope"), RECORDED_WHERE)
+@pytest.mark.parametrize(("layout", "scope"), WHERE)
+@long_form
 async def test_a_recorded_week(tmp_path: Path, layout: str, scope: str) -> None:
     """A coding session of 439 calls, and forty service chats beside it."""
     calls = read_recorded_week()

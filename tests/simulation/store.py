@@ -302,9 +302,15 @@ class Disk:
                 other.head = replace(other.head, other_threads_text="", version=self.next_version())
 
     def forget(self, key: Key, event: Event | None = None) -> ForgetResult:
-        self.events.drop(key)
-        if event and key in self.threads:
+        is_stored, event_count = key in self.threads, len(self.events.kept)
+        removed = self._forget(key)
+        removed = removed._replace(events=event_count - len(self.events.kept))
+        if event and is_stored:
             self.events.add(Key(key.tenant, "", ""), (event,))
+        return removed
+
+    def _forget(self, key: Key) -> ForgetResult:
+        self.events.drop(key)
         self.leases.pop(key, None)
         thread, where = self.threads.pop(key, None), resource_key(key)
         removed = counted(thread) if thread else ForgetResult()
@@ -637,7 +643,7 @@ class SimulatedStore:
                 raise Conflict("a thread of the resource had a turn since")
         batch = [key for key in keys if key.thread and key in disk.threads][:BATCH_THREADS]
         is_last = not any(key.thread and key in disk.threads for key in keys if key not in batch)
-        result = ForgetResult()
+        result, event_count = ForgetResult(), len(disk.events.kept)
         for key in keys if is_last else batch:
             disk.leases.pop(key, None)
             disk.events.drop(key)
@@ -648,6 +654,7 @@ class SimulatedStore:
             if any(key[:2] == gone[:2] for gone in batch) and thread.head.other_threads_text:
                 version = disk.next_version()
                 thread.head = replace(thread.head, other_threads_text="", version=version)
+        result = result._replace(events=event_count - len(disk.events.kept))
         if describe_forgotten:
             disk.events.add(Key(tenant, "", ""), [describe_forgotten(key) for key in batch])
         await self._return()

@@ -18,7 +18,7 @@ from om_proxy.memory.notes import sections
 from tests.simulation.sharing import SharedWorld, plan_of
 from tests.simulation.world import World, simulate
 
-SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "75"))
+SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "50"))
 # test_people.py judges those below
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "24"))
 BATCH = 25

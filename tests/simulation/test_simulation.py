@@ -22,7 +22,7 @@ from tests.simulation.world import World, simulate
 
 # those below are judged where they are counted
 LOOKED_AT_SEEDS = 60
-SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "200"))
+SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "120"))
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", f"{LOOKED_AT_SEEDS}"))
 BATCH = 50
 FOUND_WITHIN = 100  # seeds

@@ -12,7 +12,12 @@ from tests.storage.contract import Opener, StoreContract
 
 
 class TestSimulatedStore(StoreContract):
-    """The whole contract over one disk."""
+    """The contract over one disk, but for moving: no thread of a simulation leaves its store."""
+
+    test_restored_thread_answers_as_it_did = None  # type: ignore[assignment] # it restores none
+    test_nothing_is_restored_over_what_is_stored = None  # type: ignore[assignment] # as above
+    test_restored_threads_share_their_log = None  # type: ignore[assignment] # as above
+    test_secret_of_another_store = None  # type: ignore[assignment] # as above
 
     @pytest.fixture
     def opener(self) -> Opener:

@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.runner.run(self.store.load(self.at)) == after
         assert self.runner.run(self.store.refresh(before)) == after
 
-    @precondition(lambda self: self.stored[self.at].version)
+    @precondition(lambda self: self.stored[self.at].version and hasattr(self.store, "restore"))
     @rule()
     def move_away_and_back(self) -> None:
         """Into a store of another kind, and from there over the thread itself."""

@@ -28,6 +28,8 @@ class TestReopeningInFront(StoreContract):
     """The whole contract, on a second file, where versions continue. Whole servers run on a first
     one (tests/e2e)."""
 
+    thinned = 3
+
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:

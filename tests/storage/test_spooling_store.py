@@ -34,6 +34,8 @@ OTHER = Key("tenant", "another", "thread")
 class TestSpoolInFront(StoreContract):
     """The whole contract with a spool in front of a file."""
 
+    thinned = 3
+
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:

@@ -14,6 +14,7 @@ from om_proxy.storage.migrate import list_migrations
 from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import run_replicas
+from tests.support.long_forms import long_form
 from tests.support.postgres_server import find_postgres_url
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,7 @@ async def test_replicas_that_are_killed(tmp_path: Path) -> None:
     assert report.history.leases
 
 
+@long_form
 async def test_a_rolling_upgrade_and_back(tmp_path: Path) -> None:
     """Replicas of two releases serve side by side while one replaces the other, and while the older
     one comes back to a database that the newer one has changed. Nobody sees an error, and no

@@ -12,7 +12,7 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.contract import Opener, StoreContract
 
 MASTER = bytes(range(32))
-IS_WHOLE = os.environ.get("OM_TEST_ENCRYPTED") == "all"
+IS_WHOLE = os.environ.get("OM_TEST_LONG") == "all"
 # what reads or writes an encrypted column by SQL of its own
 PART = (
     "test_load_gives_what_was_committed",
@@ -50,7 +50,7 @@ def keep_part(contract: type[StoreContract]) -> type[StoreContract]:
 
 @keep_part
 class TestEncryptedPostgres(StoreContract):
-    """The contract on an encrypted schema: with OM_TEST_ENCRYPTED=all the whole, else a part."""
+    """The contract on an encrypted schema: with OM_TEST_LONG=all the whole, else a part."""
 
     @pytest.fixture
     def opener(self, url: str, schema: str) -> Opener:

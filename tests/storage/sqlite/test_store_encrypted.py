@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,14 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
+from tests.support.long_forms import long_form
 
 MASTER = bytes(range(32))
-THINNED = 1 if os.environ.get("OM_TEST_ENCRYPTED") == "all" else 6
 
 
+@long_form
 class TestEncryptedSqlite(StoreContract):
-    """The whole contract on an encrypted file, in a suite with few examples of its machines."""
-
-    thinned = THINNED
+    """The whole contract on an encrypted file."""
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:

@@ -1,0 +1,12 @@
+"""Tests that take long and find what shorter ones find seldom."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# OM_TEST_LONG=all scripts/test runs them too
+long_form = pytest.mark.skipif(
+    os.environ.get("OM_TEST_LONG") != "all", reason="a long form: OM_TEST_LONG=all runs it"
+)
