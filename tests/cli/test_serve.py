@@ -218,7 +218,7 @@ def test_serve_tells_no_secret(tmp_path: Path) -> None:
 
 def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
     """The error names file, line and setting, without a traceback."""
-    (tmp_path / "x.yaml").write_text("storage: {url: 'redis://cache'}\n")
+    (tmp_path / "x.yaml").write_text("storage: {url: 'mysql://cache'}\n")
     ended = run_om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (3, "")
     assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", ended.stderr, flags=re.DOTALL)
