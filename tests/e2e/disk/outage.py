@@ -181,7 +181,7 @@ async def outage(
             await _all_speak(talking, http, turns)
             trouble.begin()
             if seconds is None:
-                opened = await _until_open(process, talking, http)
+                opened = await _until_open(process, talking, http, reads_fail=kind == "eio")
                 report.ready_during.add(await _ready(http))
                 await _all_speak(talking, http, turns)
             else:
@@ -203,9 +203,15 @@ async def _all_speak(talking: list[Client], http: httpx.AsyncClient, turns: int)
     await asyncio.gather(*map(speak, talking))
 
 
-async def _until_open(process: Shown, talking: list[Client], http: httpx.AsyncClient) -> float:
+async def _until_open(
+    process: Shown, talking: list[Client], http: httpx.AsyncClient, *, reads_fail: bool
+) -> float:
+    """Talk until the process knows that its store fails. Where reads fail, nothing may be written
+    at all."""
     async with asyncio.timeout(90):
         while not process.events("storage.breaker_open"):
+            if reads_fail and await _ready(http) == "degraded":
+                break
             await _all_speak(talking, http, 1)
             await asyncio.sleep(PACE_S)
     return time.time()
