@@ -65,6 +65,7 @@ class IdleContract:
         for at, key in enumerate(keys):
             await add_thread(store, key, float(at))
         await add_thread(store, Key("s", "another", "t"), 99.0)
+        await add_thread(store, Key("t", "r", "another tenant's"), 99.0)
         with pytest.raises(Conflict):
             await store.forget_batch("s", "r", active_before=2.0)
         assert len(await store.threads("s", "r")) == 3
