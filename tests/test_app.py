@@ -271,7 +271,7 @@ async def test_ending_while_ranks_are_loaded(
 ) -> None:
     """A stop does not wait for ranks that are loading."""
     Ranks(monkeypatch)
-    async with asyncio.timeout(10), run_with_scripted_models(tmp_path):
+    async with asyncio.timeout(60), run_with_scripted_models(tmp_path):
         pass
 
 

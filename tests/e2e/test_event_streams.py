@@ -28,7 +28,7 @@ MEMORY = (
 OWN, FOREIGN = {"authorization": "Bearer sk-a"}, {"authorization": "Bearer sk-b"}
 SSE = {"accept": "text/event-stream"}
 REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 Piece = dict[str, str]  # the fields of one server-sent event
 

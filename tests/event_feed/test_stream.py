@@ -79,7 +79,7 @@ async def test_a_store_that_fails_as_the_poller_starts(
     stream = EventStream(feed, EventReader(memories))
     async with (
         aclosing(stream.stream(Selection(tenant=None), after)) as pieces,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         assert b"retry" in await anext(pieces)
         if after is not None:
@@ -98,7 +98,7 @@ async def test_events_that_were_pruned_before_the_poller_read_them(store: Sqlite
     old = NOW - MAX_EVENT_AGE_S
     async with (
         aclosing(stream.stream(Selection(tenant=None), None)) as pieces,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         await anext(pieces)
         await store.add_events(KEY, [activation("told")._replace(at=old)])
@@ -112,7 +112,7 @@ async def test_events_that_were_pruned_before_the_poller_read_them(store: Sqlite
     assert b"told" in told
     assert last == [write_notice("om-behind", int(told.split()[1]))]
     resumed = stream.stream(Selection(tenant=None), int(told.split()[1]))
-    async with aclosing(resumed) as pieces, asyncio.timeout(10):
+    async with aclosing(resumed) as pieces, asyncio.timeout(60):
         await anext(pieces)
         caught_up = await anext(pieces)
     assert caught_up.index(b"om-gap") < caught_up.index(b"kept")

@@ -82,7 +82,7 @@ async def test_a_process_that_ends_gives_the_lease_back(
             told.set()
 
     task = asyncio.create_task(Telling(first, lambda: store).update_forever())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await told.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
