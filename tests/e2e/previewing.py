@@ -17,9 +17,13 @@ from tests.support.hostile_texts import encode_path
 NOBODY = Key("nobody", "nobody", "nobody")
 AUTH = {"authorization": "Bearer sk-a"}
 
+# for `settle`: between two looks at due work nothing is written but what a request causes
+SELDOM_LOOKING = "background: {observer_interval: 1h}"
+
 
 async def settle(run: Running, tmp_path: Path) -> list[str]:
-    """Wait until nothing of earlier turns is written any more; return all rows of the store."""
+    """Wait until nothing of earlier turns is written any more; return all rows of the store. The
+    proxy must run with SELDOM_LOOKING."""
     rows: list[str] = []
     while rows != (rows := dump(tmp_path)) or not rows:
         await asyncio.sleep(0.02)

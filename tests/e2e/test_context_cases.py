@@ -23,7 +23,7 @@ from tests.e2e.playing import (
     split_steps,
     write_body,
 )
-from tests.e2e.previewing import dump, list_message_bytes, preview, settle
+from tests.e2e.previewing import SELDOM_LOOKING, dump, list_message_bytes, preview, settle
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_cases import CASES, HINTED, LONG, REMEMBERED, SEVEN
 from tests.memory.clients import chat
@@ -103,7 +103,8 @@ async def served(
 ) -> AsyncIterator[tuple[Running, Path]]:
     layout, scope = request.param
     folder = tmp_path_factory.mktemp("previews")
-    memory, more = f"scope: {scope}, {SMALL}", f"context: {{layout: {layout}}}"
+    memory = f"scope: {scope}, {SMALL}"
+    more = f"context: {{layout: {layout}}}\n            {SELDOM_LOOKING}"
     async with run_with_scripted_models(folder, memory, more=more, models=Model()) as run:
         yield run, folder
 

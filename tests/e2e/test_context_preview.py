@@ -13,7 +13,7 @@ import pytest
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.turns.preview import ContextPreviewer, Preview
-from tests.e2e.previewing import AUTH, dump, list_message_bytes, preview, settle
+from tests.e2e.previewing import AUTH, SELDOM_LOOKING, dump, list_message_bytes, preview, settle
 from tests.e2e.running import Chat, run_with_scripted_models
 
 ACTOR = "scripted-actor"
@@ -96,7 +96,8 @@ async def test_a_preview_is_what_goes_upstream(
 ) -> None:
     rng = random.Random(seed)
     told: Counter[str] = Counter()
-    memory, more = f"scope: {scope}, {MEMORY}", f"context: {{layout: {layout}}}"
+    memory = f"scope: {scope}, {MEMORY}"
+    more = f"context: {{layout: {layout}}}\n            {SELDOM_LOOKING}"
     async with run_with_scripted_models(tmp_path, memory, more=more) as run:
         clients = {
             thread: RandomClient(run.chat(thread, **{"x-om-resource": "ada"}), rng)
@@ -198,7 +199,9 @@ async def test_a_preview_reads_no_thread_that_is_cached(
 ) -> None:
     """To decode all of a full thread would take longer than the preview itself. Its version is
     asked for, so that a change by another process shows."""
-    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+    async with run_with_scripted_models(
+        tmp_path, f"scope: resource, {MEMORY}", more=SELDOM_LOOKING
+    ) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         for number in range(10):
             await talk.say(f"Crate {number} weighs {number} kilos. " * 10)
