@@ -32,8 +32,11 @@ from om_proxy.steering.work_requests import WorkRequests
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.thread_reader import ThreadReader
+from om_proxy.turns.committing import Committer
 from om_proxy.turns.deliveries import Deliveries
+from om_proxy.turns.message_importer import MessageImporter
 from om_proxy.turns.preview import ContextPreviewer
+from om_proxy.turns.reconciling import Reconciler
 
 
 def create_background(
@@ -104,4 +107,20 @@ def create_admin_services(
         MessageReader(memories),
         MemoryExporter(memories.store),
         AuditLog(memories.store, partial(label_thread, secret), clock),
+        _create_message_importer(memories, background, token_counter, secret, deliveries, clock),
     )
+
+
+def _create_message_importer(
+    memories: Memories,
+    background: Background,
+    token_counter: TokenCounter,
+    secret: bytes,
+    deliveries: Deliveries,
+    clock: Callable[[], float],
+) -> MessageImporter:
+    reconciler = Reconciler(
+        memories, token_counter, secret, clock, background.last_seq_being_read, deliveries
+    )
+    committer = Committer(memories, reconciler, token_counter, clock)
+    return MessageImporter(reconciler, committer, background)

@@ -8,6 +8,7 @@ when it is run again.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,12 @@ class ImportOptions:
     tenants: Mapping[str, str] = field(default_factory=dict)  # new names by old ones
     keeps_stored: bool = False  # of a thread with another state, the store's stays
     is_dry_run: bool = False
+    into_tenant: str | None = None  # whose all threads become; the export then has one tenant
+    adopts_secret: bool = True  # whether an empty store takes the secret of the export
+
+    def find_tenant(self, old: str) -> str:
+        """Return the tenant that a tenant of the export becomes."""
+        return self.into_tenant or self.tenants.get(old, old)
 
 
 @dataclass(slots=True)
@@ -100,8 +107,10 @@ async def import_memory(
     file. Raise UsageError for a file that cannot be imported, and Conflict if the store has a thread
     in another state: then nothing is written."""
     decoder = RecordDecoder()
-    index = _read_index(open_lines(), decoder)
-    importer = _Importer(store, open_lines, options, index, await _choose_secret(store, index))
+    # in a thread: a server goes on serving
+    index = await asyncio.to_thread(_read_index, open_lines(), decoder)
+    secret = await (_choose_secret(store, index) if options.adopts_secret else store.secret())
+    importer = _Importer(store, open_lines, options, index, secret)
     result = await importer.run()
     result.unknown_fields = tuple(sorted(decoder.unknown_fields))
     return result
@@ -196,7 +205,8 @@ class _Importer:
             if self._has_own_keys(key):
                 continue
             self._result.is_rekeyed = True
-            if key.tenant not in self._options.tenants and HASHED_TENANT.fullmatch(key.tenant):
+            is_named = self._options.into_tenant or key.tenant in self._options.tenants
+            if not is_named and HASHED_TENANT.fullmatch(key.tenant):
                 raise UsageError(
                     f"tenant {key.tenant} is an API key under another store's secret, so no request "
                     "would find it here; name the tenant that it becomes with "
@@ -204,16 +214,14 @@ class _Importer:
                     "(om-proxy export --with-secret, into a new store)"
                 )
         for tenant in {key.tenant for key in self._index.lines}:
-            new = self._options.tenants.get(tenant, tenant)
+            new = self._options.find_tenant(tenant)
             if targets.setdefault(new, tenant) != tenant:
                 raise UsageError(f"two tenants of the export would both become {new}")
 
     def _has_own_keys(self, key: Key) -> bool:
         """Return whether fingerprints and labels of this thread hold under the store's secret."""
-        return (
-            key.tenant not in self._options.tenants
-            and label_thread(self._secret, key) == self._index.labels[key]
-        )
+        keeps_name = self._options.find_tenant(key.tenant) == key.tenant
+        return keeps_name and label_thread(self._secret, key) == self._index.labels[key]
 
     def _check_logs(self) -> None:
         """Raise UsageError if a thread would come without the notes that its messages are in."""
@@ -255,27 +263,28 @@ class _Importer:
             raise Conflict(
                 f"the store has another state of {len(conflicts)} threads: {show_names(conflicts)}; "
                 "nothing was imported. Forget them first, or leave them as they are with "
-                "--skip-existing"
+                "--skip-existing (in the admin API: ?existing=keep)"
             )
         self._result.kept_threads = len(conflicts)
 
     def _rename(self, key: Key) -> Key:
-        return key._replace(tenant=self._options.tenants.get(key.tenant, key.tenant))
+        return key._replace(tenant=self._options.find_tenant(key.tenant))
 
     async def _read_threads(self) -> AsyncIterator[WholeThread]:
         """Yield the threads as they will be stored, shared logs before their threads. Those of a
         resource are in memory at once if they get other keys."""
         group: list[WholeThread] = []
-        for whole in self._join_threads():
+        joined = self._join_threads()
+        while whole := await asyncio.to_thread(next, joined, None):
             if group and group[0].memory.key[:2] != whole.memory.key[:2]:
-                for ready in self._rekey(group):
+                for ready in await asyncio.to_thread(self._rekey, group):
                     yield ready
                 group = []
             if self._has_own_keys(whole.memory.key):
                 yield whole
             else:
                 group.append(whole)
-        for ready in self._rekey(group):
+        for ready in await asyncio.to_thread(self._rekey, group):
             yield ready
 
     def _join_threads(self) -> Iterator[WholeThread]:

@@ -17,13 +17,21 @@ from tests.edge.admin.test_admin_api import (
     ADMIN_TOKEN,
     CREDENTIALS,
     FOR_NEW_THREADS,
+    IMPORTS,
     OWN,
     ask,
     ask_route,
 )
 
-# the last of a thread, a resource or a tenant is asked after all others
-ROUTES = sorted(ADMIN_ROUTES, key=lambda route: (route.method == "DELETE", -len(route.path)))
+# the last of a thread, a resource or a tenant is asked after all others, and then what makes one
+ROUTES = sorted(
+    ADMIN_ROUTES,
+    key=lambda route: (
+        (route.method, route.path) in IMPORTS,
+        route.method == "DELETE",
+        -len(route.path),
+    ),
+)
 SERVED = {200, 202}
 # of a fresh thread, which has no notes: there is nothing to undo, to condense, or of that number
 SERVED_WITHOUT_NOTES = SERVED | {400, 404, 409, 422}
@@ -40,6 +48,8 @@ def list_expected_statuses(route: AdminRoute, credential: str, api: str) -> set[
         return {400} if route.names_thread else SERVED_WITHOUT_NOTES
     if credential == "own":
         return SERVED_WITHOUT_NOTES if route.codes or "{" in route.path else SERVED
+    if (route.method, route.path) in IMPORTS:
+        return SERVED if credential == "none" else {404}
     names_something = "{" in route.path and (route.method, route.path) not in FOR_NEW_THREADS
     return {404} if names_something else SERVED
 

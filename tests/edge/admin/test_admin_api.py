@@ -50,14 +50,25 @@ BODIES: dict[tuple[str, str], Any] = {
         "model": "scripted-actor",
         "messages": [{"role": "user", "content": "Where is crate 8?"}],
     },
+    # a retry of the thread's first message
+    ("POST", "/threads/{thread}/messages"): {
+        "model": "scripted-actor",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Where is crate 7?"},
+        ],
+    },
+    ("POST", "/import"): b'{"om":"export","format":1,"secret":null}\n{"om":"end","threads":0}\n',
 }
 QUERIES = {("GET", "/threads/{thread}/context"): "text=Where?"}
-# a thread that has no memory yet has a first request all the same
 # settings and the like are every tenant's
 ABOUT_NO_THREAD = {"/config"}
 # its answer is lines, and begins with the same one for everybody
 EXPORT = "/export"
+# a thread that has no memory yet has a first request all the same
 FOR_NEW_THREADS = {("POST", "/threads/{thread}/context")}
+# a program of this machine may import, and a key that was accepted once
+IMPORTS = {("POST", "/import"), ("POST", "/threads/{thread}/messages")}
 
 
 @pytest.fixture
@@ -72,6 +83,9 @@ async def ask(
     run: Running, method: str, path: str, headers: dict[str, str] = OWN, body: Any = None
 ) -> httpx.Response:
     url = f"{run.base}/om/v1{path}"
+    if isinstance(body, bytes):
+        headers = {**headers, "content-type": "application/x-ndjson"}
+        return await run.http.request(method, url, headers=headers, content=body)
     return await run.http.request(method, url, headers=headers, json=body)
 
 
@@ -122,7 +136,9 @@ async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
     assert (await ask_route(run, route, CREDENTIALS["wrong"])).status_code == 401
     for name in ("none", "foreign"):
         answer = await ask_route(run, route, CREDENTIALS[name])
-        if (route.method, route.path) in FOR_NEW_THREADS:
+        if (route.method, route.path) in IMPORTS:
+            assert answer.status_code == (200 if name == "none" else 404)
+        elif (route.method, route.path) in FOR_NEW_THREADS:
             assert answer.json()["case"] == "first"
         elif "{" in route.path:
             assert answer.status_code == 404

@@ -40,6 +40,7 @@ TEXT_FREE_FIELDS = {
     *("id", "signature", "who", "what", "counts", "om"),
     "failure_cause",  # our own words  # settings
     *("id", "type"),
+    "unknown_fields",  # names of fields in what the caller sent
     "data",  # event_feed/envelope.py takes the text out: tests/event_feed/test_envelope.py
 }
 

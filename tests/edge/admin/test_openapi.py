@@ -8,7 +8,8 @@ import re
 import orjson
 import pytest
 
-from om_proxy.edge.admin.openapi import build_openapi
+from om_proxy.edge.admin.openapi import STATUS_BY_CODE, build_openapi
+from om_proxy.edge.admin.requests import is_large_body
 from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 
@@ -58,13 +59,13 @@ def test_a_route_names_its_own_errors(route: AdminRoute) -> None:
     }
     assert {status: status in texts for status in expected} == expected
     if route.body is not None:
-        limit = "limits.body" if route.name == "preview_request" else "64 KiB"
+        limit = "limits.body" if is_large_body(route.body) else "64 KiB"
         assert limit in texts["413"]
     if can_conflict:
         assert ("If-Match" in texts["409"]) == route.names_thread
     for code in route.codes:
         [status] = [status for status, text in texts.items() if f"`{code}`" in text]
-        assert status == {"om_moved": "409", "om_unproductive": "422"}.get(code, "400")
+        assert status == STATUS_BY_CODE.get(code, "400")
 
 
 def test_a_change_of_a_thread_takes_its_version() -> None:

@@ -33,7 +33,7 @@ from om_proxy.edge.admin.requests import (
     MAX_ADMIN_BODY_BYTES,
     NAME_IN_QUERY,
     AdminCall,
-    ChatRequest,
+    is_large_body,
     normalize_stored_name,
     parse_body,
     parse_query,
@@ -203,12 +203,12 @@ async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:
     if route.body is None:
         return None
     config: EdgeConfig = scope[_CONFIG_KEY]
-    is_chat = route.body is ChatRequest
-    max_bytes = config.settings.limits.body if is_chat else MAX_ADMIN_BODY_BYTES
+    is_large = is_large_body(route.body)
+    max_bytes = config.settings.limits.body if is_large else MAX_ADMIN_BODY_BYTES
     try:
         body = await read_body(receive, max_bytes)
     except TooLarge as exc:
-        if is_chat:
+        if is_large:
             raise
         raise TooLarge(f"a body has at most {MAX_ADMIN_BODY_BYTES} bytes here; send less") from exc
     return parse_body(route.body, body, scope["headers"])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from om_proxy import __version__
-from om_proxy.edge.admin.requests import MAX_ADMIN_BODY_BYTES, ChatRequest, Query
+from om_proxy.edge.admin.requests import MAX_ADMIN_BODY_BYTES, LargeBody, Query, is_large_body
 from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 
@@ -30,14 +30,14 @@ BODY_STATUSES = {
     "408": "The body came too slowly (`limits.body_timeout`).",
     "413": f"The body is longer than {MAX_ADMIN_BODY_BYTES // 2**10} KiB.",
 }
-CHAT_STATUSES = {"413": "The body is longer than `limits.body`."}
+LARGE_BODY_STATUSES = {"413": "The body is longer than `limits.body`."}
 CONFLICT_STATUSES = {"409": "Other changes always came first; ask again."}
 VERSION_STATUSES = {
     "409": "`If-Match` names an older version: the thread has changed since. Or other changes always "
     "came first."
 }
 # of the routes' own codes; the others are 400
-STATUS_BY_CODE = {"om_moved": "409", "om_unproductive": "422"}
+STATUS_BY_CODE = {"om_moved": "409", "om_conflict": "409", "om_unproductive": "422"}
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 def build_openapi() -> dict[str, Any]:
     """Return the document, OpenAPI 3.1."""
     types = [ErrorBody, *(route.answer for route in ADMIN_ROUTES)]
-    types += [route.body for route in ADMIN_ROUTES if route.body is not None]
+    types += [route.body for route in ADMIN_ROUTES if is_json_body(route.body)]
     schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
     schema_by_type = dict(zip(map(repr, types), schemas, strict=True))
     error = {"application/json": {"schema": schema_by_type[repr(ErrorBody)]}}
@@ -120,7 +120,7 @@ def list_error_statuses(route: AdminRoute) -> dict[str, str]:
     statuses |= TEXT_STATUSES if route.is_text else {}
     statuses |= WORK_STATUSES if route.may_go_on else {}
     statuses |= BODY_STATUSES if route.body is not None else {}
-    statuses |= CHAT_STATUSES if route.body is ChatRequest else {}
+    statuses |= LARGE_BODY_STATUSES if is_large_body(route.body) else {}
     for code in route.codes:
         status = STATUS_BY_CODE.get(code, "400")
         statuses[status] = f"{statuses.get(status, '')} Also `{code}`.".strip()
@@ -129,6 +129,14 @@ def list_error_statuses(route: AdminRoute) -> dict[str, str]:
 
 def has_version(route: AdminRoute) -> bool:
     return "version" in getattr(route.answer, "__struct_fields__", ())
+
+
+def is_json_body(body_type: Any) -> bool:
+    """Return whether a route has a body, and it is a JSON object."""
+    if not is_large_body(body_type):
+        return body_type is not None
+    is_json: bool = body_type.content_type == LargeBody.content_type
+    return is_json
 
 
 def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[str, Any]:
@@ -169,8 +177,11 @@ def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[s
     if route.method == "GET" and has_version(route):
         operation["responses"]["304"] = {"description": "`If-None-Match` names this answer."}
     if route.body is not None:
+        body_type = route.body if is_large_body(route.body) else LargeBody
+        is_json = is_json_body(route.body)
+        schema = schema_by_type[repr(route.body)] if is_json else {"type": "string"}
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schema_by_type[repr(route.body)]}},
+            "content": {body_type.content_type: {"schema": schema}},
         }
     return operation

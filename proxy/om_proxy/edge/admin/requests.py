@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -98,9 +98,25 @@ class NoteText(Struct, forbid_unknown_fields=True, frozen=True):
     text: Annotated[str, Meta(description="1 to 20 000 characters. Secrets are redacted.")]
 
 
-class ChatRequest(Struct, frozen=True):
+class LargeBody(Struct, frozen=True):
+    """A body that is read by its handler, and may be as long as `limits.body`."""
+
+    content_type: ClassVar[str] = "application/json"
+
+
+class ChatRequest(LargeBody, frozen=True):
     """A chat request as a client would send it to `/v1/chat/completions`. It is read as that route
     reads it."""
+
+
+class ExportLines(LargeBody, frozen=True):
+    """An export, as `GET /export` or `om-proxy export` writes it: a JSON record a line."""
+
+    content_type: ClassVar[str] = "application/x-ndjson"
+
+
+def is_large_body(body_type: Any) -> bool:
+    return isinstance(body_type, type) and issubclass(body_type, LargeBody)
 
 
 class AdminCall(Struct, frozen=True, kw_only=True):
@@ -169,15 +185,16 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
 
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
-    """Parse the body, a JSON object; a ChatRequest stays as it is. `Content-Type` must say that it
-    is JSON, because a browser then sends a preflight before it posts from another site. Raise
+    """Parse the body, a JSON object; a LargeBody stays as it is. `Content-Type` must say what it
+    is, because a browser then sends a preflight before it posts from another site. Raise
     BadRequest."""
+    is_large = is_large_body(body_type)
+    expected = body_type.content_type if is_large else LargeBody.content_type
     content_type = find_header(headers, b"content-type") or b""
-    if content_type.partition(b";")[0].strip().lower() != b"application/json":
-        raise BadRequest(
-            "send a JSON object with Content-Type: application/json", param="Content-Type"
-        )
-    if body_type is ChatRequest:
+    if content_type.partition(b";")[0].strip().lower() != expected.encode():
+        what = "a JSON object" if expected == LargeBody.content_type else "JSON records in lines"
+        raise BadRequest(f"send {what} with Content-Type: {expected}", param="Content-Type")
+    if is_large:
         return body
     body = replace_lone_surrogates(body) or body
     try:

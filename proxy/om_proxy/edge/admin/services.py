@@ -17,6 +17,7 @@ from om_proxy.steering.work_requests import WorkRequests
 from om_proxy.storage.base import Store
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.thread_reader import ThreadReader
+from om_proxy.turns.message_importer import MessageImporter
 from om_proxy.turns.preview import ContextPreviewer
 
 
@@ -39,3 +40,4 @@ class AdminServices:
     message_reader: MessageReader
     exporter: MemoryExporter
     audit_log: AuditLog
+    message_importer: MessageImporter

@@ -1,0 +1,64 @@
+"""Store the messages of a conversation that was held elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from om_proxy.apis.api import Request
+from om_proxy.background.scheduler import Background
+from om_proxy.errors import Conflict
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.model import resource_key
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.policy import MemoryContext
+from om_proxy.turns.committing import Committer
+from om_proxy.turns.reconciling import Reconciler
+from om_proxy.turns.turn import TakenForSideRequest
+
+OTHER_CONVERSATION = (
+    "the thread holds another conversation than these messages begin with, and an import takes "
+    "nothing back; send the whole conversation, or import into a new thread"
+)
+
+
+class ImportedMessages(NamedTuple):
+    """What an import did."""
+
+    created: int  # messages that were stored
+    same: int  # messages that the thread had already
+    version: int  # of the thread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageImporter:
+    """Compares messages with a thread as a request of its client is compared, and stores those that
+    are new. No model is asked. Notes are made in the background, as after any turn."""
+
+    reconciler: Reconciler
+    committer: Committer
+    background: Background
+
+    async def store(
+        self, caller: Caller, request: Request, context: MemoryContext
+    ) -> ImportedMessages:
+        """Store the new messages of a whole history. `caller.key` must be set. Raise Conflict if
+        the thread holds other messages: then nothing is stored."""
+        try:
+            turn = await self.reconciler.reconcile(caller, request, context, Hints(history="full"))
+        except TakenForSideRequest as exc:
+            raise Conflict(OTHER_CONVERSATION) from exc
+        verdict, count = turn.reconciled.verdict, turn.reconciled.sent.count
+        if not verdict.new:
+            return ImportedMessages(0, count, turn.reconciled.memory.revision)
+        if verdict.forks:
+            raise Conflict(OTHER_CONVERSATION)
+        memory = (await self.committer.commit(turn)).memory
+        if memory is None:
+            # overtaken by a turn or a forgetting; asked again, it is compared anew
+            raise Conflict("the thread has changed while its messages came; send them again")
+        self.background.wake(
+            turn.key if turn.scope == "thread" else resource_key(turn.key), turn.work_context
+        )
+        created = len(verdict.new)
+        return ImportedMessages(created, count - created, memory.revision)
