@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
+from om_proxy.facts import LogRetired
 from om_proxy.memory.lifecycle.log_sharing import (
     detach_log,
     find_thread_coverage,
@@ -467,3 +469,26 @@ async def test_a_commit_that_is_written_does_not_fail_afterwards(
     after = await memories.commit(memory, replace(memory, turn_at=7.0))
     assert after.shared_log_ref == memory.shared_log_ref
     assert (after.turn_at, after.log) == (7.0, memory.log)
+
+
+@pytest.mark.parametrize("most", [1, None])
+async def test_log_is_kept_within_its_limit(store: Watched, most: int | None) -> None:
+    """Where notes become active, and in the commit that makes them so. Each entry that lost lines
+    counts; other changes take none."""
+    limit = "null" if most is None else most
+    yaml = f"resources: {{{KEY.resource}: {{retention: {{max_observations: {limit}}}}}}}"
+    told: list[LogRetired] = []
+    memories = Memories(store, build_policies(parse(yaml)), count_tokens=len)
+    memories.facts.subscribe(told.append, LogRetired)
+    stored = await memories.update(KEY, say_turns(4))
+    for last in (2, 4, 6):
+        made = chunk(stored, last, 9, "* 🟢 minor")
+        stored = await memories.update(KEY, partial(add_chunk, chunk=made))
+    ids = [one.id for one in stored.chunks]
+    after = await memories.update_log(KEY, partial(activate_chunks, ids=ids[:2], now=5.0))
+    assert [one.text for one in after.log.entries] == ["" if most else "* 🟢 minor", "* 🟢 minor"]
+    assert after.coverage == 4
+    assert told == ([LogRetired(KEY, "max_observations", 1)] if most else [])
+    assert await store.load(KEY) == after
+    plain = await memories.update(KEY, partial(activate_chunks, ids=ids[2:], now=6.0))
+    assert [bool(one.text) for one in plain.log.entries] == [not most, True, True]

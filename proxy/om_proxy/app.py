@@ -229,6 +229,7 @@ class App:
             label=partial(label_thread, secret),
             facts=facts,
             spool=self.store,
+            count_tokens=token_counter.tokens,
         )
         self.background = create_background(
             memories,

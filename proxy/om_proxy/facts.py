@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
-from om_proxy.memory.lifecycle.expiry import RetiredWhy
+from om_proxy.memory.lifecycle.expiry import LogRetiredWhy, RetiredWhy
 from om_proxy.memory.model import Key
 from om_proxy.memory.usage import Usage
 from om_proxy.reasons import Reason, Status
@@ -157,6 +157,15 @@ class Retired(Struct, frozen=True):
     bytes: str  # as in `Forgotten`
 
 
+class LogRetired(Struct, frozen=True):
+    """Parts of a log were removed by a rule of `retention`: lines of its oldest entries, or older
+    generations."""
+
+    key: Key
+    why: LogRetiredWhy
+    count: int  # of entries, or of generations
+
+
 class NotesChanged(Struct, frozen=True):
     """A person has changed a thread's notes, or those of the log that it shares."""
 
@@ -192,6 +201,7 @@ Fact = (
     | MemoryWorkFailed
     | Forgotten
     | Retired
+    | LogRetired
     | NotesChanged
     | ForgottenMeanwhile
     | Decided

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import ConfigError, Conflict, NotFound, OmError, StorageError
-from om_proxy.facts import Facts, ForgottenMeanwhile
+from om_proxy.facts import Facts, ForgottenMeanwhile, LogRetired
 from om_proxy.memory.events.changes import NO_CAUSE, Cause, list_events, may_have_events
 from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import Event, Forgotten, MarkerConfig, format_time
 from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.lifecycle.log_limit import LogLimit, count_shortened, shorten_log
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import (
@@ -34,6 +35,7 @@ from om_proxy.memory.model import (
     Scope,
     resource_key,
 )
+from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, Store
@@ -100,6 +102,7 @@ class Memories:
         label: Callable[[Key], str] = str,
         facts: Facts | None = None,
         spool: Spool | None = None,
+        count_tokens: Callable[[str], int] = estimate_tokens,
     ) -> None:
         self.store = store
         self._spool = spool
@@ -107,6 +110,7 @@ class Memories:
         self.facts = facts or Facts()
         self._policies = policies
         self._clock = clock
+        self._count_tokens = count_tokens
         # called with a forgotten thread, to remove its traces in this process
         self.on_forget: list[Callable[[Key], None]] = []
         # the same with a retired thread, apart from its turns that wait
@@ -260,6 +264,36 @@ class Memories:
         attempt = partial(self._update, key, change, scope, row_id, cause, must_exist)
         async with self.lock(key):
             return await retry_on_conflict(attempt)
+
+    async def update_log(
+        self,
+        key: Key,
+        change: Callable[[Memory], Memory],
+        scope: Scope | None = None,
+        *,
+        row_id: int = 0,
+        cause: Cause = NO_CAUSE,
+        must_exist: bool = False,
+    ) -> Memory:
+        """Apply a change that makes notes active or swaps a reflection in, as `update` does, and
+        keep the log within `retention.max_observations`."""
+        shortened_count = 0
+
+        def change_and_shorten(before: Memory) -> Memory:
+            nonlocal shortened_count
+            changed = change(before)
+            most = self.find_limits(before).max_log_entries
+            limit = None if most is None else LogLimit(most, self._count_tokens)
+            shortened = shorten_log(before, changed, limit, self._clock())
+            shortened_count = count_shortened(changed, shortened)
+            return shortened
+
+        after = await self.update(
+            key, change_and_shorten, scope, row_id=row_id, cause=cause, must_exist=must_exist
+        )
+        if shortened_count:
+            self.facts.emit(LogRetired(key, "max_observations", shortened_count))
+        return after
 
     async def _update(
         self,

@@ -158,7 +158,17 @@ class Resource:
         memory = self.load_joined(name)
         messages = [m for m in memory.tail if m.seq > memory.chunked_to][:number]
         if messages:
-            self.commit(name, transitions.add_chunk(memory, self.chunk(memory, messages, task)))
+            made = self.write_chunk(memory, messages, task)
+            self.commit(name, transitions.add_chunk(memory, made))
+
+    def write_chunk(
+        self, memory: Memory, messages: list[Message], task: str | None = None
+    ) -> Observation:
+        return self.chunk(memory, messages, task)
+
+    def limit_log(self, before: Memory, after: Memory) -> Memory:
+        """Return `after`, with new entries or a reflection, as a limited log keeps it."""
+        return after
 
     @staticmethod
     def chunk(memory: Memory, messages: list[Message], task: str | None = None) -> Observation:
@@ -178,9 +188,9 @@ class Resource:
 
     def activate(self, name: str, number: int = 1) -> None:
         memory = self.load_joined(name)
-        self.commit(
-            name, transitions.activate_chunks(memory, [c.id for c in memory.chunks[:number]], NOW)
-        )
+        ids = [c.id for c in memory.chunks[:number]]
+        activated = transitions.activate_chunks(memory, ids, NOW)
+        self.commit(name, self.limit_log(memory, activated))
 
     def cover(self, name: str, number: int) -> None:
         """Let this many messages be said, observed and in the log."""
@@ -215,7 +225,8 @@ class Resource:
         )
 
     def swap(self, name: str) -> None:
-        self.commit(name, transitions.swap_reflection(self.load_joined(name), NOW))
+        memory = self.load_joined(name)
+        self.commit(name, self.limit_log(memory, transitions.swap_reflection(memory, NOW)))
 
     def fork(self, name: str, cut: int) -> None:
         """Let the client go back to the message `cut` and go on from there, as turns/engine.py
@@ -331,10 +342,10 @@ class Resource:
     def _ranges(self, voice: Voice, memory: Memory) -> Iterator[tuple[int, int, bytes, bool]]:
         for o in memory.log.entries:
             if not memory.shared_log_ref:
-                yield o.after, o.last, o.chain, self._goes_back(o)
+                yield o.after, o.last, o.chain, self.goes_back(o)
             for p in o.parts if memory.shared_log_ref else ():
                 if p.label == voice.label and log_sharing.moves_coverage(o, p):
-                    yield p.after, p.last, p.chain, self._goes_back(o)
+                    yield p.after, p.last, p.chain, self.goes_back(o)
 
     def _check_notes(self, voice: Voice, memory: Memory) -> None:
         """The notes name every covered message of the thread, and nothing of an abandoned
@@ -345,13 +356,13 @@ class Resource:
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
         lost = covered - noted - self.edited_words
         assert not lost, f"{voice.name}: covered and noted nowhere: {lost}"
-        forgiven = any(map(self._goes_back, memory.log.entries)) or voice.blurred
+        forgiven = any(map(self.goes_back, memory.log.entries)) or voice.blurred
         assert forgiven or noted <= covered, (
             f"{voice.name}: of an abandoned branch: {noted - covered}"
         )
 
     @staticmethod
-    def _goes_back(o: Observation) -> bool:
+    def goes_back(o: Observation) -> bool:
         """Return whether the entry is a rollback note, or a reflection of one."""
         return o.kind == "note" or (o.kind == "reflection" and "taken back" in o.text)
 

@@ -13,6 +13,7 @@ from om_proxy.facts import (
     Fact,
     Forgotten,
     ForgottenMeanwhile,
+    LogRetired,
     MemoryWorkFailed,
     NotesChanged,
     Observed,
@@ -161,6 +162,10 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
                 messages=3,
                 bytes="gone",
             ),
+        ),
+        (
+            LogRetired(KEY, "max_observations", 2),
+            line("memory.log_retired", "info", thread="kitchen", why="max_observations", count=2),
         ),
         (
             NotesChanged(KEY, "edited"),

@@ -78,7 +78,7 @@ class MemoryWorker:
         work = partial(self._perform, memory, decision, context, costs)
         await self._guard.run(memory, decision, work, costs, raise_failure=True, cycle_id=cycle_id)
         if isinstance(decision, Reflect):
-            await self._memories.update(
+            await self._memories.update_log(
                 memory.key,
                 partial(self._swap_new_reflection, memory.log.reflection),
                 row_id=memory.row_id,

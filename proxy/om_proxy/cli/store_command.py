@@ -123,7 +123,13 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
     policies = PolicyInForce(WatchedSettings(settings))
     token_counter, ledger_writer, facts = TokenCounter(), LedgerWriter(store), Facts()
     ledger_writer.subscribe_to(facts)
-    memories = Memories(store, policies, label=partial(label_thread, secret), facts=facts)
+    memories = Memories(
+        store,
+        policies,
+        label=partial(label_thread, secret),
+        facts=facts,
+        count_tokens=token_counter.tokens,
+    )
     transport, litellm = AiohttpTransport(), LiteLLM()
     background = create_background(
         memories,

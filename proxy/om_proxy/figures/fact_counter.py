@@ -12,6 +12,7 @@ from om_proxy.facts import (
     Bypassed,
     Fact,
     Facts,
+    LogRetired,
     MemoryCallEnded,
     MemoryWorkFailed,
     Observed,
@@ -103,7 +104,8 @@ class FactCounter:
             RequestRefused: self._count_refused,
             Bypassed: lambda _: self._count_failure("memory-bypassed"),
             Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
-            Retired: self._count_retired,
+            Retired: lambda fact: self._count_retired(fact.why, fact.threads),
+            LogRetired: lambda fact: self._count_retired(fact.why, fact.count),
             MemoryWorkFailed: lambda fact: self._count_failure(fact.work),
         }
 
@@ -271,8 +273,8 @@ class FactCounter:
         if cause := find_cause(status, end):
             self._count_failure(cause)
 
-    def _count_retired(self, retired: Retired) -> None:
-        self._series.add(self._series.find(metrics.RETIRED, retired.why), retired.threads)
+    def _count_retired(self, why: str, count: int) -> None:
+        self._series.add(self._series.find(metrics.RETIRED, why), count)
 
     def _count_failure(self, cause: str, times: int = 1) -> None:
         self._series.add(self._series.find(metrics.FAILURES, cause), times)

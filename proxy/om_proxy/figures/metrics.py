@@ -154,7 +154,8 @@ FAILURES = Metric(
 RETIRED = Metric(
     "om_retired_total",
     "counter",
-    "Threads that were forgotten by a rule of `retention`.",
+    "What went by a rule of `retention`: threads (`ttl`), entries that lost lines "
+    "(`max_observations`), older generations (`max_reflections`, `generations`).",
     ("why",),
 )
 STORE_SECONDS = Metric(

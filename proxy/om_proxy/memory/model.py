@@ -39,7 +39,8 @@ MESSAGE_FRAMING_TOKENS = 4
 Style = Literal["unknown", "full", "window", "thin"]
 PARTIAL_STYLES: frozenset[Style] = frozenset(("window", "thin"))
 # `scope`: the thread has joined its resource's log, or has left it
-GenerationCause = Literal["reflection", "undo", "fork", "edit", "forgotten", "scope"]
+# `limit`: the oldest entries have lost lines (`retention.max_observations`)
+GenerationCause = Literal["reflection", "undo", "fork", "edit", "forgotten", "scope", "limit"]
 Scope = Literal["thread", "resource"]
 
 
@@ -169,8 +170,9 @@ class Observation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether a person took its text away. It keeps its range, because its messages stay
-        covered. No model's notes are empty."""
+        """Whether it has no text any more: a person took it away, or `retention.max_observations`
+        (then `replaces` is None). It keeps its range, because its messages stay covered. No model's
+        notes are empty."""
         return not self.text
 
     @property
@@ -260,8 +262,8 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
     generation: int = 0  # a reflection or a rollback starts the next. Never reused
     next_generation: int = 1
     began: Beginning | None = None  # of this generation; None: of the first one, or not known
-    # reflections made of this generation and later ones still fit: people's edits of other entries
-    # began these generations
+    # reflections made of this generation and later ones still fit: changes of other entries began
+    # these generations
     reflected_from: int = 0
     reflection: Reflection | None = None  # pending: made, and not swapped in
     unproductive_tokens: int = 0  # tokens of the log at which reflecting last achieved nothing
@@ -279,6 +281,10 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
             return 0
         return sum(entry.tokens for entry in self.entries if entry.kind == "reflection")
 
+    def count_with_words(self) -> int:
+        """Return the number of entries that have text."""
+        return sum(1 for entry in self.entries if entry.text)
+
     @property
     def state(self) -> tuple[int, int]:
         """Generation and length. They identify the log: within a generation it only grows."""
@@ -295,7 +301,9 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
             generation=self.next_generation,
             next_generation=self.next_generation + 1,
             began=Beginning(why, at),
-            reflected_from=self.reflected_from if why == "edit" else self.next_generation,
+            reflected_from=self.reflected_from
+            if why in ("edit", "limit")
+            else self.next_generation,
         )
 
 

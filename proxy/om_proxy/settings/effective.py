@@ -220,7 +220,11 @@ def _apply_thresholds(base: Effective, thresholds: Mapping[str, Any]) -> Effecti
 
 
 def compute_limits(
-    memory: MemorySettings, context: ContextSettings, *, cache_lifetime_s: float = CERTAINLY_COLD_S
+    memory: MemorySettings,
+    context: ContextSettings,
+    *,
+    cache_lifetime_s: float = CERTAINLY_COLD_S,
+    max_log_entries: int | None = None,
 ) -> Limits:
     """Convert the thresholds to plain tokens and seconds. `cache_lifetime_s`: how long the provider
     keeps a prompt, which is what `auto` means."""
@@ -258,6 +262,7 @@ def compute_limits(
             "block_after" in reflection.model_fields_set or is_buffering,
             reflect_from_tokens,
         ),
+        max_log_entries=max_log_entries,
         activate_after_idle_s=idle_s,
         activate_on_provider_change=memory.activate_on_provider_change,
         cache_lifetime_s=max(cache_lifetime_s, CERTAINLY_COLD_S),
@@ -317,7 +322,12 @@ def apply_layers(
     return Effective(
         memory=memory,
         context=context,
-        limits=compute_limits(memory, context, cache_lifetime_s=cache_lifetime_s),
+        limits=compute_limits(
+            memory,
+            context,
+            cache_lifetime_s=cache_lifetime_s,
+            max_log_entries=retention.max_observations,
+        ),
         observer_model=observer,
         reflector_model=reflector,
         layers=tuple(layers),

@@ -3,7 +3,7 @@ or take it up again (docs/spec/seeing.md#asked-for-work)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -99,7 +99,9 @@ class WorkRequests:
         activate = partial(
             transitions.activate_chunks, ids=[chunk.id for chunk in chunks], now=self.clock()
         )
-        await self._change(memory, activate, "activated", expected_version)
+        await self._change(
+            memory, activate, "activated", expected_version, self.memories.update_log
+        )
         now = await self.memories.load_known(key)
         return BegunWork("", now, chunks, has_ended=True)
 
@@ -143,12 +145,13 @@ class WorkRequests:
         change: Callable[[Memory], Memory],
         what: NotesChange,
         expected_version: int | None,
+        update: Callable[..., Awaitable[Memory]] | None = None,
     ) -> None:
         def change_thread(now: Memory) -> Memory:
             check_version(now, expected_version)
             return change(now)
 
-        await self.memories.update(
+        await (update or self.memories.update)(
             memory.key,
             change_thread,
             row_id=memory.row_id,

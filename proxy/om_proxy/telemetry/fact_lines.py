@@ -14,6 +14,7 @@ from om_proxy.facts import (
     Fact,
     Forgotten,
     ForgottenMeanwhile,
+    LogRetired,
     MemoryCallEnded,
     MemoryWorkFailed,
     NotesChanged,
@@ -68,7 +69,7 @@ class FactLines:
                 logger.warning(
                     f"{work}.failed", thread=thread, error=error, failures=failures, **advice
                 )
-            case Forgotten() | Retired():
+            case Forgotten() | Retired() | LogRetired():
                 self._write_forgotten(fact)
             case NotesChanged(key=key, change=change):
                 logger.info("memory.changed", thread=self._name_for_log(key), change=change)
@@ -82,9 +83,12 @@ class FactLines:
             case _:
                 assert_never(fact)
 
-    def _write_forgotten(self, fact: Forgotten | Retired) -> None:
-        fields = {"messages": fact.messages, "bytes": fact.bytes}
+    def _write_forgotten(self, fact: Forgotten | Retired | LogRetired) -> None:
         thread = self._name_for_log(fact.key)
+        if isinstance(fact, LogRetired):
+            logger.info("memory.log_retired", thread=thread, why=fact.why, count=fact.count)
+            return
+        fields = {"messages": fact.messages, "bytes": fact.bytes}
         if isinstance(fact, Retired):
             logger.info(
                 "memory.retired", thread=thread, why=fact.why, threads=fact.threads, **fields

@@ -119,7 +119,7 @@ class DueNotes:
         trigger = describe_trigger(
             turn.reconciled.memory, TRIGGERS[decision.why], now, turn.request.model
         )
-        await self.memories.update(
+        await self.memories.update_log(
             turn.key, activate, turn.scope, row_id=turn.row_id, cause=Cause(trigger=trigger)
         )
 
@@ -127,11 +127,11 @@ class DueNotes:
         swap = partial(transitions.swap_reflection, now=self.clock())
         shared_log = turn.reconciled.projected.shared_log_ref
         if shared_log is None:
-            await self.memories.update(turn.key, swap, row_id=turn.row_id, cause=SWAP_CAUSE)
+            await self.memories.update_log(turn.key, swap, row_id=turn.row_id, cause=SWAP_CAUSE)
         else:
             # in the shared log itself: a new thread gets no row before the upstream accepts its
             # credential
-            await self.memories.update(
+            await self.memories.update_log(
                 resource_key(turn.key), swap, row_id=shared_log.row_id, cause=SWAP_CAUSE
             )
 

@@ -67,7 +67,7 @@ class OverflowRecovery:
             opened.reconciled.projected, self._last_leaving_seq(opened)
         ):
             activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
-            await self.memories.update(opened.key, activated, row_id=opened.row_id)
+            await self.memories.update_log(opened.key, activated, row_id=opened.row_id)
             opened = await self.reconciler.refresh_until_stable(opened)
         if opened.reconciled.projected.coverage <= coverage_before:
             return replace(turn, opened=opened, body=None)

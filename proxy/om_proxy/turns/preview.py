@@ -103,6 +103,7 @@ class ContextPreviewer:
             self.policies,
             clock=self.clock,
             label=self.memories.label,
+            count_tokens=self.token_counter.tokens,
         )
         renderer = RecordingRenderer(self.rendered)
         decisions: list[Decision] = []

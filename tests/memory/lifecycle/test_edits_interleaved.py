@@ -62,6 +62,14 @@ class EditedThread(RuleBasedStateMachine):
         self.say(6)
         self.observe(2)
 
+    def limit_log(self, after: Memory) -> Memory:
+        """Return `after`, with new entries or a reflection, as a limited log keeps it."""
+        return after
+
+    def find_birth_id(self, entry: Observation) -> int:
+        """Return the id that the entry had before the limit took lines of it."""
+        return entry.id
+
     def commit(self, after: Memory) -> None:
         if after.log.generation != self.memory.log.generation and self.memory.log.entries:
             self.past.insert(0, Generation(self.memory.log.generation, self.memory.log.entries))
@@ -86,12 +94,15 @@ class EditedThread(RuleBasedStateMachine):
     def observe(self, number: int) -> None:
         messages = [m for m in self.memory.tail if m.seq > self.memory.chunked_to][:number]
         if messages:
-            self.commit(transitions.add_chunk(self.memory, Resource.chunk(self.memory, messages)))
+            self.commit(transitions.add_chunk(self.memory, self.write_chunk(messages)))
+
+    def write_chunk(self, messages: list[Message]) -> Observation:
+        return Resource.chunk(self.memory, messages)
 
     @rule(number=st.integers(1, 3))
     def activate(self, number: int) -> None:
         ids = [chunk.id for chunk in self.memory.chunks[:number]]
-        self.commit(transitions.activate_chunks(self.memory, ids, NOW))
+        self.commit(self.limit_log(transitions.activate_chunks(self.memory, ids, NOW)))
 
     @precondition(lambda self: self.memory.log.entries)
     @rule(start=indexes, number=st.integers(1, 4), swaps=st.booleans(), late=st.booleans())
@@ -104,7 +115,7 @@ class EditedThread(RuleBasedStateMachine):
         made = Reflection(
             generation=self.memory.log.generation,
             sources=tuple(entry.id for entry in sources),
-            text=" ".join(entry.text for entry in sources) or "* nothing",
+            text="\n".join(entry.text for entry in sources if entry.text) or "* nothing",
             tokens=1,
             source_tokens=9,
             at=NOW,
@@ -120,7 +131,7 @@ class EditedThread(RuleBasedStateMachine):
     @precondition(lambda self: self.memory.log.reflection)
     @rule()
     def swap(self) -> None:
-        self.commit(transitions.swap_reflection(self.memory, NOW))
+        self.commit(self.limit_log(transitions.swap_reflection(self.memory, NOW)))
 
     @rule(back=st.integers(1, 9))
     def fork(self, back: int) -> None:
@@ -154,7 +165,7 @@ class EditedThread(RuleBasedStateMachine):
 
     def _edit(self, entry: Observation) -> None:
         marker = f"m{next(self.numbers)}"
-        after = edits.edit_entry(self.memory, entry.id, f"* {marker}", 1, NOW)
+        after = edits.edit_entry(self.memory, entry.id, f"* 🔴 {marker}", 1, NOW)
         assert after is not None
         self._change(entry, after)
         self.standing[marker] = self.seqs_of(entry)
@@ -204,11 +215,13 @@ class EditedThread(RuleBasedStateMachine):
             for entry in entries
             if entry.replaces or (entry.kind == "reflection" and entry.replaces is None)
         ]
+        changed = [entry for entry in changed if self.find_birth_id(entry)]
         after = undo_newest_change(self.memory, self.past, NOW)
         if after is None:
             assert not changed
             return
-        newest = max(changed, key=lambda entry: entry.id)
+        newest = max(changed, key=self.find_birth_id)
+        assert newest not in after.log.entries
         self.commit(after)
         if not newest.replaces:
             return
@@ -232,7 +245,7 @@ class EditedThread(RuleBasedStateMachine):
             after = edits.drop_chunk(self.memory, chunk.id)
         else:
             marker = f"m{next(self.numbers)}"
-            after = edits.edit_chunk(self.memory, chunk.id, f"* {marker}", 1)
+            after = edits.edit_chunk(self.memory, chunk.id, f"* 🔴 {marker}", 1)
             self.excused |= self.seqs_of(chunk)
         assert after is not None
         self.commit(after)
@@ -348,6 +361,9 @@ class EditedResource(RuleBasedStateMachine):
     def change(self, index: int, withdraws: bool) -> None:
         entry = self.r.log[index % len(self.r.log)]
         taken = self._covered_words((entry,))
+        if self.r.goes_back(entry):  # the text that says so goes
+            for voice in self.r.voices.values():
+                voice.blurred |= any(part.label == voice.label for part in entry.parts)
         if withdraws:
             after = edits.withdraw_entry(self.r.shared_log, entry.id, NOW)
             self.hidden |= taken

@@ -23,7 +23,7 @@ async def activate_ready_notes(
         memory = await memories.load(key)
         ids = tuple(c.id for c in answered_chunks(memory))
         if ids:
-            await memories.update(
+            await memories.update_log(
                 key,
                 partial(transitions.activate_chunks, ids=ids, now=now),
                 row_id=memory.row_id,

@@ -39,23 +39,28 @@ class LogStretch:
     tokens: int
 
 
-def choose_stretch(entries: Sequence[Observation], max_log_tokens: int) -> LogStretch:
-    """Return the entries to condense next, so that the log comes below `max_log_tokens` (R).
-    `entries` is not empty.
+def choose_stretch(
+    entries: Sequence[Observation], max_log_tokens: int, excess_entries: int = 0
+) -> LogStretch:
+    """Return the entries to condense next, so that the log comes below `max_log_tokens` (R), or is
+    shorter by `excess_entries`. `entries` is not empty.
 
     Takes the least depth at which neighbours, condensed at most so often, free enough; of these the
     oldest, as many as are needed. Never takes more than R tokens: a log that grew far beyond R, as
     after an outage of the reflector, comes back in several reflections to one half, and not in one
-    to a fifth. A log smaller than the least stretch is taken whole.
+    to a fifth. A log smaller than the least stretch is taken whole. With `excess_entries` it takes as
+    many with words as become one, however small they are.
     """
     excess_tokens = max(0, sum(entry.tokens for entry in entries) - max_log_tokens)
     needed_tokens = min(max_log_tokens, math.ceil(excess_tokens / (1 - ACCEPTED_SHARE)))
-    least = max(MIN_STRETCH_SHARE * max_log_tokens, needed_tokens)
+    share = 0.0 if excess_entries else MIN_STRETCH_SHARE
+    least = max(share * max_log_tokens, needed_tokens)
+    least_count = excess_entries + 1
     depths = _depths(entries)
     for depth in sorted(set(depths)):
         for group in _group_neighbours(entries, [entry_depth <= depth for entry_depth in depths]):
-            if group.tokens >= least:
-                return _take_oldest(entries, group, least)
+            if group.tokens >= least and _count_with_words(entries, group) >= least_count:
+                return _take_oldest(entries, group, least, least_count, max_log_tokens)
     return LogStretch(0, len(entries), sum(entry.tokens for entry in entries))
 
 
@@ -95,10 +100,23 @@ def _depths(entries: Sequence[Observation]) -> list[int]:
     return depths
 
 
-def _take_oldest(entries: Sequence[Observation], group: LogStretch, least: float) -> LogStretch:
-    """Return the first entries of the group that come to `least` tokens."""
-    tokens = count = 0
-    while tokens < least:
-        tokens += entries[group.start + count].tokens
+def _count_with_words(entries: Sequence[Observation], group: LogStretch) -> int:
+    return sum(1 for entry in entries[group.start : group.start + group.count] if entry.text)
+
+
+def _take_oldest(
+    entries: Sequence[Observation],
+    group: LogStretch,
+    least: float,
+    least_count: int,
+    max_log_tokens: int,
+) -> LogStretch:
+    """Return the first entries of the group that come to `least` tokens, and are `least_count` with
+    words unless these come to `max_log_tokens` before."""
+    tokens = count = with_words = 0
+    while tokens < least or (with_words < least_count and tokens < max_log_tokens):
+        entry = entries[group.start + count]
+        tokens += entry.tokens
+        with_words += bool(entry.text)
         count += 1
     return LogStretch(group.start, count, tokens)

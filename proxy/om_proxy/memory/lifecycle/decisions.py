@@ -37,6 +37,7 @@ from itertools import accumulate
 from om_proxy.memory import blocks
 from om_proxy.memory.lifecycle import condensing, prompt_cache
 from om_proxy.memory.lifecycle.economy import pays_back
+from om_proxy.memory.lifecycle.log_limit import count_excess, count_kept_entries
 from om_proxy.memory.lifecycle.observable import messages_between, observable_tokens
 from om_proxy.memory.lifecycle.thresholds import (
     MAX_OVERSHOOT_SHARE,
@@ -134,13 +135,20 @@ def decide_before_forwarding(
     limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     if activation := _due_activation(memory, limits, asked):
         return activation
-    if memory.log.reflection and memory.log.tokens >= limits.reflect_from_tokens:
+    if memory.log.reflection and (
+        memory.log.tokens >= limits.reflect_from_tokens or _has_many_entries(memory, limits)
+    ):
         return Swap()
     if waited or _skips_waiting(memory.failures, limits, asked.now):
         return None
     return _blocking_observation(memory, limits, asked, max_batch_tokens) or _blocking_reflection(
         memory, limits
     )
+
+
+def _has_many_entries(memory: Memory, limits: Limits) -> bool:
+    most = limits.max_log_entries
+    return most is not None and memory.log.count_with_words() > most
 
 
 def is_nothing_due(
@@ -154,6 +162,8 @@ def is_nothing_due(
     if memory.chunks and is_idle_long:
         return False
     if memory.chunks and limits.activate_on_provider_change and has_provider_changed:
+        return False
+    if _has_many_entries(memory, limits):
         return False
     pending_tokens = memory.pending_tokens
     log_tokens = memory.log.tokens
@@ -312,10 +322,13 @@ def _observe(
 
 
 def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:
-    if (
-        memory.log.tokens < limits.reflect_block_from_tokens
-        or memory.log.unproductive_tokens == memory.log.tokens
-    ):
+    if memory.log.unproductive_tokens == memory.log.tokens:
+        return None
+    # without buffering, nothing else makes fewer entries of a log
+    excess_entries = (
+        0 if limits.reflect_ahead_from_tokens else count_excess(memory.log, limits.max_log_entries)
+    )
+    if memory.log.tokens < limits.reflect_block_from_tokens and not excess_entries:
         return None
     return _reflect(memory, limits, wait=True)
 
@@ -325,7 +338,11 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     size = memory.log.tokens
     if memory.log.reflection or memory.log.unproductive_tokens == size:
         return None
-    if limits.reflect_ahead_from_tokens is None or size < limits.reflect_ahead_from_tokens:
+    if limits.reflect_ahead_from_tokens is None:
+        return None
+    if count_excess(memory.log, limits.max_log_entries):
+        return _reflect(memory, limits)
+    if size < limits.reflect_ahead_from_tokens:
         return None
     holds_reflection = any(entry.kind == "reflection" for entry in memory.log.entries)
     if holds_reflection and size < limits.reflect_from_tokens * LATER_REFLECTION_SHARE:
@@ -334,7 +351,12 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
 
 
 def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
-    stretch = condensing.choose_stretch(memory.log.entries, limits.reflect_from_tokens)
+    excess_entries = count_excess(memory.log, limits.max_log_entries)
+    if excess_entries and limits.max_log_entries:
+        excess_entries += limits.max_log_entries - count_kept_entries(limits.max_log_entries)
+    stretch = condensing.choose_stretch(
+        memory.log.entries, limits.reflect_from_tokens, excess_entries
+    )
     return Reflect(stretch.count, condensing.acceptance_limit(stretch), wait, stretch.start)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.lifecycle.log_limit import describe_origin
 from om_proxy.memory.lifecycle.transitions import is_made_from
 from om_proxy.memory.lifecycle.withdrawal import (
     blank,
@@ -62,7 +63,8 @@ def withdraw_entry(memory: Memory, id_: int, now: float, *, forget: bool = False
     entry = find_by_id(memory.log.entries, id_)
     if entry is None:
         return None
-    if entry.is_withdrawn and not (forget and entry.replaces):
+    # `retention.max_observations` may have taken the words, which older generations hold still
+    if was_withdrawn(entry) and not (forget and entry.replaces):
         return memory
     stand_in = blank(
         replace(
@@ -147,15 +149,23 @@ def carry_edits(
     entries_by_id = index_entries(reversed(older_generations)) | {
         entry.id: entry for entry in memory.log.entries
     }
+    origins: dict[Observation, int] = {}
+    for entry in sorted(entries_by_id.values(), key=lambda entry: entry.id):
+        origins.setdefault(describe_origin(entry), entry.id)
+
+    def find_first_id(entry: Observation) -> int:
+        first = entries_by_id.get(_find_first_id(entry, entries_by_id))
+        return origins[describe_origin(first)] if first else _find_first_id(entry, entries_by_id)
+
     newest: dict[int, _Version] = {}  # by the id of the first version
     for age, log in enumerate(logs):
         for entry in log:
-            newest.setdefault(_find_first_id(entry, entries_by_id), _Version(entry, age))
+            newest.setdefault(find_first_id(entry), _Version(entry, age))
     withdrawn = [version for version in newest.values() if was_withdrawn(version.entry)]
     next_id = max([log_sharing.next_entry_id(memory), *(entry.id + 1 for entry in entries)])
     carried: list[Observation] = []
     for original in entries:
-        entry, age = newest[_find_first_id(original, entries_by_id)]
+        entry, age = newest[find_first_id(original)]
         # an entry that stood after the withdrawal was brought back by a person
         if not entry.is_withdrawn and any(
             outer.age < age and lies_inside(entry, outer.entry) for outer in withdrawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 RetiredWhy = Literal["ttl"]
+LogRetiredWhy = Literal["max_observations", "max_reflections", "generations"]
 
 # A request that comes so shortly before the end keeps its thread: its reply may take longer.
 MAX_KEEPING_MARGIN_S = 43_200.0

@@ -46,6 +46,8 @@ class Limits:
     reflect_ahead_from_tokens: int | None = 20_000
     # log tokens from which a request waits for a reflection
     reflect_block_from_tokens: int = 48_000
+    # entries with words that a log may have (log_limit.py); None: any number
+    max_log_entries: int | None = None
     # since the last turn, from when chunks become active below T; None: never
     activate_after_idle_s: float | None = None
     activate_on_provider_change: bool = False

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle.edits import begin_edited_generation
+from om_proxy.memory.lifecycle.log_limit import describe_origin
 from om_proxy.memory.model import Generation, Memory, Observation, index_entries
 
 
@@ -26,14 +27,20 @@ def undo_newest_change(
     """Put what stood before in place of the newest reflection, edit or withdrawal. Return None if
     the log has none of them, or what stood before was not kept.
 
-    Ids grow, so of the entries that replaced others the newest has the largest. A reflection is not
-    made again before the log has grown: the person who undid it did not want it.
+    Ids grow, so of the entries that replaced others the newest has the largest; but one that has
+    lost lines since (log_limit.py) has another id than it had at first. A reflection is not made
+    again before the log has grown: the person who undid it did not want it.
     """
     entries = memory.log.entries
     changed = [entry for entry in entries if _can_be_undone(entry)]
-    if not changed:
+    first_ids = {
+        entry: first_id
+        for entry in changed
+        if (first_id := _find_first_id(entry, older_generations)) is not None
+    }
+    if not first_ids:
         return None
-    newest = max(changed, key=lambda entry: entry.id)
+    newest = max(first_ids, key=first_ids.__getitem__)
     before = _find_before(newest, older_generations)
     if not before:
         return None
@@ -59,6 +66,23 @@ def _can_be_undone(entry: Observation) -> bool:
     """Return whether the entry is a reflection or a change of a person whose earlier text has an
     id. What a person had forgotten has none, also if it was a reflection."""
     return bool(entry.replaces) or (entry.kind == "reflection" and entry.replaces is None)
+
+
+def _find_first_id(changed: Observation, older_generations: Sequence[Generation]) -> int | None:
+    """Return the id that the entry had before it lost lines, as far as that is kept. None: it never
+    had words, but stands for several entries that have lost theirs."""
+    if changed.replaces:
+        return changed.id  # what a person wrote loses no lines
+    origin = describe_origin(changed)
+    versions = [changed]
+    for _, entries in older_generations:  # until it began: the same sources may be condensed again
+        found = [entry for entry in entries if describe_origin(entry) == origin]
+        if not found:
+            break
+        versions += found
+    if not any(version.text for version in versions):
+        return None
+    return min(version.id for version in versions)
 
 
 def _find_before(

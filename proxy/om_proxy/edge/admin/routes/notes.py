@@ -69,7 +69,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     sources: Annotated[list[int], Meta(description="Of a reflection: ids of its entries.")]
     edited: Annotated[bool, Meta(description="A person changed its text.")]
     withdrawn: Annotated[
-        bool, Meta(description="A person took its text away; its messages stay covered.")
+        bool,
+        Meta(
+            description="A person, or `retention.max_observations`, took its text away; its messages "
+            "stay covered."
+        ),
     ]
     about: Annotated[
         list[str], Meta(description="In a log that threads share: the labels of its threads.")
@@ -124,7 +128,8 @@ class GenerationLine(Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             description=(
-                "Why it began: `reflection`, `undo`, `fork`, `edit`, `forgotten`, or `scope` (the "
+                "Why it began: `reflection`, `undo`, `fork`, `edit`, `forgotten`, `limit` (its "
+                "oldest entries lost lines: `retention.max_observations`), or `scope` (the "
                 "thread joined the resource's log, or left it). `null`: the first one, or one of an "
                 "older release."
             )
