@@ -174,6 +174,7 @@ def test_settings_named_in_passing_exist() -> None:
         "memory.uncommitted",
         "memory.bypassed",
         "memory.retired",
+        "memory.log_retired",
         "retention.clock_jumped",
     }
     assert found - events_of_log <= known

@@ -280,7 +280,11 @@ class App:
         self._audit_log = services.audit_log
         self.admin = AdminApi(services)
         retention = Retention(
-            memories, self._policies, self._audit_log.record_retired, self._is_external
+            memories,
+            self._policies,
+            self._audit_log.record_retired,
+            self._is_external,
+            generations=settings.retention.generations,
         )
         own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),

@@ -23,10 +23,11 @@ from om_proxy.background.retention import (
     Retention,
 )
 from om_proxy.errors import StorageError
-from om_proxy.facts import Retired
+from om_proxy.facts import LogRetired, Retired
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.lifecycle.undoing import undo_newest_change
+from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
@@ -69,6 +70,7 @@ class WatchedStore(ForwardingStore):
         self.listed: list[int] = []
         self.forgotten: list[Key] = []
         self.after_listing: Callable[[], Awaitable[None]] = wait_for_nothing
+        self.before_dropping: Callable[[], Awaitable[None]] = wait_for_nothing
         self.before_forgetting: Callable[[Key], Awaitable[None]] = do_nothing
 
     @classmethod
@@ -97,6 +99,12 @@ class WatchedStore(ForwardingStore):
         await self.before_forgetting(key)
         self.forgotten.append(key)
         return await super().forget(key, expected_version, event)
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        await self.before_dropping()
+        return await super().drop_generations(key, expected_version, numbers)
 
 
 class Run:
@@ -436,3 +444,86 @@ async def test_turn_on_a_young_thread_writes_nothing_at_its_beginning() -> None:
         before = await run.add(key_of("t"), 6)
         await Client(run).open(key_of("t"))
         assert await run.store.load(key_of("t")) == before
+
+
+# ── older generations ──
+
+
+async def condense(run: Run, key: Key, times: int) -> Memory:
+    """Store a thread whose log has been condensed so often, each time all of it."""
+    thread = MemoryBuilder(key).chat(2 + 2 * times)
+    memory = await run.store.commit(Memory(key=key), replace(thread.memory(), turn_at=NOW - 5))
+    memory = await run.store.commit(memory, replace(thread.cover(2).memory(), turn_at=NOW - 5))
+    for _ in range(times):
+        covered = replace(thread.cover(2).memory(), turn_at=NOW - 5)
+        memory = await run.store.commit(memory, covered)
+        sources = tuple(entry.id for entry in covered.log.entries)
+        swapped = replace(thread.swap_reflection().memory(), turn_at=NOW - 5)
+        [made] = swapped.log.entries
+        thread.log = (replace(made, sources=sources),)
+        memory = await run.store.commit(memory, replace_log(swapped, entries=thread.log))
+    return memory
+
+
+async def list_numbers(run: Run, memory: Memory) -> list[int]:
+    found = await run.store.generations(memory.key, memory.log.generation)
+    return [one.number for one in found]
+
+
+async def test_older_generations_go() -> None:
+    """Over all logs of a resource, also of its other threads; what the newest reflection was made
+    from stays, so that a person can undo it. Each counts."""
+    yaml = "resources: {r: {retention: {max_reflections: 3}}}"
+    async with open_run(yaml) as run:
+        told: list[LogRetired] = []
+        run.memories.facts.subscribe(told.append, LogRetired)
+        first = await condense(run, key_of("a"), 4)
+        second = await condense(run, key_of("b"), 3)
+        other = await condense(run, key_of("c", "other"), 4)
+        await run.retention.run_once()
+        kept = [await list_numbers(run, first), await list_numbers(run, second)]
+        assert sum(map(len, kept)) == 3
+        for memory in (first, second):
+            older = await run.store.generations(memory.key, memory.log.generation)
+            assert undo_newest_change(memory, older, NOW) is not None
+        assert sum(fact.count for fact in told) == 4
+        assert {fact.why for fact in told} == {"max_reflections"}
+        assert await list_numbers(run, other) == [3, 2, 1, 0]
+        assert await run.store.load(first.key) == first
+        told.clear()
+        run.pass_time(WHOLE_WALK_INTERVAL_S)
+        await run.retention.run_once()
+        assert told == []
+
+
+async def test_generations_of_an_idle_log_go() -> None:
+    """`retention.generations` was lowered since its last one began."""
+    async with open_run("retention: {max_reflections: 1000}") as run:
+        memory = await condense(run, key_of("a"), 4)
+        retention = Retention(
+            run.memories, run.parts.policies, run._record, lambda: False, lambda: 0.0, 2
+        )
+        await retention.run_once()
+        assert await list_numbers(run, memory) == [3, 2]
+
+
+async def test_log_that_changes_meanwhile_waits() -> None:
+    """An undo that came first may need them; the next run finds them. Between runs, only who was
+    active is looked at."""
+    async with open_run("retention: {max_reflections: 1}") as run:
+        memory = await condense(run, key_of("a"), 4)
+        changes: list[Memory] = []
+
+        async def change() -> None:
+            if not changes:
+                changes.append(memory)
+                changes.append(await run.store.commit(memory, replace(memory, title="new")))
+
+        run.store.before_dropping = change
+        await run.retention.run_once()
+        assert await list_numbers(run, memory) == [3, 2, 1, 0]
+        await run.retention.run_once()
+        assert await list_numbers(run, memory) == [3, 2, 1, 0], "nobody was active"
+        run.pass_time(WHOLE_WALK_INTERVAL_S)
+        await run.retention.run_once()
+        assert await list_numbers(run, memory) == [3]

@@ -731,6 +731,25 @@ class SimulatedStore:
         await self._return()
         return written
 
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        disk = await self._reach()
+        thread = disk.threads.get(key)
+        if thread is None or thread.head.version != expected_version:
+            raise Conflict("it has changed since")
+        current = thread.head.log.generation
+        gone = [number for number in numbers if number in thread.entries and number < current]
+        for number in gone:
+            del thread.entries[number]
+            thread.beginnings.pop(number, None)
+        held = {id_ for ids in thread.entries.values() for id_ in ids.values()}
+        for id_, (_, state) in list(thread.observations.items()):
+            if state == "log" and id_ not in held:
+                del thread.observations[id_]
+        await self._return()
+        return len(gone)
+
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         (await self._reach()).ledger.add(batch)
         await self._return()

@@ -53,6 +53,7 @@ from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
 from tests.storage.event_contract import OTHER, TEXTS, EventContract, moved_fingerprint
+from tests.storage.generations_contract import GenerationsContract
 from tests.storage.idle_contract import IdleContract
 from tests.storage.ledger_contract import LedgerContract
 from tests.storage.listing_contract import ListingContract
@@ -141,6 +142,7 @@ class StoreContract(
     RefreshContract,
     LedgerContract,
     IdleContract,
+    GenerationsContract,
     ListingContract,
     RecordsContract,
     EventContract,

@@ -58,6 +58,7 @@ async def test_a_commit_of_any_size_is_kept(stored: SqliteStore) -> None:
     [
         lambda store: store.forget(KEY),
         lambda store: store.forget_batch("a"),
+        lambda store: store.drop_generations(KEY, 1, [0]),
         lambda store: store.add_audit([]),
         lambda store: store.add_receipt(RECEIPT),
         lambda store: store.park(KEY, True),

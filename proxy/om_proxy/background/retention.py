@@ -1,9 +1,13 @@
-"""Forget what nobody has used for long (docs/spec/storage.md#retention).
+"""Forget what nobody has used for long, and remove older generations that are too many
+(docs/spec/storage.md#retention).
 
 One process does so at a time. A run walks along the store's index of the longest idle threads, and
 removes each in a short transaction of its own: a resource that shares its log as a whole, batch by
 batch. It remembers how far it has walked for each lifetime, since threads with a longer one stay:
 the next run begins there. Now and then a run walks over all of them again.
+
+Older generations are looked for along the same index: only who was active since the last run can
+have more of them, but for what people did without a turn, which the next whole walk finds.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from typing import NamedTuple
 
 import structlog
 
+from om_proxy.background.generation_pruning import GenerationPruner
 from om_proxy.background.thread_run import loop_time
+from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import Conflict, OmError
 from om_proxy.facts import Retired
 from om_proxy.memory.lifecycle.expiry import has_clock_jumped, is_expired
@@ -25,6 +31,7 @@ from om_proxy.memory.model import Key, resource_key
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Settings
+from om_proxy.settings.service import DEFAULT_GENERATIONS
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import IdleThread, ThreadPlace
 from om_proxy.storage.records import ForgetResult
@@ -36,6 +43,7 @@ LEASE_S = 100.0  # of a process that is killed meanwhile
 RUN_INTERVAL_S = 600.0
 BATCH_THREADS = 100
 WHOLE_WALK_INTERVAL_S = 86_400.0
+MAX_REMEMBERED_RESOURCES = 100_000  # of one walk; others may be looked at twice
 CLOCK_PAUSE_S = 86_400.0  # after the store's clock has jumped
 
 Counts = Mapping[str, int]
@@ -60,15 +68,18 @@ class Retention:
         record: RecordRetired,
         is_external: Callable[[], bool] = lambda: False,
         machine_clock: Callable[[], float] = time.monotonic,
+        generations: int = DEFAULT_GENERATIONS,
     ) -> None:
+        """`generations`: how many older ones of a log the store keeps."""
         self._memories = memories
         self._policies = policies
         self._record = record
         self._is_external = is_external
         self._machine_clock = machine_clock
+        self._pruner = GenerationPruner(memories, generations)
         self._holder = uuid.uuid4().hex
-        # by lifetime: behind which place the next run begins
-        self._places: dict[float, ThreadPlace] = {}
+        # by lifetime: behind which place the next run begins; None: to look for generations
+        self._places: dict[float | None, ThreadPlace] = {}
         self._walked_settings: Settings | None = None
         self._walk_whole_at = 0.0  # by the machine's clock
         self._clocks: _Clocks | None = None  # at the newest run
@@ -95,7 +106,7 @@ class Retention:
         settings = self._policies.current.settings
         lifetimes = settings.list_lifetimes()
         now = await self._store.clock()
-        if not self._may_trust(now) or not lifetimes:
+        if not self._may_trust(now) or not (lifetimes or settings.limits_reflections):
             return
         if not await self._store.lease(RETENTION_KEY, self._holder, LEASE_S):
             self._places.clear()  # another process walks, and what it leaves is not known here
@@ -104,6 +115,8 @@ class Retention:
         try:
             for lifetime_s in lifetimes:
                 await self._walk(settings, lifetime_s, now)
+            if settings.limits_reflections:
+                await self._prune_generations(settings, now)
         finally:
             with suppress(OmError):  # it ends by itself
                 await self._store.release(RETENTION_KEY, self._holder)
@@ -149,6 +162,24 @@ class Retention:
             await asyncio.sleep(loop_time() - began_at)
         if place and is_complete:
             self._places[lifetime_s] = place
+
+    async def _prune_generations(self, settings: Settings, now: float) -> None:
+        """Look at the resources of all threads that were active since the last walk."""
+        place = self._places.get(None)
+        pruned: BoundedCache[Key, bool] = BoundedCache(max_items=MAX_REMEMBERED_RESOURCES)
+        while page := await self._store.idle_threads(now, place, BATCH_THREADS):
+            if not await self._store.lease(RETENTION_KEY, self._holder, LEASE_S):
+                return  # another process goes on
+            began_at = loop_time()
+            for log_key in dict.fromkeys(resource_key(idle.key) for idle in page):
+                max_reflections = settings.find_max_reflections(log_key.resource)
+                if max_reflections is not None and log_key not in pruned:
+                    pruned.put(log_key, True)
+                    await self._pruner.prune(log_key, max_reflections)
+            place = page[-1].place
+            await asyncio.sleep(loop_time() - began_at)
+        if place:
+            self._places[None] = place
 
     async def _retire_batch(
         self, settings: Settings, expired: Sequence[IdleThread], kept: set[Key], now: float

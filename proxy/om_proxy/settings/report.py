@@ -38,7 +38,6 @@ NOT_IN_EFFECT = (
     "memory.retrieval.scope",
     "memory.retrieval.max_steps",
     "memory.retrieval.embedding_model",
-    "retention.max_reflections",
 )
 THREAD_ORIGIN = "the thread's own"  # of a threshold that was set for one thread
 NO_UPSTREAM = "none: the request is refused"

@@ -425,6 +425,7 @@ class BackgroundSettings(Section):
         return value
 
 
+DEFAULT_GENERATIONS = 20
 MIN_TTL_DAYS = 1 / 24
 SECONDS_PER_DAY = 86_400.0
 
@@ -435,7 +436,7 @@ class RetentionSettings(Section):
     ttl_days: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_observations: Count | None = None
     max_reflections: Count | None = None
-    generations: Count = 20
+    generations: Count = DEFAULT_GENERATIONS
 
     @field_validator("ttl_days")
     @classmethod

@@ -151,6 +151,21 @@ class Settings(Section):
         matching = [layer for layer in self._retention_layers if layer.matches(resource)]
         return apply_retention(self.retention, matching).lifetime_s
 
+    def find_max_reflections(self, resource: str) -> int | None:
+        """Return how many older generations all logs of this resource may have; None: any
+        number."""
+        matching = [layer for layer in self._retention_layers if layer.matches(resource)]
+        return apply_retention(self.retention, matching).max_reflections
+
+    @property
+    def limits_reflections(self) -> bool:
+        """Whether any resource may have only so many older generations."""
+        found = [
+            self.retention,
+            *(apply_retention(self.retention, [one]) for one in self._retention_layers),
+        ]
+        return any(one.max_reflections is not None for one in found)
+
     def list_lifetimes(self) -> tuple[float, ...]:
         """Return all lifetimes that a thread may have, the longest first."""
         found = {self.retention.lifetime_s}

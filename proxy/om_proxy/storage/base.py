@@ -477,6 +477,14 @@ class Store(Protocol):
         """Return the first `limit` generations with `number > after`, by number. Those with an
         empty log are left out."""
 
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        """Remove older generations of a log, and the entries that no other generation holds, in one
+        transaction. Return how many of them were stored. The current generation, chunks and the
+        version stay. Raise `Conflict`, and remove nothing, unless `expected_version` is the stored
+        one."""
+
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append records, in one transaction. They are kept for AUDIT_KEPT_S. Nothing changes them
         but `move_tenant`: their tenant and label."""

@@ -213,6 +213,11 @@ class ForwardingStore(ABC):
     ) -> tuple[GenerationEntries, ...]:
         return await self.inner.generation_entries(key, after, limit=limit)
 
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        return await self.inner.drop_generations(key, expected_version, numbers)
+
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self.inner.add_audit(records)
 

@@ -110,6 +110,11 @@ class PreviewStore(MergingStore):
     async def add_receipt(self, receipt: StoredReceipt) -> None:
         raise _refuse()
 
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        raise _refuse()
+
     async def commit_erasing(
         self,
         change: Change,

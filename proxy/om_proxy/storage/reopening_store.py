@@ -269,6 +269,14 @@ class ReopeningStore(ForwardingStore):
             _add_offset(log_after, offset) if log_after else None,
         )
 
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        inner, version = self.inner, expected_version - self._version_offset
+        if not 0 < version < VERSIONS_PER_FILE:
+            raise Conflict(OTHER_DATABASE_MESSAGE)
+        return await inner.drop_generations(key, version, numbers)
+
     async def commit_erasing(
         self,
         change: Change,

@@ -84,6 +84,7 @@ from om_proxy.storage.postgres.record_keeping import (
 )
 from om_proxy.storage.postgres.removal import (
     commit_erasing,
+    drop_generations,
     mark_bytes,
     remove_batch,
     remove_thread,
@@ -623,6 +624,13 @@ class PostgresStore:
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         return row.add_to(change.after), mark_bytes(ForgetResult(observations=count))
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        return await self._pool.transact(
+            lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
+        )
 
     # ── encrypting what is stored ──
 

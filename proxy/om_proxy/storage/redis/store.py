@@ -64,6 +64,7 @@ from om_proxy.storage.redis import (
 )
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.commit import SharedCommit
+from om_proxy.storage.redis.generation_removal import drop_generations
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.log_rewriting import (
     REWRITE_INTERVAL_S,
@@ -496,6 +497,13 @@ class RedisStore:
         count = sum(len(erasure.blanks) for erasure in erasures)
         committed = replace(change.after, version=row.version, row_id=row.row_id)
         return committed, self._begin_erasure(ForgetResult(observations=count))
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        return await self._pool.write(
+            lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
+        )
 
     def _begin_erasure(self, removed: ForgetResult) -> ForgetResult:
         """Return the result with what is true of Redis's bytes: they have left its memory, and its

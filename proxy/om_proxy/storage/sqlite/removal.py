@@ -30,6 +30,7 @@ from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
     INCREMENT_SEQUENCE,
     NEXT_VERSION,
+    PRUNE_OBSERVATIONS,
     Commit,
     SharedCommit,
     WrittenRow,
@@ -276,6 +277,27 @@ async def _uncover_thread(
         (count, tokens),
     )
     await _commit(db, thread, after, keyring)
+
+
+DROP_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation = ?2
+    AND generation < (SELECT generation FROM thread WHERE id = ?1)"""
+DROP_BEGINNING = """DELETE FROM generation WHERE thread_id = ?1 AND number = ?2
+    AND number < (SELECT generation FROM thread WHERE id = ?1)"""
+
+
+def drop_generations(
+    db: sqlite3.Connection, key: Key, expected_version: int, numbers: Sequence[int]
+) -> int:
+    """Remove older generations, inside a transaction (`Store.drop_generations`)."""
+    row = db.execute(SELECT_ROW, key).fetchone()
+    if row is None or row[1] != expected_version:
+        raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
+    dropped_count = 0
+    for number in numbers:
+        dropped_count += db.execute(DROP_ENTRIES, (row[0], number)).rowcount > 0
+        db.execute(DROP_BEGINNING, (row[0], number))
+    db.execute(PRUNE_OBSERVATIONS, (row[0],))
+    return dropped_count
 
 
 def commit_erasing(

@@ -93,7 +93,12 @@ from om_proxy.storage.sqlite.record_keeping import (
     select_audit,
     select_receipt,
 )
-from om_proxy.storage.sqlite.removal import commit_erasing, remove_batch, remove_thread
+from om_proxy.storage.sqlite.removal import (
+    commit_erasing,
+    drop_generations,
+    remove_batch,
+    remove_thread,
+)
 from om_proxy.storage.sqlite.restoring import Restoration
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
@@ -628,6 +633,13 @@ class SqliteStore:
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self._erase(ForgetResult(observations=count))
         return row.add_to(change.after), erased
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        return await self._writer.write(
+            lambda db: drop_generations(db, key, expected_version, numbers)
+        )
 
     async def _hold_erased(self, keys: Sequence[Key]) -> HeldKeys:
         """Return the data keys of these memories."""
