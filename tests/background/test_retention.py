@@ -496,6 +496,15 @@ async def test_older_generations_go() -> None:
         assert told == []
 
 
+async def test_each_tenant_has_a_number_of_its_own() -> None:
+    """A resource of another tenant with the same name has its own."""
+    async with open_run("retention: {max_reflections: 2}") as run:
+        mine = await condense(run, Key("s", "r", "a"), 2)
+        other = await condense(run, Key("z", "r", "b"), 2)
+        await run.retention.run_once()
+        assert await list_numbers(run, mine) == await list_numbers(run, other) == [1, 0]
+
+
 async def test_generations_of_an_idle_log_go() -> None:
     """`retention.generations` was lowered since its last one began."""
     async with open_run("retention: {max_reflections: 1000}") as run:

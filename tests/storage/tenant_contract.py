@@ -129,3 +129,16 @@ class TenantContract:
                 not (await store.generations(other.key, 1))[0].entries[0].text for other in memories
             ]
             assert erased == [other.key <= memory.key for other in memories]
+
+    async def test_whose_generations_are_dropped(self, store: Store) -> None:
+        """Each tenant's own, whatever names the other one uses."""
+        memories = []
+        for tenant in ("a", "b"):
+            thread = MemoryBuilder(Key(tenant, "resource", "t")).chat(4, tenant)
+            memory = await store.commit(Memory(key=thread.key), thread.memory())
+            memory = await store.commit(memory, thread.cover(2).memory())
+            memories.append(await store.commit(memory, thread.swap_reflection().memory()))
+        for memory in memories:
+            assert await store.drop_generations(memory.key, memory.version, [0]) == 1
+            left = [len(await store.generations(other.key, 1)) for other in memories]
+            assert left == [int(other.key > memory.key) for other in memories]

@@ -259,6 +259,13 @@ OTHERS = (
         "list_threads(None,",
         (f"{_ROUTE_TESTS}/test_stats.py",),
     ),
+    # whose older generations are counted
+    Mutant(
+        "proxy/om_proxy/background/generation_pruning.py",
+        "log_key.tenant, log_key.resource, after, THREADS_PAGE",
+        "None, log_key.resource, after, THREADS_PAGE",
+        ("tests/background/test_retention.py",),
+    ),
     # what is remembered by tenant
     Mutant(
         _POLICY,
