@@ -493,7 +493,9 @@ class Memories:
         turn under way: a thread that is in use has another version, and a first turn of the
         resource starts a new thread. Raise Conflict if the version is another one."""
         async with self.lock(key):
-            removed = await self.store.forget(key, expected_version, self._describe_forgotten(key))
+            removed = await self.store.forget(
+                key, expected_version, self._describe_forgotten(key), defers_erasure=True
+            )
         self._drop_retired((key,))
         return removed
 

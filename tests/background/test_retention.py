@@ -94,11 +94,16 @@ class WatchedStore(ForwardingStore):
         return page
 
     async def forget(
-        self, key: Key, expected_version: int | None = None, event: Event | None = None
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         await self.before_forgetting(key)
         self.forgotten.append(key)
-        return await super().forget(key, expected_version, event)
+        return await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]

@@ -62,10 +62,15 @@ class TimedStore(ForwardingStore):
         return self._store
 
     async def forget(
-        self, key: Key, expected_version: int | None = None, event: Event | None = None
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         began = time.perf_counter()
-        removed = await super().forget(key, expected_version, event)
+        removed = await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
         self.step_s.append(time.perf_counter() - began)
         return removed
 

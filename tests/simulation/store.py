@@ -615,6 +615,8 @@ class SimulatedStore:
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         disk = await self._reach()
         thread = disk.threads.get(key)

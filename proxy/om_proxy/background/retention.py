@@ -42,6 +42,7 @@ RETENTION_KEY = Key("", "", "retention")  # what is leased
 LEASE_S = 100.0  # of a process that is killed meanwhile
 RUN_INTERVAL_S = 600.0
 BATCH_THREADS = 100
+SLICE_S = 0.05  # of work between two pauses
 WHOLE_WALK_INTERVAL_S = 86_400.0
 MAX_REMEMBERED_RESOURCES = 100_000  # of one walk; others may be looked at twice
 CLOCK_PAUSE_S = 86_400.0  # after the store's clock has jumped
@@ -56,6 +57,22 @@ class _Clocks(NamedTuple):
 
     store: float
     machine: float
+
+
+class _Pauses:
+    """The pauses of a run: after each slice of work others have the store for as long."""
+
+    def __init__(self) -> None:
+        self._began_at = loop_time()
+
+    async def rest_after_slice(self) -> None:
+        """Pause if a slice has passed since the last pause."""
+        if loop_time() - self._began_at >= SLICE_S:
+            await self.rest()
+
+    async def rest(self) -> None:
+        await asyncio.sleep(loop_time() - self._began_at)
+        self._began_at = loop_time()
 
 
 class Retention:
@@ -149,17 +166,16 @@ class Retention:
         while page := await self._store.idle_threads(now - lifetime_s, place, BATCH_THREADS):
             if not await self._store.lease(RETENTION_KEY, self._holder, LEASE_S):
                 return  # another process goes on
-            began_at = loop_time()
+            pauses = _Pauses()
             expired = [
                 idle
                 for idle in page
                 if is_expired(idle.active_at, settings.find_lifetime(idle.key.resource), now)
             ]
             is_complete &= not any(idle.is_leased for idle in expired)
-            await self._retire_batch(settings, expired, kept, now)
+            await self._retire_batch(settings, expired, kept, now, pauses)
             place = page[-1].place
-            # others have the store for as long
-            await asyncio.sleep(loop_time() - began_at)
+            await pauses.rest()
         if place and is_complete:
             self._places[lifetime_s] = place
 
@@ -170,19 +186,25 @@ class Retention:
         while page := await self._store.idle_threads(now, place, BATCH_THREADS):
             if not await self._store.lease(RETENTION_KEY, self._holder, LEASE_S):
                 return  # another process goes on
-            began_at = loop_time()
+            pauses = _Pauses()
             for log_key in dict.fromkeys(resource_key(idle.key) for idle in page):
                 max_reflections = settings.find_max_reflections(log_key.resource)
                 if max_reflections is not None and log_key not in pruned:
                     pruned.put(log_key, True)
                     await self._pruner.prune(log_key, max_reflections)
+                    await pauses.rest_after_slice()
             place = page[-1].place
-            await asyncio.sleep(loop_time() - began_at)
+            await pauses.rest()
         if place:
             self._places[None] = place
 
     async def _retire_batch(
-        self, settings: Settings, expired: Sequence[IdleThread], kept: set[Key], now: float
+        self,
+        settings: Settings,
+        expired: Sequence[IdleThread],
+        kept: set[Key],
+        now: float,
+        pauses: _Pauses,
     ) -> None:
         retired: list[tuple[Key, Counts]] = []
         gone: set[Key] = set()  # shared logs of resources that went with an earlier thread
@@ -194,7 +216,7 @@ class Retention:
                 try:
                     if idle.shares_log:
                         lifetime_s = settings.find_lifetime(idle.key.resource) or 0.0
-                        result = await self._retire_resource(log_key, now - lifetime_s)
+                        result = await self._retire_resource(log_key, now - lifetime_s, pauses)
                         gone.add(log_key)
                     else:
                         result = await self._memories.retire(idle.key, idle.version)
@@ -208,11 +230,14 @@ class Retention:
                     self._memories.facts.emit(
                         Retired(key, "ttl", result.threads, result.messages, result.database)
                     )
+                await pauses.rest_after_slice()
         finally:  # also of a batch that was broken off
             if retired:
                 await self._record(retired)
 
-    async def _retire_resource(self, log_key: Key, active_before: float) -> ForgetResult:
+    async def _retire_resource(
+        self, log_key: Key, active_before: float, pauses: _Pauses
+    ) -> ForgetResult:
         """Forget a resource as a whole. Raise Conflict once a thread of it is in use; what went
         before stays forgotten."""
         result = ForgetResult()
@@ -220,4 +245,5 @@ class Retention:
         while not is_last:
             batch = await self._memories.retire_batch(log_key, active_before)
             result, is_last = result.add(batch.result), batch.is_last
+            await pauses.rest_after_slice()
         return result

@@ -424,6 +424,8 @@ class Store(Protocol):
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         """Remove every row of the thread. Return what was removed. Work in flight on the thread
         conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
@@ -443,7 +445,8 @@ class Store(Protocol):
 
         The bytes leave the storage too. If a reader still holds them (a backup, a shell), the rows
         are gone at once and the bytes are `pending`: the store tries again by itself until none are
-        left, also after a restart.
+        left, also after a restart. `defers_erasure`: the bytes may be `pending` for some seconds
+        although no reader holds them. So the bytes of many threads go at once.
         """
 
     async def forget_batch(

@@ -191,8 +191,10 @@ class ForwardingStore(ABC):
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
-        return await self.inner.forget(key, expected_version, event)
+        return await self.inner.forget(key, expected_version, event, defers_erasure=defers_erasure)
 
     async def forget_batch(
         self,

@@ -92,6 +92,8 @@ class PreviewStore(MergingStore):
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         raise _refuse()
 

@@ -247,14 +247,16 @@ class ReopeningStore(ForwardingStore):
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         inner, offset = self.inner, self._version_offset
         if expected_version is None:
-            return await inner.forget(key, None, event)
+            return await inner.forget(key, None, event, defers_erasure=defers_erasure)
         version = expected_version - offset
         if not 0 < version < VERSIONS_PER_FILE:
             raise Conflict("the database is another one since; load the thread again")
-        return await inner.forget(key, version, event)
+        return await inner.forget(key, version, event, defers_erasure=defers_erasure)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None

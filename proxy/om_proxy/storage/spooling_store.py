@@ -171,6 +171,8 @@ class SpoolingStore(MergingStore):
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         """Forget the waiting turns first, so that they cannot bring the thread back. With
         `expected_version`, raise StorageError while any wait: the store would compare an older
@@ -178,7 +180,7 @@ class SpoolingStore(MergingStore):
         if expected_version is not None:
             self._require_stored(key)
         self.spool.forget(key)
-        return await super().forget(key, expected_version, event)
+        return await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
 
     async def forget_batch(
         self,

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import aiosqlite
@@ -25,6 +26,7 @@ from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.encoding import ThreadState
 from om_proxy.storage.migrate import Migration
+from om_proxy.storage.sqlite import eraser
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.schema import split_statements
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -585,6 +587,51 @@ async def test_bytes_that_a_reader_holds_are_pending(store: SqliteStore, path: P
     await erased(store)
     assert sum(canaries(path).values()) == 0
     assert (await store.load(KEY)).count == 2
+
+
+async def test_bytes_of_many_threads_go_at_once(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forgets many truncates the log once; what is asked for while that happens goes with
+    the next time."""
+    may_try, tries = asyncio.Event(), 0
+
+    class Paused(SimpleNamespace):
+        create_task, wait, CancelledError = (
+            asyncio.create_task,
+            asyncio.wait,
+            asyncio.CancelledError,
+        )
+
+        @staticmethod
+        async def sleep(_: float) -> None:
+            await may_try.wait()
+
+    monkeypatch.setattr(eraser, "asyncio", Paused)
+    try_erase = eraser.Eraser._try_erase
+    first, late = KEY._replace(thread="a"), [KEY._replace(thread="b")]
+
+    async def forget_while_trying(self: eraser.Eraser) -> bool:
+        nonlocal tries
+        tries += 1
+        is_done = await try_erase(self)
+        if late:
+            await store.forget(late.pop(), defers_erasure=True)
+        return is_done
+
+    monkeypatch.setattr(eraser.Eraser, "_try_erase", forget_while_trying)
+    await canary(store)
+    for other in (first, *late):
+        text = MemoryBuilder(other).chat(2, "canary").memory()
+        await store.commit(Memory(key=other), text)
+    for key in (KEY, first):
+        removed = await store.forget(key, defers_erasure=True)
+        assert (removed.database, removed.log) == ("pending", "pending")
+    assert not tries
+    may_try.set()
+    await erased(store)
+    assert tries == 2
+    assert sum(canaries(path).values()) == 0
 
 
 async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:

@@ -585,6 +585,8 @@ class PostgresStore:
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         label_of = create_thread_labeler(await self.secret())
         return await self._pool.transact(

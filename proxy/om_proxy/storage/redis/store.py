@@ -462,6 +462,8 @@ class RedisStore:
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         label_of = create_thread_labeler(await self.secret())
         now = await self.clock()

@@ -40,6 +40,7 @@ class Eraser:
         self._writer = writer
         self._busy_ms = round(busy_timeout_s * 1_000)
         self._task: asyncio.Task[None] | None = None
+        self._is_asked_again = False  # since the task began to try
 
     async def erase(self) -> bool:
         """Try now. Return whether the bytes are gone; if not, try again every second."""
@@ -51,7 +52,13 @@ class Eraser:
     def start(self) -> None:
         """Try now and every second."""
         if not self.is_erasing():
-            self._task = asyncio.create_task(self._keep_trying())
+            self._task = asyncio.create_task(self._keep_trying(0.0))
+
+    def erase_soon(self) -> None:
+        """Try in a second, once for all that is asked for until then."""
+        self._is_asked_again = True
+        if not self.is_erasing():
+            self._task = asyncio.create_task(self._keep_trying(RETRY_INTERVAL_S))
 
     def is_erasing(self) -> bool:
         return self._task is not None and not self._task.done()
@@ -67,7 +74,15 @@ class Eraser:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _keep_trying(self) -> None:
+    async def _keep_trying(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await self._try_until_erased()
+        while self._is_asked_again:
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            await self._try_until_erased()
+
+    async def _try_until_erased(self) -> None:
+        self._is_asked_again = False
         tries = 0
         while not await self._try_erase():
             tries += 1

@@ -595,6 +595,8 @@ class SqliteStore:
         key: Key,
         expected_version: int | None = None,
         event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         """Remove the thread, also from the file: deleted content is overwritten, and the
         write-ahead log is truncated."""
@@ -602,6 +604,9 @@ class SqliteStore:
         removed = await self._writer.run(
             lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys)
         )
+        if defers_erasure and self._eraser:
+            self._eraser.erase_soon()
+            return removed._replace(database="pending", log="pending")
         return await self._erase(removed)
 
     async def forget_batch(
