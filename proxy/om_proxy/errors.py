@@ -24,7 +24,9 @@ OmError
 │   ├── Conflict          409  another commit came first: load and change again
 │   ├── Unwritable         –   the store can never take this change
 │   ├── UnopenedText       –   an encrypted value does not open; other threads are as they were
+│   ├── KeysAway           –   `storage.keys_url` cannot be asked; threads whose keys are held go on
 │   ├── WrongMasterKey     –   the database needs another `storage.encryption_key`
+│   ├── WrongKeyStore      –   the database needs another `storage.keys_url`
 │   └── ProgramTooOld      –   a newer program has changed the database's schema
 ├── MemoryModelFailed     502  the memory model failed at what a person asked for
 └── ModelError             –   a memory model failed; never reaches a client
@@ -188,7 +190,15 @@ class UnopenedText(StorageError):
     pass
 
 
+class KeysAway(StorageError):
+    pass
+
+
 class WrongMasterKey(StorageError):
+    pass
+
+
+class WrongKeyStore(StorageError):
     pass
 
 

@@ -20,12 +20,23 @@ class RewrappedBatch(NamedTuple):
     last_id: bytes | None  # of the last key that was looked at; None: there are no more
 
 
+class MovedBatch(NamedTuple):
+    """Data keys that went from beside the data to the key store."""
+
+    keys: int
+    is_last: bool
+
+
 class ConvertibleStore(Protocol):
     """What a backend does for it. `StorageError` as with `Store`."""
 
     async def encrypt_batch(self, after: int) -> EncryptedBatch:
         """Encrypt some memories whose row ids are above `after` and that are not encrypted: each as a
         whole or not at all, with a new version."""
+
+    async def move_batch(self) -> MovedBatch:
+        """Move data keys to the key store, if there is one: written there first, then removed
+        beside the data."""
 
     async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
         """Wrap data keys with ids above `after` under the newest master key, in one transaction.
@@ -48,6 +59,16 @@ async def encrypt_memories(store: ConvertibleStore) -> int:
         if batch.last_id is None:
             return count
         after = batch.last_id
+
+
+async def move_keys(store: ConvertibleStore) -> int:
+    """Move all data keys to the key store, if there is one. Return how many these were."""
+    count = 0
+    while True:
+        batch = await store.move_batch()
+        count += batch.keys
+        if batch.is_last:
+            return count
 
 
 async def rewrap_keys(store: ConvertibleStore) -> int:

@@ -1,0 +1,63 @@
+"""The contract of a key store: where wrapped data keys live apart from the data that they encrypt.
+
+It is backed up on its own, and never restored from an old copy: what was destroyed there stays
+destroyed, so that copies of the data open only for what still exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from om_proxy.storage.encryption.conversion import RewrappedBatch
+from om_proxy.storage.encryption.row_cipher import WrappedKey
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+FORMAT = 1
+KEYS_PER_BATCH = 5_000
+NOT_A_KEY_STORE = "it is no key store of om-proxy"
+
+
+class KeyStore(Protocol):
+    """What keeps wrapped keys. Each method raises `StorageError` if it cannot be done, and
+    `WrongKeyStore` if the store is no longer the one with the id that `expect` named."""
+
+    async def identify(self) -> str | None:
+        """Return the id of the key store; None if there is none yet. Nothing is created."""
+
+    async def found(self, id_: str) -> str:
+        """Make a key store with this id, unless there is one. Return the id that it has."""
+
+    def expect(self, id_: str) -> None:
+        """Work with the key store of this id alone, and with no other that takes its place."""
+
+    async def has_keys(self) -> bool: ...
+
+    async def select(self, ids: Sequence[bytes]) -> list[WrappedKey]:
+        """Return the keys with these ids, as far as they exist."""
+
+    async def insert(self, keys: Sequence[WrappedKey]) -> None:
+        """Keep keys, durably. One that is there already stays as it is."""
+
+    async def destroy(self, ids: Sequence[bytes]) -> None:
+        """Remove keys, durably."""
+
+    async def select_unused(self, after: bytes, seconds: float, limit: int) -> list[bytes]:
+        """Return ids above `after` of keys that are as old as this, and that `mark_used` did not
+        name."""
+
+    async def mark_used(self, ids: Sequence[bytes]) -> None:
+        """Note that rows name these keys."""
+
+    async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        """As `ConvertibleStore.rewrap_batch`."""
+
+    async def has_older(self, newest_master: str) -> bool:
+        """Return whether another master key wraps any key."""
+
+    async def ping(self) -> None:
+        """Raise `StorageError` unless the store can be read and written."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,194 @@
+"""Keep wrapped data keys in a schema of a PostgreSQL database of their own.
+
+PostgreSQL frees the place of a removed row and does not clear it: the bytes of a destroyed key stay
+in the server's files until `om-proxy erase --rewrite` has rewritten its table, and in its log until
+that is used again. No query finds them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from om_proxy.errors import StorageError, WrongKeyStore
+from om_proxy.storage.encryption.conversion import RewrappedBatch
+from om_proxy.storage.encryption.key_store import FORMAT, KEYS_PER_BATCH
+from om_proxy.storage.encryption.row_cipher import WrappedKey
+from om_proxy.storage.postgres.columns import list_names, transpose, write_unnest
+from om_proxy.storage.postgres.encryption import DATA_KEY, SELECT_KEYS
+from om_proxy.storage.postgres.pool import (
+    CONNECT_TIMEOUT_S,
+    DRIVER_ERRORS,
+    ConnectionPool,
+    translate_error,
+)
+from om_proxy.storage.postgres.schema import LOCK
+from om_proxy.storage.postgres.session import SchemaNames, Session
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+LONG_TIMEOUT_S = 60.0  # for what no request waits for
+CONNECTIONS = 4
+FIND_TABLE = "SELECT to_regclass('om.key_store') IS NOT NULL"
+TABLES = """
+CREATE TABLE om.key_store (
+    number smallint PRIMARY KEY CHECK (number = 1),
+    id     text     NOT NULL,
+    format smallint NOT NULL
+);
+CREATE TABLE om.data_key (
+    id      bytea PRIMARY KEY,
+    master  text    NOT NULL, -- id of the master key that wraps it
+    wrapped bytea   NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    is_used boolean NOT NULL DEFAULT false -- true: a row of the data names it
+);
+ALTER TABLE om.data_key ALTER id SET STATISTICS 0, ALTER wrapped SET STATISTICS 0;
+CREATE INDEX unused_key ON om.data_key (id) WHERE NOT is_used;
+CREATE SEQUENCE om.ping;
+"""
+SELECT_ID = "SELECT id, format FROM om.key_store"
+INSERT_ID = "INSERT INTO om.key_store VALUES (1, $1, $2)"
+INSERT_KEYS = f"""INSERT INTO om.data_key ({list_names(DATA_KEY)})
+    SELECT {list_names(DATA_KEY, "made.")} FROM {write_unnest(DATA_KEY, 1, "made")} ON CONFLICT DO NOTHING"""
+HAS_KEYS = "SELECT EXISTS (SELECT FROM om.data_key)"
+DELETE_KEYS = "DELETE FROM om.data_key WHERE id = ANY ($1::bytea[])"
+MARK_USED = "UPDATE om.data_key SET is_used = true WHERE id = ANY ($1::bytea[]) AND NOT is_used"
+SELECT_UNUSED = """SELECT id FROM om.data_key WHERE NOT is_used AND id > $1
+    AND made_at <= clock_timestamp() - $2::float8 * interval '1 second' ORDER BY id LIMIT $3"""
+SELECT_BATCH = f"""SELECT id, master, wrapped FROM om.data_key WHERE id > $1
+    ORDER BY id LIMIT {KEYS_PER_BATCH} FOR UPDATE"""
+UPDATE_KEYS = f"""UPDATE om.data_key SET (master, wrapped) = ROW (made.master, made.wrapped)
+    FROM {write_unnest(DATA_KEY, 1, "made")} WHERE data_key.id = made.id"""
+HAS_OLDER_KEYS = "SELECT EXISTS (SELECT FROM om.data_key WHERE master <> $1)"
+PING = "SELECT nextval('om.ping')"
+
+
+class PostgresKeyStore:
+    """The `KeyStore` protocol on one schema, which any number of processes may share."""
+
+    def __init__(self, pool: ConnectionPool, schema: str) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._expected_id: str | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        schema: str,
+        *,
+        timeout_s: float = 1.0,
+        uses_prepared: bool = True,
+        must_be_durable: bool = True,
+    ) -> PostgresKeyStore:
+        """Connect to the server. Raise StorageError if that fails."""
+        pool = await ConnectionPool.open(
+            url,
+            SchemaNames(schema),
+            connections=CONNECTIONS,
+            timeout_s=timeout_s,
+            uses_prepared=uses_prepared,
+            must_be_durable=must_be_durable,
+        )
+        return cls(pool, schema)
+
+    async def identify(self) -> str | None:
+        return await self._pool.read(_find_id)
+
+    async def found(self, id_: str) -> str:
+        async def create(session: Session) -> str:
+            await session.select(LOCK, zlib.crc32(f"om-proxy keys {self._schema}".encode()))
+            stored = await _find_id(session)
+            if stored is None:
+                await session.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
+                await session.execute(TABLES)
+                await session.execute(INSERT_ID, id_, FORMAT)
+            return stored or id_
+
+        return await self._pool.transact(create, LONG_TIMEOUT_S)
+
+    def expect(self, id_: str) -> None:
+        """As the contract says: a new connection may lead to another server."""
+        self._expected_id = id_
+        self._pool.check_connection = self._check_id
+
+    async def _check_id(self, session: Session) -> None:
+        stored = await _find_id(session)
+        if stored != self._expected_id:
+            raise WrongKeyStore(f"the server has another key store now, {stored or 'none'}")
+
+    async def has_keys(self) -> bool:
+        [(found,)] = await self._pool.read(lambda s: s.select(HAS_KEYS))
+        return bool(found)
+
+    async def select(self, ids: Sequence[bytes]) -> list[WrappedKey]:
+        found = await self._pool.read(lambda s: s.select(SELECT_KEYS, list(ids)))
+        return [WrappedKey(*row) for row in found]
+
+    async def insert(self, keys: Sequence[WrappedKey]) -> None:
+        columns = transpose(keys, DATA_KEY)
+        await self._pool.write(lambda s: s.select(INSERT_KEYS, *columns))
+
+    async def destroy(self, ids: Sequence[bytes]) -> None:
+        await self._pool.write(lambda s: s.select(DELETE_KEYS, list(ids)))
+
+    async def select_unused(self, after: bytes, seconds: float, limit: int) -> list[bytes]:
+        found = await self._pool.read(
+            lambda s: s.select(SELECT_UNUSED, after, seconds, limit), LONG_TIMEOUT_S
+        )
+        return [id_ for (id_,) in found]
+
+    async def mark_used(self, ids: Sequence[bytes]) -> None:
+        await self._pool.write(lambda s: s.select(MARK_USED, list(ids)), LONG_TIMEOUT_S)
+
+    async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        async def rewrap(session: Session) -> RewrappedBatch:
+            found = [WrappedKey(*row) for row in await session.select(SELECT_BATCH, after)]
+            changed = [masters.rewrap(key) for key in found if key.master != masters.newest_id]
+            if changed:
+                await session.execute(UPDATE_KEYS, *transpose(changed, DATA_KEY))
+            return RewrappedBatch(len(changed), found[-1].id if found else None)
+
+        return await self._pool.transact(rewrap, LONG_TIMEOUT_S)
+
+    async def has_older(self, newest_master: str) -> bool:
+        [(found,)] = await self._pool.read(
+            lambda s: s.select(HAS_OLDER_KEYS, newest_master), LONG_TIMEOUT_S
+        )
+        return bool(found)
+
+    async def ping(self) -> None:
+        await self._pool.write(lambda s: s.select(PING))
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+
+async def _find_id(session: Session) -> str | None:
+    """Return the id of the key store; None if there is none. Raise StorageError if a newer program
+    has made it."""
+    [(is_there,)] = await session.select(FIND_TABLE)
+    if not is_there:
+        return None
+    [(id_, format_)] = await session.select(SELECT_ID)
+    if format_ != FORMAT:
+        raise StorageError("a newer om-proxy has made the key store: run that one")
+    return str(id_)
+
+
+async def rewrite_keys(url: str, schema: str) -> None:
+    """Have the server write the table of keys anew, without the bytes of destroyed ones. It is locked
+    meanwhile, for a second or so with a million keys."""
+    try:
+        connection = await asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
+        try:
+            await Session(connection, SchemaNames(schema)).execute("VACUUM (FULL) om.data_key")
+        finally:
+            await connection.close()
+    except (*DRIVER_ERRORS, TimeoutError) as exc:
+        raise StorageError(f"storage.keys_url: {translate_error(exc)}") from exc
