@@ -18,6 +18,7 @@ from om_proxy.storage.promises import (
     LOG_SENTENCES,
     NOT_ENCRYPTED,
     NOT_PROMISED,
+    SEPARATE_KEYS,
     list_promises,
     try_describe,
 )
@@ -29,6 +30,7 @@ SENTENCES = (
     ENCRYPTED,
     NOT_ENCRYPTED,
     *NOT_PROMISED,
+    SEPARATE_KEYS,
 )
 
 
@@ -46,6 +48,8 @@ def test_what_is_not_promised_is_said_last() -> None:
     assert said[2:] == (NOT_ENCRYPTED, *NOT_PROMISED)
     encrypted = list_promises(Promise("any", "fsync", "now", 1, encrypted=True))
     assert encrypted[2:] == (ENCRYPTED, *NOT_PROMISED)
+    apart = list_promises(Promise("any", "fsync", "now", 1, encrypted=True, separate_keys=True))
+    assert apart[2:] == (ENCRYPTED, SEPARATE_KEYS)
     rewriting = list_promises(Promise("any", "fsync", "rewrite", 1))
     assert rewriting[2:] == (LOG_SENTENCES["rewrite"], NOT_ENCRYPTED, *NOT_PROMISED)
 

@@ -30,3 +30,16 @@ def test_the_worst_state_of_bytes_stays() -> None:
         for pair in ((better, worse), (worse, better)):
             one, other = (ForgetResult(1, database=state, log=state) for state in pair)
             assert one.add(other)[5:7] == (worse, worse)
+
+
+def test_what_waits_cannot_be_decrypted_once_its_keys_are_destroyed() -> None:
+    waiting = ForgetResult(1, database="pending", log="pending", backups="pending")
+    assert waiting.settle_keys(is_destroyed=False) == waiting
+    settled = waiting.settle_keys(is_destroyed=True)
+    assert (settled.database, settled.log, settled.backups) == ("keys_destroyed",) * 3
+    erased = ForgetResult(1, backups="pending").settle_keys(is_destroyed=True)
+    assert (erased.database, erased.log, erased.backups) == ("gone", "gone", "keys_destroyed")
+    # some of it was not encrypted
+    plain = waiting.add(ForgetResult(1))
+    assert plain.settle_keys(is_destroyed=True) == plain
+    assert plain.backups == "not_covered"

@@ -195,6 +195,8 @@ class Promise(NamedTuple):
     erases: Erasure
     schema_version: int  # number of the newest migration that the database has
     encrypted: bool = False  # whether texts are
+    # whether their keys are apart from them, where copies of the data do not hold them
+    separate_keys: bool = False
 
 
 class WebhookState(NamedTuple):

@@ -29,6 +29,8 @@ LOG_SENTENCES: dict[Erasure, str] = {
 ENCRYPTED = "text is encrypted, and titles cannot be searched"
 NOT_ENCRYPTED = "text is not encrypted"
 NOT_PROMISED = ("backups keep what was forgotten since",)
+# where the keys are apart from the data, in place of that
+SEPARATE_KEYS = "no key opens forgotten text in backups of the data"
 
 
 def list_promises(promise: Promise) -> tuple[str, ...]:
@@ -38,7 +40,7 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
         ERASURE_SENTENCES[promise.erases],
         *([LOG_SENTENCES[promise.erases]] if promise.erases in LOG_SENTENCES else ()),
         ENCRYPTED if promise.encrypted else NOT_ENCRYPTED,
-        *NOT_PROMISED,
+        *((SEPARATE_KEYS,) if promise.separate_keys else NOT_PROMISED),
     )
 
 

@@ -63,6 +63,16 @@ class ForgetResult(NamedTuple):
             return self.backups
         return _choose_worse(self.backups, other.backups)
 
+    def settle_keys(self, *, is_destroyed: bool) -> ForgetResult:
+        """Return the result, given whether the keys of all that was removed are destroyed. Bytes that
+        wait for something else are then bytes that nobody can decrypt."""
+        if not is_destroyed or self.backups != "pending":
+            return self
+        settled: list[ErasureState] = [
+            "keys_destroyed" if state == "pending" else state for state in (self.database, self.log)
+        ]
+        return self._replace(database=settled[0], log=settled[1], backups="keys_destroyed")
+
     @property
     def counts(self) -> dict[str, int]:
         return {

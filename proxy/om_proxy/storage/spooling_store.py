@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
+from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, ResourceWakeup, Store
@@ -117,7 +117,7 @@ class SpoolingStore(MergingStore):
         self._require_readable()
         try:
             newest = await self._inner.refresh(held)
-        except UnopenedText:  # the store answers; this thread alone cannot be read
+        except (UnopenedText, KeysAway):  # the store answers; some threads cannot be read
             self._read_breaker.record_success()
             raise
         except StorageError:
@@ -134,7 +134,7 @@ class SpoolingStore(MergingStore):
             raise
         try:
             answer = await reading
-        except UnopenedText:
+        except (UnopenedText, KeysAway):
             self._read_breaker.record_success()
             raise
         except StorageError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.errors import WrongMasterKey
-from om_proxy.storage.encryption.admission import check_master
+from om_proxy.errors import WrongKeyStore, WrongMasterKey
+from om_proxy.storage.encryption.admission import check_key_store, check_master
 from om_proxy.storage.encryption.master_keys import MasterKeys
 
 ONE, TWO = MasterKeys([bytes([1] * 32)]), MasterKeys([bytes([2] * 32)])
@@ -33,3 +33,26 @@ def test_a_database_is_not_opened_with_another(
 ) -> None:
     with pytest.raises(WrongMasterKey, match=said):
         check_master(stored, masters)
+
+
+def test_a_database_is_opened_with_its_key_store() -> None:
+    check_key_store(None, is_set=False)
+    check_key_store("one", is_set=True, offered="one")
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_set", "offered", "said"),
+    [
+        (None, True, None, "beside its data.*om-proxy rekey"),
+        (None, True, "one", "beside its data"),
+        ("one", False, None, "in the key store one: set storage.keys_url"),
+        ("one", True, None, "names no key store; .* in one"),
+        ("one", True, "two", "another key store, two; .* in one"),
+    ],
+    ids=["beside, none yet", "beside", "not set", "none", "another"],
+)
+def test_a_database_is_not_opened_with_another_key_store(
+    stored: str | None, is_set: bool, offered: str | None, said: str
+) -> None:
+    with pytest.raises(WrongKeyStore, match=said):
+        check_key_store(stored, is_set=is_set, offered=offered)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import Memory
-from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.keyring import KEY_HELD_S, Keyring
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.row_cipher import PLAIN, WrappedKey
 from tests.storage.memory_builder import KEY
@@ -75,6 +75,35 @@ async def test_without_a_master_key_an_encrypted_memory_says_what_is_missing() -
     assert held.find(None) is PLAIN
     with pytest.raises(UnopenedText, match="set storage"):
         held.find(keys.ids[0]).open(b"message", 1, b"raw", b"x")
+
+
+async def test_a_key_is_held_for_ten_minutes() -> None:
+    """Then it is read again: another process may have forgotten its memory."""
+    keys, now = Keys(1), 1_000.0
+    keys.ring._clock = lambda: now
+    await keys.ring.hold(None, keys.ids)
+    keys.ring.note_row(7, 3, keys.ids[0])
+    now += KEY_HELD_S - 1
+    await keys.ring.hold(None, keys.ids)
+    assert len(keys.read) == 1
+    now += 1
+    assert keys.ring.find_row(Memory(key=KEY, version=3, row_id=7)) is None
+    assert len(keys.ring) == 0
+    await keys.ring.hold(None, keys.ids)
+    assert len(keys.read) == 2
+
+
+async def test_a_row_that_is_gone_or_has_another_key_takes_its_key_along() -> None:
+    keys = Keys(3)
+    await keys.ring.hold(None, keys.ids)
+    keys.ring.note_row(7, 3, keys.ids[0])
+    keys.ring.note_row(7, 4, keys.ids[0])
+    assert len(keys.ring) == 3
+    keys.ring.note_row(7, 5, keys.ids[1])
+    assert set(keys.ring._held) == set(keys.ids[1:])
+    keys.ring.drop_row(7)
+    keys.ring.drop_row(8)
+    assert set(keys.ring._held) == set(keys.ids[2:])
 
 
 async def test_a_row_is_known_with_the_version_that_was_noted() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory
+from om_proxy.storage.base import Promise
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
@@ -30,7 +31,7 @@ async def commit_canary(store: PostgresStore) -> Memory:
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     newest = list_migrations("postgres")[-1].number
-    assert create_promise() == ("postgresql", "fsync", "rewrite", newest, False)
+    assert create_promise() == Promise("postgresql", "fsync", "rewrite", newest)
     assert create_promise(commits_wait=False, schema_version=7)[1:4] == ("second", "rewrite", 7)
     assert create_promise(flushes=False).durable == "none"
 

@@ -12,6 +12,7 @@ import aiosqlite
 import pytest
 
 from om_proxy.memory.model import Memory
+from om_proxy.storage.base import Promise
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -40,11 +41,9 @@ def count_canaries(file: Path) -> int:
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     newest = list_migrations("sqlite")[-1].number
-    assert create_promise(is_in_memory=False) == ("sqlite", "fsync", "now", newest, False)
-    assert create_promise(is_in_memory=True, schema_version=3) == (
-        *("sqlite", "process", "now", 3),
-        False,
-    )
+    assert create_promise(is_in_memory=False) == Promise("sqlite", "fsync", "now", newest)
+    named = create_promise(is_in_memory=True, schema_version=3)
+    assert named == Promise("sqlite", "process", "now", 3)
 
 
 async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(

@@ -1,10 +1,10 @@
-"""Decide whether a process may use a database, by the master keys that it has."""
+"""Decide whether a process may use a database, by the master keys and the key store that it has."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from om_proxy.errors import WrongMasterKey
+from om_proxy.errors import WrongKeyStore, WrongMasterKey
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -26,4 +26,28 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
         raise WrongMasterKey(
             f"the database is encrypted with another master key, {stored}; "
             f"storage.encryption_key has {', '.join(masters.ids)}"
+        )
+
+
+def check_key_store(stored: str | None, *, is_set: bool, offered: str | None = None) -> None:
+    """Raise WrongKeyStore unless the database may be used. `stored`: the id of the key store that
+    has the database's keys; None: they are beside the data. `is_set`: whether `storage.keys_url`
+    is; `offered`: the id of what it names; None: there is no key store yet."""
+    if stored is None and is_set:
+        raise WrongKeyStore(
+            "the keys of this database are beside its data, and storage.keys_url is set: stop the "
+            "servers and run `om-proxy rekey`, which moves them"
+        )
+    if stored is not None and not is_set:
+        raise WrongKeyStore(
+            f"the keys of this database are in the key store {stored}: set storage.keys_url"
+        )
+    if stored is not None and offered is None:
+        raise WrongKeyStore(
+            f"storage.keys_url names no key store; the keys of this database are in {stored}"
+        )
+    if stored != offered and stored is not None:
+        raise WrongKeyStore(
+            f"storage.keys_url names another key store, {offered}; the keys of this database are "
+            f"in {stored}"
         )

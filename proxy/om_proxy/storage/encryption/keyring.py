@@ -3,6 +3,7 @@ while they are used, and dropped when their memories are forgotten."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,12 +21,17 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
 )
+from om_proxy.storage.records import ErasureState
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys, NewKey
+    from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
 # some 3 MB; one that is not held costs a point read and 4 µs
 MAX_HELD_KEYS = 10_000
+# What another process forgets is found gone when its memory is next read here. Its key leaves this
+# process by then at the latest, whether it is read or not.
+KEY_HELD_S = 600.0
 
 # Returns the wrapped keys with these ids, on a connection of the backend's own kind.
 SelectWrapped = Callable[[Any, Sequence[bytes]], Awaitable[Sequence[WrappedKey]]]
@@ -47,17 +53,22 @@ NO_COMMIT_KEYS = CommitKeys()
 
 
 class Keyring:
-    """The keys of one store. `masters`: None: the store is not encrypted."""
+    """The keys of one store. `masters`: None: the store is not encrypted. `select_wrapped` reads the
+    keys beside the data. `separate`: where the others are, set once the store may use it."""
 
     def __init__(
         self,
         select_wrapped: SelectWrapped,
         masters: MasterKeys | None = None,
         max_keys: int = MAX_HELD_KEYS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._select_wrapped = select_wrapped
         self.masters = masters
-        self._held: BoundedCache[bytes, RowCipher] = BoundedCache(max_items=max_keys)
+        self.separate: SeparateKeys | None = None
+        self._clock = clock
+        # each with the time until which it is held
+        self._held: BoundedCache[bytes, tuple[RowCipher, float]] = BoundedCache(max_items=max_keys)
         # by the id of a memory's row: a version of it, and the key id that it has with this version
         self._rows: BoundedCache[int, tuple[int, bytes | None]] = BoundedCache(max_items=max_keys)
 
@@ -77,24 +88,58 @@ class Keyring:
             return NO_HELD_KEYS
         if self.masters is None:
             return HeldKeys({}, NO_MASTER_KEY)
-        held = {key_id: key for key_id in wanted if (key := self._held.get(key_id))}
+        held = {key_id: key for key_id in wanted if (key := self._find_held(key_id))}
         if missing := wanted - held.keys():
-            for stored in await self._select_wrapped(connection, tuple(missing)):
+            for stored in await self._read_wrapped(connection, missing):
                 try:
                     held[stored.id] = self._keep(self.masters.unwrap(stored))
                 except UnopenedText:
                     continue
         return HeldKeys(held, KEY_DESTROYED)
 
+    async def _read_wrapped(self, connection: Any, ids: set[bytes]) -> Sequence[WrappedKey]:
+        if self.separate is None:
+            return await self._select_wrapped(connection, tuple(ids))
+        found = await self.separate.select(tuple(ids))
+        if missing := ids - {key.id for key in found}:  # not moved yet
+            found += await self._select_wrapped(connection, tuple(missing))
+        return found
+
+    async def is_destroyed(self, connection: Any, key_id: bytes | None) -> bool:
+        """Return whether the key store has no such key: the data is an old copy, and what it
+        encrypts was forgotten since."""
+        if self.separate is None or key_id is None or self._find_held(key_id):
+            return False
+        return not await self._read_wrapped(connection, {key_id})
+
+    def _find_held(self, key_id: bytes) -> RowCipher | None:
+        held = self._held.get(key_id)
+        if held is None:
+            return None
+        key, until = held
+        if self._clock() < until:
+            return key
+        self._held.pop(key_id)
+        return None
+
     def note_row(self, row_id: int, version: int, key_id: bytes | None) -> None:
         """Note which key a memory has with this version. A memory that gets another key gets another
         version too."""
         if self.masters is not None:
+            _, earlier = self._rows.get(row_id) or (0, key_id)
+            if earlier != key_id:
+                self.drop([earlier])
             self._rows.put(row_id, (version, key_id))
 
     def forget_row(self, row_id: int) -> None:
         """Ask the store next time which key this memory has."""
         self._rows.pop(row_id)
+
+    def drop_row(self, row_id: int) -> None:
+        """Hold the key of this memory no longer: its row is gone."""
+        if row := self._rows.get(row_id):
+            self.drop([row[1]])
+            self.forget_row(row_id)
 
     def find_row(self, memory: Memory) -> HeldKeys | None:
         """Return the key of a memory as it is stored with its version, without a round trip; None:
@@ -106,12 +151,12 @@ class Keyring:
             return None
         if key_id is None:
             return NO_HELD_KEYS
-        key = self._held.get(key_id)
+        key = self._find_held(key_id)
         return HeldKeys({key_id: key}, KEY_DESTROYED, key_id) if key else None
 
     def _keep(self, key: RowCipher) -> RowCipher:
         assert key.key_id is not None
-        self._held.put(key.key_id, key)
+        self._held.put(key.key_id, (key, self._clock() + KEY_HELD_S))
         return key
 
     def drop(self, key_ids: Iterable[bytes | None]) -> None:
@@ -120,6 +165,12 @@ class Keyring:
             if key_id is not None:
                 self._held.pop(key_id)
 
+    def say_of_copies(self, key_id: bytes | None) -> ErasureState:
+        """Return what becomes of copies of a memory that is forgotten and had this key: they open
+        until the key store has destroyed it."""
+        is_doomed = self.separate is not None and key_id is not None
+        return "pending" if is_doomed else "not_covered"
+
     def create_key(self) -> NewKey | None:
         """Return a new data key; None: the store is not encrypted."""
         if self.masters is None:
@@ -127,6 +178,18 @@ class Keyring:
         new = self.masters.create_key()
         self._keep(new.key)
         return new
+
+    async def write_new(self, keys: CommitKeys) -> CommitKeys:
+        """Write the new keys to the key store, before the data that needs them. Return what is left
+        for the data's own transaction to write: without a key store, all of it."""
+        if self.separate is None or not keys.new_keys:
+            return keys
+        await self.separate.insert(keys.new_keys)
+        return keys._replace(new_keys=())
+
+    async def write_key(self, key: WrappedKey) -> tuple[WrappedKey, ...]:
+        """As `write_new`, of one key."""
+        return (await self.write_new(CommitKeys(new_keys=(key,)))).new_keys
 
     def plan_restoration(self, memory: Memory) -> CommitKeys:
         """Return what a memory is written with that comes from another store."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_master
+from om_proxy.storage.encryption.admission import check_key_store, check_master
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, WrappedKey
 from om_proxy.storage.migrate import list_migrations
@@ -16,13 +16,17 @@ from om_proxy.storage.postgres.session import IS_THREAD, Session
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.encryption.separate_keys import SeparateKeys
+    from om_proxy.storage.postgres.pool import ConnectionPool
 
 DATA_KEY: Columns = {"id": "bytea", "master": "text", "wrapped": "bytea"}
-SELECT_MASTER = "SELECT master FROM om.encryption"
+SELECT_MASTER = "SELECT master, key_store FROM om.encryption"
+NAMED_TIMEOUT_S = 60.0  # no request waits for this
 # one process at a time looks whether a new database is to be encrypted
 LOCK_ENCRYPTION = "LOCK TABLE om.encryption IN EXCLUSIVE MODE"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM om.thread) AND NOT EXISTS (SELECT FROM om.secret)"
-INSERT_MASTER = "INSERT INTO om.encryption VALUES (1, $1) ON CONFLICT DO NOTHING"
+INSERT_MASTER = "INSERT INTO om.encryption VALUES (1, $1, NULL) ON CONFLICT DO NOTHING"
+SET_KEY_STORE = "UPDATE om.encryption SET key_store = $1"
 # an older program would take sealed values for texts
 EXCLUDE_OLDER = """UPDATE om.schema
     SET min_reader = greatest(min_reader, $1), min_writer = greatest(min_writer, $1)"""
@@ -36,33 +40,87 @@ SELECT_KEY_OF = f"SELECT key_id FROM om.thread WHERE {IS_THREAD}"
 KEY_OF_ROW = "(SELECT thread.key_id FROM om.thread WHERE thread.id = thread_id)"
 
 
-async def admit(session: Session, masters: MasterKeys | None) -> None:
-    """Raise WrongMasterKey unless this process has the keys that the database needs, inside a
-    transaction. An empty one is encrypted from the start if there is a key."""
+async def admit(
+    session: Session,
+    masters: MasterKeys | None,
+    separate: SeparateKeys | None = None,
+    *,
+    begins_encryption: bool = False,
+    moves_keys: bool = False,
+) -> None:
+    """Raise WrongMasterKey or WrongKeyStore unless this process has the keys that the database
+    needs, inside a transaction. An empty one is encrypted from the start if there is a key, and
+    with `begins_encryption` any is. `moves_keys`: one whose keys are beside its data begins to use
+    the key store."""
     stored = await session.select(SELECT_MASTER)
-    if not stored and masters:
+    begins = False
+    if masters and (not stored or moves_keys):
         await session.execute(LOCK_ENCRYPTION)
-        [(is_empty,)] = await session.select(IS_EMPTY)
-        if is_empty:
-            await begin(session, masters)
         stored = await session.select(SELECT_MASTER)
-    check_master(stored[0][0] if stored else None, masters)
-
-
-async def admit_beginning(session: Session, masters: MasterKeys | None) -> None:
-    """As `admit`, but encryption begins if it has not yet."""
-    if masters and not await session.select(SELECT_MASTER):
-        await begin(session, masters)
-    await admit(session, masters)
+    if masters and not stored:
+        [(is_empty,)] = await session.select(IS_EMPTY)
+        if begins := is_empty or begins_encryption:
+            await begin(session, masters)
+            stored = await session.select(SELECT_MASTER)
+    master, key_store = stored[0] if stored else (None, None)
+    check_master(master, masters)
+    if separate is None:
+        check_key_store(key_store, is_set=False)
+        return
+    id_ = await separate.admit(key_store, binds=begins or moves_keys)
+    if key_store is None:
+        await session.execute(SET_KEY_STORE, id_)
+        await session.execute(EXCLUDE_OLDER, find_migration("key_store"))
 
 
 async def begin(session: Session, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
-    number = next(step.number for step in list_migrations("postgres") if step.name == "encryption")
     await session.execute(INSERT_MASTER, masters.newest_id)
-    await session.execute(EXCLUDE_OLDER, number)
+    await session.execute(EXCLUDE_OLDER, find_migration("encryption"))
     for (secret,) in await session.select(SELECT_STORE_SECRET):
         await session.execute(UPDATE_STORE_SECRET, masters.seal_secret(secret))
+
+
+def find_migration(name: str) -> int:
+    return next(step.number for step in list_migrations("postgres") if step.name == name)
+
+
+# ── keys in a key store ──
+
+SELECT_DOOMED = "SELECT id FROM om.doomed_key LIMIT 1000"
+DELETE_DOOMED = "DELETE FROM om.doomed_key WHERE id = ANY ($1::bytea[])"
+SELECT_BESIDE = "SELECT id, master, wrapped FROM om.data_key ORDER BY id LIMIT 1000"
+DELETE_BESIDE = "DELETE FROM om.data_key WHERE id = ANY ($1::bytea[])"
+SELECT_NAMED = """SELECT id FROM unnest($1::bytea[]) AS made (id)
+    WHERE EXISTS (SELECT FROM om.thread WHERE key_id = made.id) OR EXISTS (SELECT FROM om.thread
+        WHERE key_id IS NOT NULL AND length(others) > 16 AND substr(others, 1, 16) = made.id)"""
+
+
+class SeparateRows:
+    """The `KeyRows` of a schema."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def doomed(self) -> list[bytes]:
+        return [id_ for (id_,) in await self._pool.read(lambda s: s.select(SELECT_DOOMED))]
+
+    async def clear_doomed(self, ids: Sequence[bytes]) -> None:
+        await self._pool.write(lambda s: s.select(DELETE_DOOMED, list(ids)))
+
+    async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
+        found = await self._pool.read(lambda s: s.select(SELECT_NAMED, list(ids)), NAMED_TIMEOUT_S)
+        return [id_ for (id_,) in found]
+
+    async def select_beside(self) -> list[WrappedKey]:
+        found = await self._pool.read(lambda s: s.select(SELECT_BESIDE))
+        return [WrappedKey(*row) for row in found]
+
+    async def clear_beside(self, ids: Sequence[bytes]) -> None:
+        await self._pool.write(lambda s: s.select(DELETE_BESIDE, list(ids)))
+
+
+# ── keys of memories ──
 
 
 async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:

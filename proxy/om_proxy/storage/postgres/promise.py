@@ -12,6 +12,7 @@ def create_promise(
     commits_wait: bool = True,
     schema_version: int | None = None,
     is_encrypted: bool = False,
+    has_separate_keys: bool = False,
 ) -> Promise:
     """Return the promise of a server. `flushes`: it runs with `fsync`; `commits_wait`: with
     `synchronous_commit`. `schema_version`: of the database; None: as this program makes it."""
@@ -19,4 +20,6 @@ def create_promise(
     if flushes:
         durable = "fsync" if commits_wait else "second"
     newest = list_migrations("postgres")[-1].number
-    return Promise("postgresql", durable, "rewrite", schema_version or newest, is_encrypted)
+    return Promise(
+        "postgresql", durable, "rewrite", schema_version or newest, is_encrypted, has_separate_keys
+    )

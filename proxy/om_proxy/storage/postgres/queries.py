@@ -115,6 +115,10 @@ async def select_newest(
     for row in changed:
         keyring.note_row(row[1], row[2], row[-1][row_decoding.KEY_ID_PLACE])
     stored = {row[0]: row[1:] for row in found}
+    for memory in held:
+        found_row = stored.get(memory.key.thread)
+        if memory.row_id and (found_row is None or found_row[0] != memory.row_id):
+            keyring.drop_row(memory.row_id)
     newest = [_apply_changes(memory, stored.get(memory.key.thread), keys) for memory in held]
     if all(memory is not None for memory in newest):
         return tuple(memory for memory in newest if memory is not None)

@@ -43,7 +43,8 @@ DELETE_OLD = {
     for table in ("audit", "receipt")
 }
 SELECT_RECEIPT = """SELECT id, at, tenant, scope, label, result,
-        number < coalesce((SELECT through FROM om.rewrite WHERE name = ''), 0)
+        number < coalesce((SELECT through FROM om.rewrite WHERE name = ''), 0),
+        NOT EXISTS (SELECT FROM om.doomed_key)
     FROM om.receipt WHERE id = $1 AND at >= $2"""
 
 
@@ -98,8 +99,12 @@ async def delete_old_records(session: Session, now: float) -> bool:
 
 async def select_receipt(session: Session, receipt_id: str, now: float) -> StoredReceipt | None:
     found = await session.select(SELECT_RECEIPT, receipt_id, now - RECEIPTS_KEPT_S)
-    for id_, at, tenant, scope, label, result, is_rewritten in found:
-        settled = _settle(ForgetResult(*json.loads(result)), is_rewritten)
+    for id_, at, tenant, scope, label, values, is_rewritten, is_destroyed in found:
+        result = ForgetResult(*json.loads(values))
+        if result.backups == "pending":
+            settled = result.settle_keys(is_destroyed=is_destroyed)
+        else:
+            settled = _settle(result, is_rewritten)
         return StoredReceipt(id_, at, tenant, scope, label, settled)
     return None
 

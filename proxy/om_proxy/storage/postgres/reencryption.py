@@ -4,7 +4,7 @@ log when one of its threads is forgotten, and those of a memory that was not enc
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from om_proxy.storage.encoding import decode_state, write_state
 from om_proxy.storage.encryption.conversion import RewrappedBatch
@@ -75,13 +75,15 @@ SELECT_EVENTS = _write_page("event", "id, at, type, data, sealed", "id")
 UPDATE_EVENTS = _write_change("event", EVENT)
 
 
-async def change_key(session: Session, thread_id: int, keys: Keyring) -> None:
+async def change_key(session: Session, thread_id: int, keys: Keyring) -> bytes | None:
     """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction (migration 0002)."""
+    version. The old key goes with the transaction (migration 0002), or soon after it (0004). Return
+    its id; None: the memory is not encrypted."""
     [(key_id,)] = await session.select(SELECT_KEY, thread_id)
     if key_id is not None:
-        keys.drop([key_id])
         await encrypt_rows(session, thread_id, keys)
+        keys.drop([key_id])
+    return cast(bytes | None, key_id)
 
 
 async def encrypt_rows(session: Session, thread_id: int, keys: Keyring) -> None:
@@ -91,7 +93,8 @@ async def encrypt_rows(session: Session, thread_id: int, keys: Keyring) -> None:
     old = held.find_thread(key_id, others)
     new_key = keys.create_key()
     assert new_key is not None  # nobody changes keys of a store that is not encrypted
-    await session.execute(INSERT_KEY, *new_key.stored)
+    for stored in await keys.write_key(new_key.stored):
+        await session.execute(INSERT_KEY, *stored)
     change = _KeyChange(session, thread_id, old.row, new_key.key)
     await change.rewrite_messages()
     await change.rewrite_notes()
@@ -100,7 +103,8 @@ async def encrypt_rows(session: Session, thread_id: int, keys: Keyring) -> None:
     if not key_id and (text := open_others(old, others)):
         others_key = keys.create_key()
         assert others_key is not None  # as above
-        await session.execute(INSERT_KEY, *others_key.stored)
+        for stored in await keys.write_key(others_key.stored):
+            await session.execute(INSERT_KEY, *stored)
         others = seal_others(ThreadCiphers(new_key.key, others_key.key), text)
     new_state = write_state(decode_state(state, old.row), new_key.key)
     new_title = change.reseal(b"thread", 0, b"title", title)
@@ -195,7 +199,8 @@ async def rewrap_batch(session: Session, after: bytes, masters: MasterKeys) -> R
 
 
 async def finish_rekeying(session: Session, masters: MasterKeys) -> bool:
-    """Return `ConvertibleStore.finish_rekeying`, inside a transaction."""
+    """Return `ConvertibleStore.finish_rekeying`, inside a transaction, of the keys beside the
+    data."""
     [(has_older,)] = await session.select(HAS_OLDER_KEYS, masters.newest_id)
     if has_older:
         return False

@@ -71,9 +71,7 @@ DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id =
     gone_threads AS (DELETE FROM om.thread WHERE id = ANY ($1::bigint[]) RETURNING 1)
     SELECT (SELECT count(*) FROM gone_threads), (SELECT count(*) FROM gone_messages), (SELECT count(*) FROM gone_notes),
         (SELECT count(DISTINCT (thread_id, generation)) FROM gone_entries), (SELECT count(*) FROM gone_reflections)"""
-SELECT_KEYS = (
-    "SELECT key_id, others FROM om.thread WHERE id = ANY ($1::bigint[]) AND key_id IS NOT NULL"
-)
+SELECT_KEYS = "SELECT key_id, others FROM om.thread WHERE id = ANY ($1::bigint[])"
 DELETE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD}"
 CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
     WHERE tenant = $1 AND resource = $2 AND others <> ''"""
@@ -179,14 +177,20 @@ async def delete_rows(session: Session, ids: list[int], keyring: Keyring) -> For
     keyring.drop(list_key_ids((key_id, others) for key_id, others in columns))
     events = await delete_events(session, ids)
     [counts] = await session.select(DELETE_ROWS, ids)
-    return mark_bytes(ForgetResult(*counts)._replace(events=events))
+    key_ids = [key_id for key_id, _ in columns]
+    return mark_bytes(ForgetResult(*counts)._replace(events=events), key_ids, keyring)
 
 
-def mark_bytes(removed: ForgetResult) -> ForgetResult:
+def mark_bytes(
+    removed: ForgetResult, key_ids: Sequence[bytes | None], keyring: Keyring
+) -> ForgetResult:
     """Return the result with what is true of PostgreSQL's bytes: VACUUM frees the place of a row and
-    does not clear it."""
+    does not clear it. `key_ids`: the keys of what was removed, which go with it; None: one that was
+    not encrypted, or whose key stays."""
     if not any(removed.counts.values()):
         return removed
+    if all(keyring.say_of_copies(key_id) == "pending" for key_id in key_ids):
+        return removed._replace(database="pending", log="pending", backups="pending")
     return removed._replace(database="until_rewrite", log="until_rewrite")
 
 
@@ -229,14 +233,17 @@ async def _remove_from_log(
     keyring: Keyring,
 ) -> ForgetResult:
     """Remove the thread's part from the shared log. Return `removed` with that part added.
-    `others`: the threads that keep sharing it."""
+    `others`: the threads that keep sharing it. A log whose key is destroyed is nothing that anybody
+    can read: it stays with them."""
     if not others:
         log_result = await delete_rows(session, [log_id], keyring)
         await session.execute(DELETE_LEASE, *resource_key(key))
         return removed.add(log_result._replace(threads=0))
+    [(key_id, _)] = await session.select(SELECT_KEYS, [log_id])
+    if await keyring.is_destroyed(session, key_id):
+        return removed
     # they may hold the thread's words
     event_count = await remove_from_log_events(session, log_id, key.thread)
-    removed = removed._replace(events=removed.events + event_count)
     [shared_log] = await select_memories(session, [resource_key(key)], keyring)
     older_generations = await select_generations(
         session, shared_log.key, keyring, shared_log.log.generation
@@ -253,13 +260,16 @@ async def _remove_from_log(
         # messages that are in a tail again may be due
         await session.execute(SET_DUE_NOW, *shared_log.key)
     await session.execute(CLEAR_OTHERS, *key[:2])
-    await change_key(session, log_id, keyring)  # backups hold what it told of the thread
-    return mark_bytes(plan.add_to(removed))
+    # backups hold what it told of the thread
+    await change_key(session, log_id, keyring)
+    part = plan.add_to(ForgetResult(events=event_count))
+    return removed.add(mark_bytes(part, [key_id], keyring))
 
 
 async def _commit(session: Session, before: Memory, after: Memory, keyring: Keyring) -> None:
     held = await hold_key(session, before, keyring)
-    commit = Commit(before, after, keys=keyring.plan_commit(before, after, held))
+    keys = await keyring.write_new(keyring.plan_commit(before, after, held))
+    commit = Commit(before, after, keys=keys)
     await commit.write(session)
 
 

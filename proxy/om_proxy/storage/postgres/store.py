@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.errors import Conflict, KeysAway, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     Beginning,
@@ -43,9 +43,10 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
-from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
+from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.encryption.separate_keys import SeparateKeys, read_twice
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -162,12 +163,15 @@ class PostgresStore:
         prefix: str,
         generations: int | None,
         masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
     ) -> None:
         self._pool = pool
         self._prefix = prefix
         self._generations = generations
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
+        self._separate = separate
+        self._key_rows = encryption.SeparateRows(pool)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -180,14 +184,17 @@ class PostgresStore:
         create: bool = True,
         on_connection_lost: Callable[[], None] = lambda: None,
         masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
         begins_encryption: bool = False,
+        moves_keys: bool = False,
     ) -> PostgresStore:
         """Open the store in this database, and bring its schema up to date. With `create=False`,
         raise StorageError if there is no schema of om-proxy, and change nothing. `generations`: how
         many older generations of a log are kept; None: all. `on_connection_lost`: called when
         memories read so far may be no commit's any more. `masters`: the master keys that its text is
-        encrypted with; None: none. `begins_encryption`: a database that is not encrypted
-        is from now on."""
+        encrypted with; None: none. `separate`: where its keys are; None: in the database. The store
+        closes it. `begins_encryption`: a database that is not encrypted is from now on.
+        `moves_keys`: keys that are in the database may be moved."""
         pool = await ConnectionPool.open(
             url,
             SchemaNames(options.prefix),
@@ -196,11 +203,20 @@ class PostgresStore:
             uses_prepared=options.prepared,
             must_be_durable=options.durable,
         )
-        store = cls(pool, options.prefix, generations, masters)
+        store = cls(pool, options.prefix, generations, masters, separate)
         try:
             await store._prepare_schema(create)
-            admit = encryption.admit_beginning if begins_encryption else encryption.admit
-            await pool.transact(lambda s: admit(s, masters))
+            await pool.transact(
+                lambda s: encryption.admit(
+                    s,
+                    masters,
+                    separate,
+                    begins_encryption=begins_encryption,
+                    moves_keys=moves_keys,
+                ),
+                LONG_TIMEOUT_S,
+            )
+            store._keys.separate = separate
         except BaseException:
             await pool.close()
             raise
@@ -218,6 +234,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._pool.close()
+        if self._separate:
+            await self._separate.close()
 
     async def totals(self, now: float) -> StoreTotals:
         return await add_up_threads(
@@ -230,6 +248,8 @@ class PostgresStore:
     async def ping(self) -> None:
         """Take a number from the sequence: a server that is read-only refuses that."""
         await self._write(f"SELECT {NEXT_VERSION}")
+        if self._separate:
+            await self._separate.ping()
 
     async def clock(self) -> float:
         [(now,)] = await self._read(f"SELECT {UNIX_NOW}")
@@ -243,6 +263,7 @@ class PostgresStore:
             commits_wait=server is not None and server.commits_wait,
             schema_version=row.version,
             is_encrypted=self._masters is not None,
+            has_separate_keys=self._separate is not None,
         )
 
     async def check_schema(self) -> None:
@@ -251,7 +272,10 @@ class PostgresStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        [memory] = await self._pool.read(lambda s: queries.select_memories(s, [key], self._keys))
+        [memory] = await read_twice(
+            self._separate,
+            lambda: self._pool.read(lambda s: queries.select_memories(s, [key], self._keys)),
+        )
         return memory
 
     async def version(self, key: Key) -> int:
@@ -275,7 +299,7 @@ class PostgresStore:
             known = held if is_known else [Memory(key=memory.key) for memory in held]
             return await queries.select_newest(session, known, self._keys)
 
-        return await self._pool.read(select)
+        return await read_twice(self._separate, lambda: self._pool.read(select))
 
     async def outline(self, key: Key) -> Outline:
         sql = f"SELECT live, parent, {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} ORDER BY seq"
@@ -435,7 +459,7 @@ class PostgresStore:
         held = self._keys.find_row(before)
         if held is None:
             held = await self._pool.read(lambda s: encryption.hold_key(s, before, self._keys))
-        return self._keys.plan_commit(before, after, held)
+        return await self._keys.write_new(self._keys.plan_commit(before, after, held))
 
     async def _run_commit(self, before: Memory, written: Awaitable[_Written]) -> _Written:
         try:
@@ -505,6 +529,9 @@ class PostgresStore:
         """Remove old records, some in each transaction, so that no commit waits for long."""
         while await self._pool.transact(lambda s: delete_old_records(s, now), LONG_TIMEOUT_S):
             continue
+        if self._separate:
+            with suppress(KeysAway):  # the next hour will do
+                await self._separate.sweep(self._key_rows)
 
     async def prune_ledger(self, now: float) -> None:
         """Remove old lines, some in each transaction, so that no commit waits for long."""
@@ -533,6 +560,7 @@ class PostgresStore:
         callers: bool = True,
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
+        await self._destroy_doomed()  # left by processes that have ended
         return await self._pool.write(
             lambda s: queries.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
@@ -564,10 +592,12 @@ class PostgresStore:
         return await self.secret() == secret
 
     async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        keys = self._keys.plan_restoration(thread.memory)
+        keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
         encode = partial(Restoration, thread, over, keys, self._keys)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.transact(restoration.write, LONG_TIMEOUT_S)
+        if over:
+            await self._destroy_doomed()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return row.add_to(thread.memory)
 
@@ -589,10 +619,11 @@ class PostgresStore:
         defers_erasure: bool = False,
     ) -> ForgetResult:
         label_of = create_thread_labeler(await self.secret())
-        return await self._pool.transact(
+        removed = await self._pool.transact(
             lambda s: remove_thread(s, key, expected_version, label_of, event, self._keys),
             LONG_TIMEOUT_S,
         )
+        return removed.settle_keys(is_destroyed=await self._destroy_doomed())
 
     async def forget_batch(
         self,
@@ -601,12 +632,18 @@ class PostgresStore:
         describe_forgotten: Callable[[Key], Event] | None = None,
         active_before: float | None = None,
     ) -> ForgetBatch:
-        return await self._pool.transact(
+        batch = await self._pool.transact(
             lambda s: remove_batch(
                 s, tenant, resource, describe_forgotten, self._keys, active_before
             ),
             LONG_TIMEOUT_S,
         )
+        is_destroyed = await self._destroy_doomed()
+        return batch._replace(result=batch.result.settle_keys(is_destroyed=is_destroyed))
+
+    async def _destroy_doomed(self) -> bool:
+        """Destroy the keys of what was removed. Return False if any is left."""
+        return self._separate is None or await self._separate.destroy_doomed(self._key_rows)
 
     async def commit_erasing(
         self,
@@ -625,7 +662,9 @@ class PostgresStore:
             lambda s: commit_erasing(s, change, commit, erasures, held), LONG_TIMEOUT_S
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
-        return row.add_to(change.after), mark_bytes(ForgetResult(observations=count))
+        await self._destroy_doomed()  # of what was told of other threads; the notes' own key stays
+        erased = mark_bytes(ForgetResult(observations=count), [None], self._keys)
+        return row.add_to(change.after), erased
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]
@@ -645,12 +684,22 @@ class PostgresStore:
             count += await self._pool.transact(encrypt, MOVE_TIMEOUT_S)
         return EncryptedBatch(count, listed[-1][0] if listed else None)
 
+    async def move_batch(self) -> MovedBatch:
+        if self._separate is None:
+            return MovedBatch(0, is_last=True)
+        return await self._separate.move_batch(self._key_rows)
+
     async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
+        if self._separate:
+            return await self._separate.rewrap_batch(after, self._require_masters())
         rewrap = partial(reencryption.rewrap_batch, after=after, masters=self._require_masters())
         return await self._pool.transact(rewrap, LONG_TIMEOUT_S)
 
     async def finish_rekeying(self) -> bool:
-        finish = partial(reencryption.finish_rekeying, masters=self._require_masters())
+        masters = self._require_masters()
+        if self._separate and await self._separate.has_older(masters.newest_id):
+            return False
+        finish = partial(reencryption.finish_rekeying, masters=masters)
         return await self._pool.transact(finish, LONG_TIMEOUT_S)
 
     async def erase_replaced(self) -> bool:
@@ -662,7 +711,10 @@ class PostgresStore:
         return self._masters
 
     async def wait_erased(self) -> None:
-        """Return at once: the bytes of removed rows stay until the server rewrites its tables."""
+        """Wait for keys to be destroyed. The bytes of removed rows stay until the server rewrites
+        its tables."""
+        if self._separate:
+            await self._separate.wait_destroyed(self._key_rows)
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self._pool.transact(lambda s: insert_audit(s, tuple(records)))

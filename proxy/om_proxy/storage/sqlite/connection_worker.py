@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import aiosqlite
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
+from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 
 # in one transaction; it limits how long the first unit waits for its fsync
 MAX_GROUP_UNITS = 64
@@ -174,7 +174,7 @@ class ConnectionWorker:
             return await unit.work(connection)
         except Conflict as conflict:
             return conflict
-        except UnopenedText as error:
+        except (UnopenedText, KeysAway) as error:
             if self._begin_sql != "BEGIN":
                 raise
             return error
@@ -201,7 +201,7 @@ class ConnectionWorker:
         """Fail all units for a full disk or a lock. Any other error may come from one unit, so run
         each unit in its own transaction."""
         is_of_all = isinstance(exc, sqlite3.OperationalError | StorageError)
-        if len(group) == 1 or (is_of_all and not isinstance(exc, UnopenedText)):
+        if len(group) == 1 or (is_of_all and not isinstance(exc, UnopenedText | KeysAway)):
             for unit in group:
                 unit.set_outcome(as_storage_error(exc))
         else:

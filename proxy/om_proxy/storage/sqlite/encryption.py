@@ -2,57 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import aiosqlite
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_master
+from om_proxy.storage.encryption.admission import check_key_store, check_master
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys
+from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.migrate import list_migrations
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
+from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
-SELECT_MASTER = "SELECT master FROM encryption"
+SELECT_MASTER = "SELECT master, key_store FROM encryption"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM thread) AND NOT EXISTS (SELECT 1 FROM secret)"
-INSERT_MASTER = "INSERT INTO encryption VALUES (1, ?) ON CONFLICT DO NOTHING"
+INSERT_MASTER = "INSERT INTO encryption VALUES (1, ?, NULL) ON CONFLICT DO NOTHING"
+SET_KEY_STORE = "UPDATE encryption SET key_store = ?"
 # an older program would take sealed values for texts
 EXCLUDE_OLDER = "UPDATE schema SET min_reader = max(min_reader, ?), min_writer = max(min_writer, ?)"
 SELECT_STORE_SECRET = "SELECT value FROM secret"  # noqa: S105 - a statement, no secret
 UPDATE_STORE_SECRET = "UPDATE secret SET value = ?"  # noqa: S105 - a statement, no secret
 
 
-async def admit(db: aiosqlite.Connection, masters: MasterKeys | None) -> None:
-    """Raise WrongMasterKey unless this process has the keys that the file needs, inside a transaction.
-    An empty file is encrypted from the start if there is a key."""
+async def admit(
+    db: aiosqlite.Connection,
+    masters: MasterKeys | None,
+    separate: SeparateKeys | None = None,
+    *,
+    begins_encryption: bool = False,
+    moves_keys: bool = False,
+) -> None:
+    """Raise WrongMasterKey or WrongKeyStore unless this process has the keys that the file needs,
+    inside a transaction. An empty file is encrypted from the start if there is a key, and with
+    `begins_encryption` any is. `moves_keys`: one whose keys are beside its data begins to use the
+    key store."""
     stored = await select_rows(db, SELECT_MASTER, ())
+    begins = False
     if not stored and masters:
         [(is_empty,)] = await select_rows(db, IS_EMPTY, ())
-        if is_empty:
+        if begins := bool(is_empty) or begins_encryption:
             await begin(db, masters)
-        stored = await select_rows(db, SELECT_MASTER, ())
-    check_master(stored[0][0] if stored else None, masters)
-
-
-async def admit_beginning(db: aiosqlite.Connection, masters: MasterKeys | None) -> None:
-    """As `admit`, but encryption begins if it has not yet."""
-    if masters and not await select_rows(db, SELECT_MASTER, ()):
-        await begin(db, masters)
-    await admit(db, masters)
+            stored = await select_rows(db, SELECT_MASTER, ())
+    master, key_store = stored[0] if stored else (None, None)
+    check_master(master, masters)
+    if separate is None:
+        check_key_store(key_store, is_set=False)
+        return
+    id_ = await separate.admit(key_store, binds=begins or moves_keys)
+    if key_store is None:
+        await db.execute(SET_KEY_STORE, (id_,))
+        number = find_migration("key_store")
+        await db.execute(EXCLUDE_OLDER, (number, number))
 
 
 async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
-    number = next(step.number for step in list_migrations("sqlite") if step.name == "encryption")
+    number = find_migration("encryption")
     await db.execute(INSERT_MASTER, (masters.newest_id,))
     await db.execute(EXCLUDE_OLDER, (number, number))
     for (secret,) in await select_rows(db, SELECT_STORE_SECRET, ()):
         await db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(secret),))
+
+
+def find_migration(name: str) -> int:
+    return next(step.number for step in list_migrations("sqlite") if step.name == name)
+
+
+# ── keys in a key store ──
+
+MAX_DOOMED_KEYS = 1_000  # at once
+SELECT_DOOMED = f"SELECT id FROM doomed_key LIMIT {MAX_DOOMED_KEYS}"
+DELETE_DOOMED = "DELETE FROM doomed_key WHERE id = ?"
+IS_DOOMED_PENDING = "SELECT EXISTS (SELECT 1 FROM doomed_key)"
+SELECT_BESIDE = "SELECT id, master, wrapped FROM data_key ORDER BY id LIMIT 1000"
+DELETE_BESIDE = "DELETE FROM data_key WHERE id = ?"
+IS_NAMED = """SELECT EXISTS (SELECT 1 FROM thread WHERE key_id = ?1) OR EXISTS (SELECT 1 FROM thread
+    WHERE key_id IS NOT NULL AND length(others) > 16 AND substr(others, 1, 16) = ?1)"""
+
+
+class SeparateRows:
+    """The `KeyRows` of a file."""
+
+    def __init__(self, reader: ConnectionWorker, writer: ConnectionWorker) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def doomed(self) -> list[bytes]:
+        found = await self._reader.run_alone(lambda db: select_rows(db, SELECT_DOOMED, ()))
+        return [id_ for (id_,) in found]
+
+    async def clear_doomed(self, ids: Sequence[bytes]) -> None:
+        await self._delete(DELETE_DOOMED, ids)
+
+    async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
+        def select(db: sqlite3.Connection) -> list[bytes]:
+            return [id_ for id_ in ids if db.execute(IS_NAMED, (id_,)).fetchone()[0]]
+
+        return await self._reader.run_alone(lambda db: run_in_connection_thread(db, select))
+
+    async def select_beside(self) -> list[WrappedKey]:
+        found = await self._reader.run_alone(lambda db: select_rows(db, SELECT_BESIDE, ()))
+        return [WrappedKey(*row) for row in found]
+
+    async def clear_beside(self, ids: Sequence[bytes]) -> None:
+        await self._delete(DELETE_BESIDE, ids)
+        await self._writer.write(lambda db: db.execute(REQUEST_ERASURE))
+
+    async def _delete(self, sql: str, ids: Sequence[bytes]) -> None:
+        parameters = [(id_,) for id_ in ids]
+        await self._writer.write(lambda db: db.executemany(sql, parameters))
 
 
 # ── keys of memories ──

@@ -7,10 +7,16 @@ from om_proxy.storage.migrate import list_migrations
 
 
 def create_promise(
-    *, is_in_memory: bool, schema_version: int | None = None, is_encrypted: bool = False
+    *,
+    is_in_memory: bool,
+    schema_version: int | None = None,
+    is_encrypted: bool = False,
+    has_separate_keys: bool = False,
 ) -> Promise:
     """Return the promise of a file, or of a database in memory. `schema_version`: of the database;
     None: as this program makes it."""
     newest = list_migrations("sqlite")[-1].number
     durable: Durability = "process" if is_in_memory else "fsync"
-    return Promise("sqlite", durable, "now", schema_version or newest, is_encrypted)
+    return Promise(
+        "sqlite", durable, "now", schema_version or newest, is_encrypted, has_separate_keys
+    )

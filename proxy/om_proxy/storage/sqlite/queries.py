@@ -91,7 +91,12 @@ async def select_newer(db: aiosqlite.Connection, held: Memory, keys: Keyring) ->
     """Return `Store.refresh`."""
     version_rows = await select_rows(db, SELECT_VERSION, held.key)
     version = version_rows[0][0] if version_rows else 0
-    return held if version == held.version else await select_memory(db, held.key, keys)
+    if version == held.version:
+        return held
+    newest = await select_memory(db, held.key, keys)
+    if newest.row_id != held.row_id:
+        keys.drop_row(held.row_id)
+    return newest
 
 
 async def select_newer_pair(

@@ -19,6 +19,7 @@ from om_proxy.storage.records import (
     ForgetResult,
     StoredReceipt,
 )
+from om_proxy.storage.sqlite.encryption import IS_DOOMED_PENDING
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING
 from om_proxy.storage.sqlite.queries import select_rows
 
@@ -85,6 +86,8 @@ async def select_receipt(
         [(is_pending,)] = await select_rows(db, IS_ERASURE_PENDING, ())
         if not is_pending:
             result = result._replace(database="gone", log="gone")
+        [(is_doomed,)] = await select_rows(db, IS_DOOMED_PENDING, ())
+        result = result.settle_keys(is_destroyed=not is_doomed)
         return StoredReceipt(id_, at, tenant, scope, label, result)
     return None
 

@@ -4,7 +4,7 @@ shared log when one of its threads is forgotten, and those of a memory that was 
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import aiosqlite
 
@@ -49,13 +49,15 @@ NOTE_COLUMNS = (b"text", b"task", b"suggestion", b"title")
 REFLECTION_COLUMNS = NOTE_COLUMNS[:3]
 
 
-async def change_key(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> None:
+async def change_key(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> bytes | None:
     """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction (migration 0015)."""
+    version. The old key goes with the transaction (migration 0015), or soon after it (0016). Return
+    its id; None: the memory is not encrypted."""
     [(key_id,)] = await select_rows(db, SELECT_KEY, (thread_id,))
     if key_id is not None:
-        keys.drop([key_id])
         await encrypt_rows(db, thread_id, keys)
+        keys.drop([key_id])
+    return cast(bytes | None, key_id)
 
 
 async def encrypt_rows(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> None:
@@ -65,7 +67,7 @@ async def encrypt_rows(db: aiosqlite.Connection, thread_id: int, keys: Keyring) 
     old = held.find_thread(key_id, others)
     new_key = keys.create_key()
     assert new_key is not None  # nobody changes keys of a store that is not encrypted
-    await db.execute(INSERT_KEY, new_key.stored)
+    await db.executemany(INSERT_KEY, await keys.write_key(new_key.stored))
     new = ThreadCiphers(new_key.key, old.others)
     change = _KeyChange(db, thread_id, old.row, new.row)
     await change.rewrite_messages()
@@ -75,7 +77,7 @@ async def encrypt_rows(db: aiosqlite.Connection, thread_id: int, keys: Keyring) 
     if not key_id and (text := open_others(old, others)):
         others_key = keys.create_key()
         assert others_key is not None  # as above
-        await db.execute(INSERT_KEY, others_key.stored)
+        await db.executemany(INSERT_KEY, await keys.write_key(others_key.stored))
         others = seal_others(ThreadCiphers(new_key.key, others_key.key), text)
     new_state = write_state(decode_state(state, old.row), new.row)
     new_title = change.reseal(b"thread", 0, b"title", title)
@@ -181,7 +183,8 @@ def rewrap_batch(db: sqlite3.Connection, after: bytes, masters: MasterKeys) -> R
 
 
 def finish_rekeying(db: sqlite3.Connection, masters: MasterKeys) -> bool:
-    """Return `ConvertibleStore.finish_rekeying`, inside a transaction."""
+    """Return `ConvertibleStore.finish_rekeying`, inside a transaction, of the keys beside the
+    data."""
     if db.execute(HAS_OLDER_KEYS, (masters.newest_id,)).fetchone()[0]:
         return False
     for (value,) in db.execute(SELECT_STORE_SECRET).fetchall():

@@ -25,7 +25,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.records import ErasureState, ForgetResult
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
     INCREMENT_SEQUENCE,
@@ -164,12 +164,14 @@ def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
 
 async def _delete_rows(db: aiosqlite.Connection, key: Key, keyring: Keyring) -> ForgetResult:
     """Delete the rows of a thread or a shared log, with their keys. Return their numbers."""
+    backups: ErasureState = "not_covered"
     for columns in await select_rows(db, SELECT_KEYS, key):
         keyring.drop(list_key_ids([columns]))
+        backups = keyring.say_of_copies(columns[0])
     [(*counts, events)] = await select_rows(db, COUNT_ROWS, key * 6)
     await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
     await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
-    return ForgetResult(*counts)._replace(events=events)
+    return ForgetResult(*counts)._replace(events=events, backups=backups)
 
 
 async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
@@ -198,34 +200,40 @@ async def remove_thread(
     await db.execute(REQUEST_ERASURE)
     if event and removed.threads:
         await _insert_forgotten(db, key.tenant, [event])
-    shared_log = await select_memory(db, resource_key(key), keyring)
-    if shared_log.version and shared_log.key != key:
-        removed = await _remove_from_log(db, shared_log, key, label_of, removed, keyring)
+    if key.thread != RESOURCE_THREAD:
+        removed = await _remove_from_log(db, key, label_of, removed, keyring)
     await fold_resource(db, key.tenant, key.resource)
     return removed
 
 
 async def _remove_from_log(
     db: aiosqlite.Connection,
-    shared_log: Memory,
     key: Key,
     label_of: LabelThread,
     removed: ForgetResult,
     keyring: Keyring,
 ) -> ForgetResult:
-    """Remove the thread's part from the shared log. Return `removed` with that part added."""
+    """Remove the thread's part from the shared log, if there is one. Return `removed` with that part
+    added. A log whose key is destroyed is nothing that anybody can read: it stays with the threads
+    that share it."""
+    log_key = resource_key(key)
+    found = await select_rows(db, SELECT_KEYS, log_key)
+    if not found:
+        return removed
     others = [
         Key(key.tenant, key.resource, name)
         for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
     ]
     if not others:
-        log = await _delete_rows(db, shared_log.key, keyring)
+        log = await _delete_rows(db, log_key, keyring)
         return removed.add(log._replace(threads=0))
+    if await keyring.is_destroyed(db, found[0][0]):
+        return removed
+    shared_log = await select_memory(db, log_key, keyring)
     # they may hold the thread's words
     event_count = await run_in_connection_thread(
         db, lambda connection: remove_from_log_events(connection, shared_log.key, key.thread)
     )
-    removed = removed._replace(events=removed.events + event_count)
     older_generations = await select_generations(
         db, shared_log.key, keyring, shared_log.log.generation
     )
@@ -242,15 +250,18 @@ async def _remove_from_log(
         await db.execute(SET_DUE_NOW, shared_log.key)
     await db.execute(CLEAR_OTHERS, key[:2])
     await db.execute(INCREMENT_SEQUENCE)
-    await change_key(db, log_id, keyring)  # copies of the file hold what it told of the thread
-    return plan.add_to(removed)
+    # copies of the file hold what it told of the thread
+    key_id = await change_key(db, log_id, keyring)
+    part = ForgetResult(events=event_count, backups=keyring.say_of_copies(key_id))
+    return removed.add(plan.add_to(part))
 
 
 async def _commit(
     db: aiosqlite.Connection, before: Memory, after: Memory, keyring: Keyring
 ) -> WrittenRow:
     held = await hold_key(db, before, keyring)
-    commit = Commit(before, after, (), keys=keyring.plan_commit(before, after, held))
+    keys = await keyring.write_new(keyring.plan_commit(before, after, held))
+    commit = Commit(before, after, (), keys=keys)
     return await run_in_connection_thread(db, commit.write)
 
 

@@ -15,13 +15,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiosqlite
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText
+from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -51,9 +52,10 @@ from om_proxy.storage.base import (
     WebhookState,
     WholeThread,
 )
-from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
+from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
+from om_proxy.storage.encryption.separate_keys import SeparateKeys, read_twice
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 _Written = TypeVar("_Written")
+_Read = TypeVar("_Read")
 IN_MEMORY = ":memory:"
 SECRET_BYTES = 32
 MAX_SEQ = (
@@ -149,6 +152,7 @@ class SqliteStore:
         lock: WriterLock | None,
         clock: Callable[[], float],
         masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
     ) -> None:
         self._writer = writer
         self._reader = reader
@@ -157,6 +161,8 @@ class SqliteStore:
         self._clock = clock
         self._masters = masters
         self._keys = Keyring(queries.select_wrapped_keys, masters)
+        self._separate = separate
+        self._key_rows = encryption.SeparateRows(reader, writer)
         self._probe: VersionProbe | None = None
         self._eraser: Eraser | None = None
 
@@ -171,7 +177,9 @@ class SqliteStore:
         create: bool = True,
         clock: Callable[[], float] = time.time,
         masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
         begins_encryption: bool = False,
+        moves_keys: bool = False,
     ) -> SqliteStore:
         """Open the store in this file, create it if it is missing, and bring its schema up to date.
         `:memory:` lives until `close`. With `create=False`, raise StorageError for a file that is
@@ -180,8 +188,9 @@ class SqliteStore:
         `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
         commits may share a transaction. `generations`: how many older generations of a log are
         kept; None: all. `clock`: this machine's, in unix seconds. `masters`: the master keys that
-        its text is encrypted with; None: none. `begins_encryption`: a file that is not encrypted
-        is from now on.
+        its text is encrypted with; None: none. `separate`: where its keys are; None: in the file.
+        The store closes it. `begins_encryption`: a file that is not encrypted is from now on.
+        `moves_keys`: keys that are in the file may be moved.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
@@ -203,14 +212,22 @@ class SqliteStore:
                 lambda: open_connection(database, busy_timeout_s, READER_PRAGMAS), "BEGIN"
             )
         )
-        store = cls(writer, reader, generations, lock, clock, masters)
+        store = cls(writer, reader, generations, lock, clock, masters, separate)
         try:
             if not is_in_memory:
                 store._eraser = Eraser(writer, busy_timeout_s)
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
-            admit = encryption.admit_beginning if begins_encryption else encryption.admit
-            await (writer.run if masters else reader.run)(lambda db: admit(db, masters))
+            await (writer.run if masters else reader.run)(
+                lambda db: encryption.admit(
+                    db,
+                    masters,
+                    separate,
+                    begins_encryption=begins_encryption,
+                    moves_keys=moves_keys,
+                )
+            )
+            store._keys.separate = separate
             await reader.run_alone(_read_sequence)
             store._probe = None if is_in_memory else VersionProbe(database)
             await store._resume_erasure()
@@ -232,6 +249,8 @@ class SqliteStore:
             await self._writer.close()  # last, so that the writer checkpoints
             if self._lock:
                 self._lock.close()
+            if self._separate:
+                await self._separate.close()
 
     async def totals(self, now: float) -> StoreTotals:
         return await add_up_threads(self._read, now)
@@ -246,6 +265,7 @@ class SqliteStore:
             is_in_memory=self._eraser is None,
             schema_version=row.version,
             is_encrypted=self._masters is not None,
+            has_separate_keys=self._separate is not None,
         )
 
     async def check_schema(self) -> None:
@@ -254,19 +274,22 @@ class SqliteStore:
     async def ping(self) -> None:
         await self._writer.run(_write_sequence)
         await self._reader.run(_read_sequence)
+        if self._separate:
+            await self._separate.ping()
 
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        return await self._reader.run(lambda db: queries.select_memory(db, key, self._keys))
+        return await self._read_memory(lambda db: queries.select_memory(db, key, self._keys))
+
+    async def _read_memory(self, read: Callable[[aiosqlite.Connection], Awaitable[_Read]]) -> _Read:
+        return await read_twice(self._separate, lambda: self._reader.run(read))
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
         if version == held.version:
             return held
-        if version is not None:
-            return await self.load(held.key)
-        return await self._reader.run(lambda db: queries.select_newer(db, held, self._keys))
+        return await self._read_memory(lambda db: queries.select_newer(db, held, self._keys))
 
     async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
         # Of one snapshot, although these are two reads: no version is given twice, so what has the
@@ -277,7 +300,7 @@ class SqliteStore:
             and self._probe.version(shared_log.key) == shared_log.version
         ):
             return thread, shared_log
-        return await self._reader.run(
+        return await self._read_memory(
             lambda db: queries.select_newer_pair(db, thread, shared_log, self._keys)
         )
 
@@ -392,6 +415,7 @@ class SqliteStore:
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
         await self._resume_erasure()  # left by processes that have ended
+        await self._destroy_doomed()
         select_due = partial(queries.select_due, now=now, limit=limit, skip=skip, callers=callers)
         if not await self._reader.run_alone(select_due):
             return ()  # without disturbing the writer
@@ -467,7 +491,7 @@ class SqliteStore:
         held = self._keys.find_row(before)
         if held is None:
             held = await self._reader.run(lambda db: encryption.hold_key(db, before, self._keys))
-        return self._keys.plan_commit(before, after, held)
+        return await self._keys.write_new(self._keys.plan_commit(before, after, held))
 
     async def _write_commit(
         self, before: Memory, write: Callable[[sqlite3.Connection], _Written]
@@ -566,12 +590,13 @@ class SqliteStore:
         return await self.secret() == secret
 
     async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        keys = self._keys.plan_restoration(thread.memory)
+        keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
         encode = partial(Restoration, thread, over, keys)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._writer.write(restoration.write)
         if over:
             await self._resume_erasure()
+            await self._destroy_doomed()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return row.add_to(thread.memory)
 
@@ -622,7 +647,10 @@ class SqliteStore:
                 db, tenant, resource, describe_forgotten, self._keys, active_before
             )
         )
-        return batch._replace(result=await self._erase(batch.result)) if batch.is_last else batch
+        if batch.is_last:
+            return batch._replace(result=await self._erase(batch.result))
+        is_destroyed = await self._destroy_doomed()
+        return batch._replace(result=batch.result.settle_keys(is_destroyed=is_destroyed))
 
     async def commit_erasing(
         self,
@@ -653,9 +681,13 @@ class SqliteStore:
         return await self._reader.run(lambda db: encryption.hold_erased(db, keys, self._keys))
 
     async def _erase(self, removed: ForgetResult) -> ForgetResult:
-        if self._eraser is None or await self._eraser.erase():
-            return removed
-        return removed._replace(database="pending", log="pending")
+        if self._eraser is not None and not await self._eraser.erase():
+            removed = removed._replace(database="pending", log="pending")
+        return removed.settle_keys(is_destroyed=await self._destroy_doomed())
+
+    async def _destroy_doomed(self) -> bool:
+        """Destroy the keys of what was removed. Return False if any is left."""
+        return self._separate is None or await self._separate.destroy_doomed(self._key_rows)
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self._writer.run(lambda db: insert_audit(db, tuple(records)))
@@ -672,6 +704,9 @@ class SqliteStore:
         """Remove old records, some in each transaction, so that no commit waits for long."""
         while await self._writer.run(lambda db: delete_old_records(db, now)):
             continue
+        if self._separate:
+            with suppress(KeysAway):  # the next hour will do
+                await self._separate.sweep(self._key_rows)
 
     async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
         return await self._reader.run(lambda db: select_receipt(db, receipt_id, now))
@@ -704,12 +739,21 @@ class SqliteStore:
     async def encrypt_batch(self, after: int) -> EncryptedBatch:
         return await self._writer.run(lambda db: reencryption.encrypt_batch(db, after, self._keys))
 
+    async def move_batch(self) -> MovedBatch:
+        if self._separate is None:
+            return MovedBatch(0, is_last=True)
+        return await self._separate.move_batch(self._key_rows)
+
     async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
         masters = self._require_masters()
+        if self._separate:
+            return await self._separate.rewrap_batch(after, masters)
         return await self._writer.write(lambda db: reencryption.rewrap_batch(db, after, masters))
 
     async def finish_rekeying(self) -> bool:
         masters = self._require_masters()
+        if self._separate and await self._separate.has_older(masters.newest_id):
+            return False
         return await self._writer.write(lambda db: reencryption.finish_rekeying(db, masters))
 
     async def erase_replaced(self) -> bool:
@@ -722,6 +766,8 @@ class SqliteStore:
     async def wait_erased(self) -> None:
         if self._eraser is not None:
             await self._eraser.wait()
+        if self._separate:
+            await self._separate.wait_destroyed(self._key_rows)
 
     async def _write(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
         return await self._writer.run(lambda db: queries.select_rows(db, sql, parameters))
