@@ -10,6 +10,7 @@ import pytest
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.moving.verifying import verify_store
+from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.moving.test_importing import export
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -91,5 +92,27 @@ async def test_a_thread_in_use_is_left_for_another_run(
         assert (result.busy_threads, result.faults) == (1, [])
         assert not result.is_sound
         assert await store.load(KEY) == whole.memory
+    finally:
+        await store.close()
+
+
+async def test_a_thread_whose_key_is_gone_is_named_and_the_others_are_verified(
+    tmp_path: Path,
+) -> None:
+    store = await SqliteStore.open(tmp_path / "om.db", masters=MasterKeys([bytes(32)]))
+    try:
+        for name in ("one", "two"):
+            key = KEY._replace(thread=name)
+            await store.commit(Memory(key=key), MemoryBuilder(key).chat(3).memory())
+        with closing(sqlite3.connect(tmp_path / "om.db")) as connection, connection:
+            connection.execute(
+                "DELETE FROM data_key WHERE id = (SELECT key_id FROM thread WHERE thread = 'one')"
+            )
+        store._keys.drop(list(store._keys._held))
+        result = await verify_store(store, repairs=True)
+        assert (result.threads, result.is_sound) == (2, False)
+        [fault] = result.faults
+        assert (fault.key.thread, fault.state) == ("one", "lasting")
+        assert "key of this thread is gone" in fault.text
     finally:
         await store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, UnopenedText
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.moving.faults import find_lasting_faults, find_repairable_faults, repair_thread
@@ -49,6 +49,9 @@ async def verify_store(store: Store, *, repairs: bool = False) -> VerifyResult:
             await _verify_thread(store, secret, info, result, repairs)
         except Conflict:  # a turn came between: it is in use, and another run looks at it
             result.busy_threads += 1
+        except UnopenedText as exc:
+            result.threads += info.key.thread != RESOURCE_THREAD
+            result.faults.append(Fault(info.key, f"{exc}; forget it", "lasting"))
     return result
 
 
