@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
 import sqlite3
 import sys
 import threading
@@ -16,8 +18,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy import app as app_module
-from om_proxy.app import create_app, open_store
-from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.app import App, create_app, open_store
+from om_proxy.errors import ConfigError, KeysAway, OmError, StorageError
 from om_proxy.models import encodings
 from om_proxy.settings import Settings, StorageSettings, parse
 from om_proxy.storage.base import MAX_EVENT_AGE_S
@@ -95,6 +97,7 @@ async def test_ready_with_what_the_store_promises(tmp_path: Path) -> None:
                 "kind": "sqlite",
                 "durable": "fsync",
                 "encrypted": False,
+                "separate_keys": False,
                 "erases": "now",
                 "schema_version": list_migrations("sqlite")[-1].number,
                 "promises": [*list_promises(create_promise(is_in_memory=False))],
@@ -512,7 +515,9 @@ async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPa
         "create": False,
         "on_connection_lost": opened.clear,
         "masters": None,
+        "separate": None,
         "begins_encryption": False,
+        "moves_keys": False,
     }
     assert opened == [(url, options, named)]
     await open_store(parse(f'storage: {{url: "{url}"}}').storage)
@@ -670,6 +675,67 @@ async def test_a_database_of_another_key_leaves_chat_without_memory(tmp_path: Pa
     required = replace_storage(other, required=True)
     with pytest.raises(StorageError, match="another master key"):
         await create_app(required).start()
+
+
+async def test_a_key_store_that_is_away_leaves_chat_without_memory(tmp_path: Path) -> None:
+    """At the start and afterwards. The error names it without its password."""
+    keys = tmp_path / "keys.db"
+    settings = replace_storage(
+        settings_in(tmp_path), encryption_key="A" * 43, keys_url=f"sqlite:///{keys}"
+    )
+    await (await open_store(settings.storage)).close()
+    gone = keys.rename(tmp_path / "gone.db")
+    app = create_app(settings)
+    await app.start()
+    await wait_ready(app, "degraded")
+    assert not app._reopening.has_opened
+    assert not keys.exists()
+    gone.rename(keys)
+    await wait_ready(app, "ok")
+    keys.rename(gone)
+    app._write_probe._ok_until = 0.0
+    await wait_ready(app, "degraded")
+    await app.stop()
+    required = replace_storage(settings, required=True)
+    with pytest.raises(StorageError, match=r"^storage\.keys_url names no key store"):
+        await create_app(required).start()
+    # a port where nobody listens
+    with contextlib.closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"postgresql://me:hush@127.0.0.1:{unused.getsockname()[1]}/keys"
+        away = replace_storage(settings, keys_url=url)
+        with pytest.raises(KeysAway, match=r"^storage\.keys_url: postgresql://me@127") as caught:
+            await open_store(away.storage)
+    assert "hush" not in str(caught.value)
+
+
+async def wait_ready(app: App, status: str) -> None:
+    """Wait until the readiness probe answers this."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(60):
+        while not sent or json.loads(sent[-1]["body"])["status"] != status:
+            await app.send_ready({"type": "http", "query_string": b""}, send)
+            await asyncio.sleep(0.01)
+
+
+def link_to_data(data: Path, link: Path) -> None:
+    data.touch()
+    link.symlink_to(data)
+
+
+async def test_the_file_of_the_data_under_another_name_is_no_key_store(tmp_path: Path) -> None:
+    settings = replace_storage(
+        settings_in(tmp_path),
+        encryption_key="A" * 43,
+        keys_url=f"sqlite:///{tmp_path / 'link.db'}",
+    )
+    link_to_data(Path(settings.storage.file or ""), tmp_path / "link.db")
+    with pytest.raises(ConfigError, match=r"^storage\.keys_url: it is the file of storage\.url"):
+        await open_store(settings.storage)
 
 
 def replace_storage(settings: Settings, **more: object) -> Settings:

@@ -4,13 +4,14 @@ one ASGI app with a lifespan."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -30,7 +31,14 @@ from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
-from om_proxy.errors import ConfigError, OmError, StorageError, WrongMasterKey
+from om_proxy.errors import (
+    ConfigError,
+    KeysAway,
+    OmError,
+    StorageError,
+    WrongKeyStore,
+    WrongMasterKey,
+)
 from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
@@ -47,10 +55,12 @@ from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.settings import Settings, StorageSettings, WatchedSettings, WebhookSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.store_clock import StoreClock
 from om_proxy.storage.write_probe import WriteProbe
@@ -482,17 +492,91 @@ async def open_store(
     clock: Callable[[], float] = time.time,
     on_connection_lost: Callable[[], None] = lambda: None,
     begins_encryption: bool = False,
+    moves_keys: bool = False,
 ) -> Store:
     """Open the store of these settings. Raise ConfigError if a package that it needs is not
     installed, or a master key cannot be read. `generations`, `create`, `clock`: see
     SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `begins_encryption`: a
-    database that is not encrypted is from now on."""
+    database that is not encrypted is from now on. `moves_keys`: keys beside the data may be moved
+    to the key store."""
     masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
+    separate = await open_key_store(settings)
+    try:
+        return await _open_backend(
+            settings,
+            generations,
+            create,
+            clock,
+            on_connection_lost,
+            StoreKeys(masters, separate, begins_encryption, moves_keys),
+        )
+    except BaseException:
+        if separate:
+            await separate.close()
+        raise
+
+
+class StoreKeys(NamedTuple):
+    """What a store is encrypted with, and what of it may change as it is opened."""
+
+    masters: MasterKeys | None
+    separate: SeparateKeys | None
+    begins_encryption: bool
+    moves_keys: bool
+
+
+async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
+    """Open what `storage.keys_url` names; None: the keys are beside the data. No file is read yet."""
+    if settings.keys_url is None:
+        return None
+    if settings.keys_file is not None:
+        if settings.file is not None and _are_one_file(settings.file, settings.keys_file):
+            raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
+        return SeparateKeys(SqliteKeyStore(settings.keys_file))
+    try:
+        from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name != "asyncpg":
+            raise
+        raise ConfigError(
+            "storage.keys_url: PostgreSQL needs its driver: "
+            "pip install 'observational-memory-proxy[postgres]'"
+        ) from exc
+    try:
+        return SeparateKeys(
+            await PostgresKeyStore.open(
+                settings.keys_url,
+                settings.keys_schema,
+                timeout_s=settings.timeout,
+                uses_prepared=settings.prepared,
+                must_be_durable=settings.durable,
+            )
+        )
+    except ConfigError as exc:
+        raise ConfigError(str(exc).replace("storage.url", "storage.keys_url")) from exc
+    except StorageError as exc:
+        said = str(exc).replace("storage.url", "storage.keys_url")
+        raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+def _are_one_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is to be made
+        return False
+
+
+async def _open_backend(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
     try:
         if settings.is_postgres:
-            return await _open_postgres(
-                settings, generations, create, on_connection_lost, masters, begins_encryption
-            )
+            return await _open_postgres(settings, generations, create, on_connection_lost, keys)
         if settings.is_redis:
             return await _open_redis(settings, generations, create, on_connection_lost)
         path = settings.url.removeprefix("sqlite:///")
@@ -501,9 +585,12 @@ async def open_store(
             generations=generations,
             create=create,
             clock=clock,
-            masters=masters,
-            begins_encryption=begins_encryption,
+            **keys._asdict(),
         )
+    except (KeysAway, WrongKeyStore) as exc:
+        if str(exc).startswith("storage.keys_url"):
+            raise
+        raise type(exc)(f"storage.keys_url: {exc}") from exc
     except StorageError as exc:
         if settings.is_server or isinstance(exc, WrongMasterKey):
             message = f"storage.url: {settings.shown_url}: {exc}"
@@ -517,8 +604,7 @@ async def _open_postgres(
     generations: int | None,
     create: bool,
     on_connection_lost: Callable[[], None],
-    masters: MasterKeys | None,
-    begins_encryption: bool,
+    keys: StoreKeys,
 ) -> Store:
     try:
         # imported only where it is used: the driver is an extra
@@ -543,8 +629,7 @@ async def _open_postgres(
         generations=generations,
         create=create,
         on_connection_lost=on_connection_lost,
-        masters=masters,
-        begins_encryption=begins_encryption,
+        **keys._asdict(),
     )
 
 

@@ -76,8 +76,15 @@ def render_memory_summary(
         f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope},"
         f" observer {observer}, reflector {reflector}",
         f"store: {render_value(('url',), settings.storage.shown_url)}",
+        *_render_key_store(settings),
         *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
     ]
+
+
+def _render_key_store(settings: Settings) -> list[str]:
+    if settings.storage.keys_url is None:
+        return []
+    return [f"keys of the store: {render_value(('url',), settings.storage.shown_keys_url)}"]
 
 
 def render_upstreams(settings: Settings) -> list[str]:
@@ -255,7 +262,7 @@ def render_value(key: Key, value: Any) -> str:
         return render_duration(value)
     if name in SIZE_SETTINGS:
         return render_size(value)
-    if name == "url" and isinstance(value, str):
+    if name in ("url", "keys_url") and isinstance(value, str):
         return _render_plain_value(hide_password(value))
     return _render_plain_value(value)
 

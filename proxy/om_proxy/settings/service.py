@@ -4,6 +4,7 @@ telemetry."""
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -49,6 +50,8 @@ REDIS_TLS_OPTIONS = {
     "ssl_cert_reqs": "none|optional|required",
     "ssl_check_hostname": "true|false",
 }
+
+IN_MEMORY = ":memory:"
 
 LogFormat = Literal["auto", "json", "console", "off"]
 # who may use the admin API: callers for their own tenant, the admin token alone, or nobody
@@ -302,7 +305,20 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
 
+def _read_empty_as_none(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _name_place(url: str) -> tuple[object, ...]:
+    """Return the file, or the database on a server, that a URL names."""
+    if url.startswith("sqlite:///"):
+        return (os.path.abspath(url.removeprefix("sqlite:///")),)
+    parts = urlsplit(url)
+    return parts.hostname, parts.port or POSTGRES_PORT, parts.path
+
+
 MAX_ENCRYPTION_KEYS = 5
+POSTGRES_PORT = 5432
 
 
 def _list_encryption_keys(value: Any) -> Any:
@@ -326,6 +342,7 @@ class StorageSettings(Section):
     encryption_key: Annotated[
         tuple[SecretStr, ...] | None, BeforeValidator(_list_encryption_keys)
     ] = None
+    keys_url: Annotated[str | None, BeforeValidator(_read_empty_as_none)] = None
 
     @field_validator("url")
     @classmethod
@@ -339,6 +356,17 @@ class StorageSettings(Section):
         raise ValueError(
             "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database> "
             "or redis://<user>:<password>@<host>:<port>/<number>, with the characters :/?#@% of a password written as %3A, %2F and so on"
+        )
+
+    @field_validator("keys_url")
+    @classmethod
+    def _check_keys_url(cls, value: str | None) -> str | None:
+        is_file = value is not None and re.match(r"sqlite:///.", value) is not None
+        if value is None or _is_postgres_url(value) or (is_file and not value.endswith(IN_MEMORY)):
+            return value
+        raise ValueError(
+            "must be sqlite:///<file> or postgresql://<user>:<password>@<host>:<port>/<database>: "
+            "a key store is a file or a PostgreSQL database"
         )
 
     @field_validator("prefix")
@@ -373,6 +401,25 @@ class StorageSettings(Section):
             raise_faults([("encryption_key", rule)])
         return self
 
+    @model_validator(mode="after")
+    def _check_key_store(self) -> Self:
+        if self.keys_url is None:
+            return self
+        faults = []
+        if not self.encryption_key:
+            faults.append("needs storage.encryption_key: without it there are no data keys")
+        elif not self.is_shared:
+            faults.append(
+                "needs a file or a server in storage.url: a store in memory has no copies"
+            )
+        elif not self.is_redis and _name_place(self.url) == _name_place(self.keys_url):
+            faults.append(
+                "must name another file or database than storage.url: a copy of the data would "
+                "hold the keys"
+            )
+        raise_faults([("keys_url", fault) for fault in faults])
+        return self
+
     @property
     def key_sources(self) -> tuple[str, ...]:
         """The master keys, or where they are, the newest first."""
@@ -395,7 +442,7 @@ class StorageSettings(Section):
     def file(self) -> str | None:
         """The path of the database's file; None for a database in memory, or on a server."""
         path = self.url.removeprefix("sqlite:///")
-        return None if path == ":memory:" or self.is_server else path
+        return None if path == IN_MEMORY or self.is_server else path
 
     @property
     def is_shared(self) -> bool:
@@ -403,9 +450,25 @@ class StorageSettings(Section):
         return self.is_server or self.file is not None
 
     @property
+    def keys_file(self) -> str | None:
+        """The path of the key store's file; None: there is none, or it is on a server."""
+        is_file = self.keys_url is not None and self.keys_url.startswith("sqlite:///")
+        return self.keys_url.removeprefix("sqlite:///") if self.keys_url and is_file else None
+
+    @property
+    def keys_schema(self) -> str:
+        """The schema of a key store on a server."""
+        return f"{self.prefix}_keys"
+
+    @property
     def shown_url(self) -> str:
         """The address as it may be shown: without a password."""
         return hide_password(self.url)
+
+    @property
+    def shown_keys_url(self) -> str:
+        """The address of the key store as it may be shown."""
+        return hide_password(self.keys_url or "")
 
 
 class BackgroundSettings(Section):
