@@ -65,6 +65,45 @@ def test_encryption_can_begin_before_what_is_stored_is_encrypted(folder: Folder)
     assert "2 threads" in folder.run("encrypt", keys=OLD)[1]
 
 
+def test_keys_are_moved_to_a_key_store(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Until they are, every command says what to do; afterwards all work with it."""
+    folder.run("encrypt", keys=OLD)
+    monkeypatch.setenv("OM_PROXY__STORAGE__KEYS_URL", "sqlite:///keys.db")
+    for command in (["threads"], ["verify"], ["encrypt"], ["export"]):
+        status, _, error = folder.run(*command, keys=OLD)
+        assert (status, len(error.splitlines())) == (3, 1)
+        assert "run `om-proxy rekey`, which moves them" in error
+    assert not (tmp_path / "keys.db").exists()
+    status, said, error = folder.run("rekey", keys=OLD)
+    assert (status, error) == (0, "")
+    assert said.startswith("moved to the key store: 2 data keys; older backups hold them")
+    assert "moved" not in folder.run("rekey", keys=f"[{NEW}, {OLD}]")[1]
+    assert "one" in folder.run("threads", keys=NEW)[1]
+    assert "gone" not in folder.run("verify", keys=NEW)[1]
+    status, exported, _ = folder.run("export", keys=NEW)
+    assert (status, exported.count('"thread"') >= 2) == (0, True)
+    status, said, _ = folder.run("backup", "copy.db", keys=NEW)
+    assert (status, "its keys are in storage.keys_url" in said) == (0, True)
+    status, said, _ = folder.run("backup", "--keys", "keys-copy.db", keys=NEW)
+    assert (status, said.startswith("backed up: keys-copy.db")) == (0, True)
+    status, said, _ = folder.run("forget", "one", "--yes", keys=NEW)
+    assert status == 0
+    assert folder.run("erase", keys=NEW)[:2] == (0, "no forgotten bytes are pending\n")
+    said = folder.run("check", keys=NEW)[1]
+    assert "no key opens forgotten text in backups of the data" in said
+    assert "keys of the store: sqlite:///keys.db" in said
+    monkeypatch.setenv("OM_PROXY__STORAGE__URL", "sqlite:///copy.db")
+    status, said, _ = folder.run("verify", keys=NEW)
+    assert (status, said.count("gone")) == (1, 1)
+    monkeypatch.setenv("OM_PROXY__STORAGE__KEYS_URL", "")
+    status, _, error = folder.run("threads", keys=NEW)
+    assert (status, "set storage.keys_url" in error) == (3, True)
+    status, _, error = folder.run("backup", "--keys", "no.db", keys=NEW)
+    assert (status, len(error.splitlines())) == (2, 1)
+
+
 @pytest.mark.parametrize("command", ["encrypt", "rekey"])
 def test_a_key_is_needed(folder: Folder, command: str) -> None:
     status, _, error = folder.run(command)

@@ -9,19 +9,38 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.progress import show_progress
 from om_proxy.doctor.report import find_database
 from om_proxy.errors import UsageError
-from om_proxy.settings import load
+from om_proxy.settings import Settings, load
 from om_proxy.storage.sqlite.backup import back_up_file
 
 
 def run(options: argparse.Namespace) -> int:
-    database = find_database(load(options.config))
+    settings = load(options.config)
+    database = find_keys(settings) if options.keys else find_database(settings)
     if database is None:
         raise UsageError(
-            "storage.url names a server, which has backups of its own: for PostgreSQL pg_dump or "
-            "archived WAL, for Redis its AOF (docs/guides/moving.md#backups)"
+            f"storage.{'keys_url' if options.keys else 'url'} names a server, which has backups of "
+            "its own: for PostgreSQL pg_dump or archived WAL, for Redis its AOF "
+            "(docs/guides/moving.md#backups)"
         )
     target = Path(options.file)
     with show_progress(f"writing {target}"):
         back_up_file(database, target, is_compact=options.compact)
     print(f"backed up: {target}, {target.stat().st_size / 2**20:.1f} MiB")
+    if settings.storage.keys_url is not None and not options.keys:
+        print(
+            "its keys are in storage.keys_url, which needs backups of its own "
+            "(docs/guides/encryption.md#keep-the-keys-apart)"
+        )
     return DONE
+
+
+def find_keys(settings: Settings) -> Path | None:
+    """Find the file of the key store; None: it is on a server."""
+    if settings.storage.keys_url is None:
+        raise UsageError("storage.keys_url is not set: the keys are in the database itself")
+    if settings.storage.keys_file is None:
+        return None
+    file = Path(settings.storage.keys_file)
+    if not file.is_file():
+        raise UsageError(f"storage.keys_url names {file}, which does not exist")
+    return file

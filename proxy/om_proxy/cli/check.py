@@ -27,7 +27,10 @@ def _render_promises(settings: Settings) -> list[str]:
     else:
         promise = sqlite.create_promise(is_in_memory=storage.file is None)
     masters = load_master_keys(storage.key_sources)
-    said = "; ".join(list_promises(promise._replace(encrypted=masters is not None)))
+    promise = promise._replace(
+        encrypted=masters is not None, separate_keys=storage.keys_url is not None
+    )
+    said = "; ".join(list_promises(promise))
     lines = [f"the store promises: {said}"]
     if masters is not None:
         lines.append(f"master keys of the store, the newest first: {', '.join(masters.ids)}")

@@ -18,6 +18,7 @@ def run_conversion(
     work: Callable[[ConvertibleStore], Coroutine[Any, Any, int]],
     *,
     begins_encryption: bool = False,
+    moves_keys: bool = False,
 ) -> int:
     """Run `work` on the store that the configuration names, and return its exit status."""
 
@@ -29,7 +30,10 @@ def run_conversion(
             )
         find_database(settings)
         store = await open_store(
-            settings.storage, create=False, begins_encryption=begins_encryption
+            settings.storage,
+            create=False,
+            begins_encryption=begins_encryption,
+            moves_keys=moves_keys,
         )
         try:
             # settings refuse a key for other stores

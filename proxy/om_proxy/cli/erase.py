@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import COMMAND_CALLER, run_with_store
+from om_proxy.doctor.storage import say_pending
 from om_proxy.errors import UsageError
 from om_proxy.settings import load
+from om_proxy.settings.service import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.promises import ERASURE_SENTENCES
 from om_proxy.storage.records import AuditRecord
@@ -35,15 +37,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
         )
-    return run_with_store(
-        options.config, lambda store: rewrite(store, storage.url, storage.prefix, options)
-    )
+    return run_with_store(options.config, lambda store: rewrite_all(store, storage, options))
 
 
 async def wait_erased(store: Store, options: argparse.Namespace) -> int:
     """Wait until no forgotten bytes are pending, and return the exit status."""
     promise = await store.describe()
-    if promise.erases == "rewrite":
+    if promise.erases == "rewrite" and not promise.separate_keys:
         print("forgotten bytes stay in the tables' files: run om-proxy erase --rewrite")
         return DONE
     if options.rewrite:
@@ -53,13 +53,24 @@ async def wait_erased(store: Store, options: argparse.Namespace) -> int:
             async with asyncio.timeout(options.wait):
                 await store.wait_erased()
     except TimeoutError:
-        print(
-            "forgotten bytes are still in the database's files: end the program that reads them, "
-            "such as a backup or a shell; the server then erases them"
-        )
+        print(say_pending(promise))
         return NOT_WORKING
     print("no forgotten bytes are pending")
+    if promise.erases == "rewrite":
+        print("those in the tables' files go with om-proxy erase --rewrite")
     return DONE
+
+
+async def rewrite_all(store: Store, storage: StorageSettings, options: argparse.Namespace) -> int:
+    """Rewrite the tables of the data, and that of a key store on a server."""
+    status = await rewrite(store, storage.url, storage.prefix, options)
+    if status == DONE and storage.keys_url and storage.keys_file is None:
+        # imported only where it is used: the driver is an extra
+        from om_proxy.storage.postgres.key_store import rewrite_keys  # noqa: PLC0415 - the driver is an extra
+
+        await rewrite_keys(storage.keys_url, storage.keys_schema)
+        print("the table of the key store is rewritten too")
+    return status
 
 
 async def rewrite(store: Store, url: str, prefix: str, options: argparse.Namespace) -> int:

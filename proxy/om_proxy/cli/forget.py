@@ -28,6 +28,10 @@ from om_proxy.storage.base import Store
 
 # enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
+KEYS_STAY = (
+    "its key is not destroyed yet, because storage.keys_url cannot be asked, or another program "
+    "reads the database's files"
+)
 FILES_ARE_READ = (
     "its bytes are still in the database's files: another program is reading them; "
     "waiting until it has finished"
@@ -75,7 +79,7 @@ async def forget(
         print_json(receipt)
     else:
         print(render_receipt(receipt))
-    if receipt.bytes.log == "pending":
+    if "pending" in (receipt.bytes.log, receipt.bytes.backups):
         output = sys.stderr if options.json else sys.stdout
         await wait_until_erased(api.store, erase_timeout_s, output)
     return DONE
@@ -124,8 +128,10 @@ def ask_operator(name: str) -> bool:
 async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> None:
     """Wait until the removed bytes are gone, at most `timeout_s`: no other program reads them any
     more, or the server has rewritten its log."""
-    is_in_log = (await store.describe()).erases == "log"
-    print(LOG_STAYS if is_in_log else FILES_ARE_READ, file=output, flush=True)
+    promise = await store.describe()
+    is_in_log = promise.erases == "log"
+    said = LOG_STAYS if is_in_log else FILES_ARE_READ
+    print(KEYS_STAY if promise.separate_keys else said, file=output, flush=True)
     try:
         with show_progress("waiting for the log" if is_in_log else "waiting for the reader"):
             async with asyncio.timeout(timeout_s):

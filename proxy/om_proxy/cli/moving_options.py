@@ -63,6 +63,11 @@ def add_moving_commands(commands: CommandList) -> None:
     add_config_option(backup)
     backup.add_argument("file", metavar="FILE", help="the new file")
     backup.add_argument(
+        "--keys",
+        action="store_true",
+        help="the file of storage.keys_url instead: keep its backups apart from the others",
+    )
+    backup.add_argument(
         "--compact", action="store_true", help="without free pages; it takes longer"
     )
 

@@ -133,9 +133,11 @@ def build_parser() -> argparse.ArgumentParser:
         "rekey",
         help="change the master key of an encrypted database",
         description="Wrap the data keys under the first key of storage.encryption_key. Texts are not "
-        "touched. Afterwards the older keys open nothing any more.",
-        epilog="First give every server the list [new, old], and restart it. Then run this command, "
-        "and take the old key out of the list.",
+        "touched. Afterwards the older keys open nothing any more. Data keys that are beside the data "
+        "move to storage.keys_url first, if it is set.",
+        epilog="First give every server the list [new, old], and restart it; with several servers, [old, "
+        "new] before that, so that each can read what another one writes. Then run this command, "
+        "and take the old key out of the list. To move the data keys, stop the servers first.",
     )
     add_config_option(rekey)
 

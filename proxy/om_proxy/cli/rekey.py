@@ -1,4 +1,4 @@
-"""`om-proxy rekey`: change the master key of an encrypted database."""
+"""`om-proxy rekey`: change the master key of an encrypted database, or move its keys to a key store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ import argparse
 from om_proxy.cli.conversion import run_conversion
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.progress import show_progress
-from om_proxy.storage.encryption.conversion import ConvertibleStore, rewrap_keys
+from om_proxy.storage.encryption.conversion import ConvertibleStore, move_keys, rewrap_keys
 
 
 def run(options: argparse.Namespace) -> int:
-    """Wrap every data key under the first master key of the settings."""
-    return run_conversion(options.config, rekey)
+    """Move every data key to the key store of the settings, if they name one, and wrap it under their
+    first master key."""
+    return run_conversion(options.config, rekey, moves_keys=True)
 
 
 async def rekey(store: ConvertibleStore) -> int:
+    with show_progress("moving keys"):
+        moved_count = await move_keys(store)
+        is_erased = not moved_count or await store.erase_replaced()
+    if moved_count:
+        print(
+            f"moved to the key store: {moved_count} data keys; older backups hold them beside the data"
+        )
+    if not is_erased:
+        print(
+            "their bytes are still in the database: a reader holds them, or its tables must be "
+            "rewritten (PostgreSQL: om-proxy erase --rewrite)"
+        )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)
     print(

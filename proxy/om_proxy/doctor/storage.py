@@ -11,7 +11,7 @@ from pathlib import Path
 
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import StorageError
-from om_proxy.storage.base import Store
+from om_proxy.storage.base import Promise, Store
 from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
@@ -22,6 +22,10 @@ ERASE_TIMEOUT_S = 1.0
 FILES_ARE_READ = (
     "forgotten bytes are still in the database's files: end the program that reads them, such as a "
     "backup or a shell; the server then erases them"
+)
+KEYS_STAY = (
+    "keys of what was forgotten are not destroyed yet, because storage.keys_url cannot be asked, or "
+    "another program reads the database's files: the server tries again"
 )
 LOG_STAYS = (
     "forgotten bytes are still in the server's log, which is rewritten at most once a minute: look "
@@ -75,9 +79,15 @@ async def _examine_erasure(store: Store) -> list[Finding]:
         async with asyncio.timeout(ERASE_TIMEOUT_S):
             await store.wait_erased()
     except TimeoutError:
-        erases = (await store.describe()).erases
-        return [Finding(False, LOG_STAYS if erases == "log" else FILES_ARE_READ)]
+        return [Finding(False, say_pending(await store.describe()))]
     return []
+
+
+def say_pending(promise: Promise) -> str:
+    """Return why forgotten bytes may be pending."""
+    if promise.separate_keys:
+        return KEYS_STAY
+    return LOG_STAYS if promise.erases == "log" else FILES_ARE_READ
 
 
 async def _examine_clock(store: Store, now: float, clock: Callable[[], float]) -> list[Finding]:
