@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText, Unwritable
+from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.unstored import append_unstored, number_unstored
 from om_proxy.storage.base import Change, Store
@@ -75,24 +76,42 @@ class SpoolFlusher:
         store can be written."""
         async with self._flushing:
             turn_count = self._spool.turn_count
+            without_keys: set[Key] = set()
             try:
-                await _run_in_time(self._flush_oldest())
-                while keys := list(self._spool.resources)[:MAX_RESOURCES_AT_ONCE]:
-                    await _await_all(_run_in_time(self._flush_resource(key)) for key in keys)
+                await _run_in_time(self._flush_oldest(without_keys))
+                while keys := self._list_resources(without_keys):
+                    await _await_all(
+                        _run_in_time(self._try_resource(key, without_keys)) for key in keys
+                    )
             except (StorageError, TimeoutError) as exc:
                 self.record_failure(exc)
                 return False
             self._breaker.record_success()
+            if without_keys:
+                return False
             self._wanted.clear()
             logger.warning("storage.recovered", turns=turn_count)
             return True
 
-    async def _flush_oldest(self) -> None:
+    def _list_resources(self, without_keys: set[Key]) -> list[Key]:
+        waiting = [key for key in self._spool.resources if key not in without_keys]
+        return waiting[:MAX_RESOURCES_AT_ONCE]
+
+    async def _flush_oldest(self, without_keys: set[Key]) -> None:
         if shared_log_key := next(iter(self._spool.resources), None):
-            await self._flush_resource(shared_log_key)
+            await self._try_resource(shared_log_key, without_keys)
         else:
-            await self._inner.ping()
+            with suppress(KeysAway):  # the store itself could be written
+                await self._inner.ping()
         self._breaker.record_success()
+
+    async def _try_resource(self, shared_log_key: Key, without_keys: set[Key]) -> None:
+        """Flush a resource, or add it to those whose keys cannot be written or read now: the store
+        is not to blame, and others are written meanwhile."""
+        try:
+            await self._flush_resource(shared_log_key)
+        except KeysAway:
+            without_keys.add(shared_log_key)
 
     async def _flush_resource(self, shared_log_key: Key) -> None:
         resource = self._spool.resources.get(shared_log_key)

@@ -77,10 +77,11 @@ class SpoolingStore(MergingStore):
         )
 
     async def wait_until_stored(self, key: Key) -> None:
-        """Wait until no turn of this resource is spooled. Return at once while the breaker is open
-        or the process ends, so that the reply continues."""
+        """Wait until no turn of this resource is spooled. Return at once while the breaker is open,
+        the resource's keys are away or the process ends, so that the reply continues."""
         while not (self._is_ending or self._breaker.is_open):
-            if not (resource := self.spool.find_resource(key)):
+            resource = self.spool.find_resource(key)
+            if resource is None or resource.replies_released.is_set():
                 return
             await resource.replies_released.wait()
 
@@ -220,6 +221,11 @@ class SpoolingStore(MergingStore):
                 written = await turn.commit_to(self._inner)
         except (Conflict, Unwritable, UnopenedText):
             raise
+        except KeysAway:  # the store can be written: only this turn waits, and its reply does not
+            memories = self._spool_turn(turn)
+            if resource := self.spool.find_resource(turn.thread.after.key):
+                resource.replies_released.set()
+            return memories
         except (StorageError, TimeoutError) as exc:
             self.flusher.record_failure(exc)
             return self._spool_turn(turn)

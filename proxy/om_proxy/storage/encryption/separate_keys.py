@@ -84,8 +84,12 @@ class SeparateKeys:
         try:
             answer = await work()
         except StorageError as exc:
+            if not self._breaker.has_failed:
+                logger.error("keys.away", said=str(exc))
             self._breaker.record_failure()
             raise KeysAway(f"{SETTING}: {exc}") from exc
+        if self._breaker.has_failed:
+            logger.warning("keys.back")
         self._breaker.record_success()
         return answer
 
