@@ -261,7 +261,10 @@ class App:
             deferred=self._deferred,
         )
         self._deliveries = engine.deliveries
-        self.store.flusher.renumbered = engine.deliveries.renumber
+        flusher = self.store.flusher
+        flusher.renumbered = engine.deliveries.renumber
+        flusher.delivered_seq = engine.deliveries.find_delivered_seq
+        flusher.forgotten, flusher.label = memories.emit_forgotten, memories.label
         self.chat = ChatRoute(
             CHAT,
             engine,

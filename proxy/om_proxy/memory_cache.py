@@ -39,6 +39,7 @@ from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, Store
+from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.records import ForgetResult
 
 logger = structlog.get_logger("memory")
@@ -561,6 +562,12 @@ class Memories:
             (self._forgotten.get(scope) or 0) > forget_count
             for scope in (key, resource_key(key), of_tenant)
         )
+
+    async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
+        """Return whether any process has forgotten the thread since this time, in unix seconds of
+        the store. Asks the store: use it only for work whose thread could not be read before."""
+        forgotten_at = await ForgottenThreads(self.store, self.label).find_time(key)
+        return forgotten_at is not None and forgotten_at >= since
 
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""

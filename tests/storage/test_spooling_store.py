@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError, UnopenedText
+from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.lifecycle import log_sharing
-from om_proxy.memory.model import Key, Memory, Message, extend_chain, resource_key
+from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain, resource_key
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spool_budget import SpoolBudget
@@ -45,8 +46,10 @@ class TestSpoolInFront(StoreContract):
 
 
 @asynccontextmanager
-async def open_spool(folder: Path, **options: Any) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
-    faulty = Faulty(await SqliteStore.open(folder / "memory.db"))
+async def open_spool(
+    folder: Path, file: str = "memory.db", **options: Any
+) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
+    faulty = Faulty(await SqliteStore.open(folder / file))
     store = SpoolingStore(faulty, **options)
     yield store, faulty
     faulty.refuses = faulty.forgets_to_say = faulty.cannot_be_read = faulty.hangs = False
@@ -207,6 +210,157 @@ async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
             faulty.refuses = False
             assert await store.flusher.flush()
             assert await store.load(KEY) == Memory(key=KEY)
+
+
+def label(key: Key) -> str:
+    return f"label of {key.resource} {key.thread}"
+
+
+def ask(memory: Memory, asked_at: float, question: str, reply: str) -> Memory:
+    """Return the memory with a turn of a client that shows its whole history, which took 1 s."""
+    count = len(memory.tail)
+    asked = replace(add_messages(memory, question, reply), turn_at=asked_at + 1)
+    seq, reply_seq = (m.seq for m in asked.tail[-2:])
+    new = tuple(replace(m, at=asked_at + 1) for m in asked.tail[-2:])
+    view = View(
+        count=count + 1,
+        digest=f"{asked_at} {question}".encode().ljust(16),
+        chain=asked.tail[-2].chain,
+        seq=seq,
+        end=memory.end,
+        reply=reply_seq,
+        cells=(Cell("same", 0, count + 1, asked.tail[0].seq, seq),),
+        asked_at=asked_at,
+    )
+    return replace(asked, tail=(*asked.tail[:-2], *new), views=(*asked.views, view), style="full")
+
+
+async def turn(store: Store, asked_at: float, question: str, reply: str, kept: int = 99) -> Memory:
+    """Store a turn that goes on from the first `kept` messages."""
+    before = await store.load(KEY)
+    shown = replace(before, tail=before.tail[:kept])
+    return await store.commit(before, ask(shown, asked_at, question, reply))
+
+
+@pytest.mark.parametrize("waits_for_row", [True, False])
+async def test_a_thread_that_another_process_forgot_in_between(
+    tmp_path: Path, waits_for_row: bool
+) -> None:
+    """What was asked before the forgetting is dropped, also if nothing was stored when it began to
+    wait. What was asked after it starts a new thread. Another thread stays."""
+    async with open_spool(tmp_path) as (store, faulty):
+        told: list[Key] = []
+        store.flusher.label, store.flusher.forgotten = label, told.append
+        if not waits_for_row:
+            await turn(store, 10.0, "u1", "a1")
+        faulty.refuses = True
+        await turn(store, 20.0, "u2", "a2")
+        await say(store, OTHER, "u2", "a2")
+        if waits_for_row:
+            await turn(faulty._store, 22.0, "u1", "a1")
+        gone = Event(24.0, Forgotten(label=label(KEY), forgotten_at="now"))
+        await faulty._store.forget(KEY, None, gone)
+        await turn(store, 26.0, "u3", "a3")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == ["u3", "a3"]
+        assert told == [KEY]
+        assert await list_stored_texts(faulty, OTHER) == ["u2", "a2"]
+        assert await store.load(KEY) == await faulty._store.load(KEY)
+
+
+async def test_a_thread_that_was_forgotten_before(tmp_path: Path) -> None:
+    """A first turn that was asked after the forgetting is stored."""
+    async with open_spool(tmp_path) as (store, faulty):
+        store.flusher.label = label
+        await turn(store, 10.0, "u1", "a1")
+        gone = Event(12.0, Forgotten(label=label(KEY), forgotten_at="now"))
+        await store.forget(KEY, None, gone)
+        faulty.refuses = True
+        await turn(store, 20.0, "u2", "a2")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == ["u2", "a2"]
+
+
+async def test_what_was_taken_back_elsewhere(tmp_path: Path) -> None:
+    """The waiting turn is stored beside the transcript: nothing of it is lost, and nothing shown."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await turn(store, 10.0, "u1", "a1")
+        faulty.refuses = True
+        await turn(store, 20.0, "u2", "a2")
+        await turn(faulty._store, 22.0, "u5", "a5")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u5", "a5"]
+        stored = await faulty._store.stored_messages(KEY, 0, limit=99)
+        assert texts([one.message for one in stored if one.state != "live"]) == ["u2", "a2"]
+        assert await say(store, KEY, "u6")
+
+
+async def test_a_fork_that_waits_behind_another_writer(tmp_path: Path) -> None:
+    """It takes back what others said before it was asked, and what it knew."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await turn(store, 10.0, "u1", "a1")
+        await turn(store, 12.0, "u2", "a2")
+        faulty.refuses = True
+        await turn(store, 20.0, "u5", "a5", kept=2)
+        await turn(faulty._store, 14.0, "u9", "a9")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u5", "a5"]
+
+
+async def test_the_same_question_elsewhere(tmp_path: Path) -> None:
+    """The text stands once, with the later reply. After a reply that went out, the same words are
+    another turn."""
+
+    async def say_alone(store: Store, asked_at: float, question: str, reply: str) -> None:
+        before = await store.load(KEY)
+        asked = ask(before, asked_at, question, reply)
+        seq = asked.views[-1].seq
+        lone = replace(asked.views[-1], count=1, cells=(Cell("same", 0, 1, seq, seq),))
+        await store.commit(before, replace(asked, views=(*before.views, lone)))
+
+    def find_delivered(key: Key) -> int:
+        return delivered_seq
+
+    for delivered_seq, told in ((0, ["u2", "a7"]), (4, ["u2", "a7", "u2", "a2"])):
+        async with open_spool(tmp_path, f"{delivered_seq}.db") as (store, faulty):
+            store.flusher.delivered_seq = find_delivered
+            await turn(store, 10.0, "u1", "a1")
+            faulty.refuses = True
+            await say_alone(store, 20.0, "u2", "a2")
+            await say_alone(faulty._store, 24.0, "u2", "a7")
+            faulty.refuses = False
+            assert await store.flusher.flush()
+            assert await list_stored_texts(faulty) == ["u1", "a1", *told]
+
+
+async def test_others_that_go_on_while_turns_are_merged(tmp_path: Path) -> None:
+    """A merge that another process comes before is made again at once. That is no failure of the
+    store."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await turn(store, 10.0, "u1", "a1")
+        faulty.refuses = True
+        await say(store, KEY, "u2", "a2")
+        await say(faulty._store, KEY, "u7", "a7")
+        faulty.refuses = False
+        commits, overtaken = 0, faulty._fail_before
+
+        async def overtake() -> None:
+            nonlocal commits
+            commits += 1
+            if 2 <= commits <= 8:  # the first one finds out that another writer came first
+                await say(faulty._store, KEY, f"u9{commits}", f"a9{commits}")
+            await overtaken()
+
+        faulty._fail_before = overtake  # type: ignore[method-assign]  # a step put before every write
+        assert await store.flusher.flush()
+        assert commits > 8
+        told = await list_stored_texts(faulty)
+        assert told[-2:] == ["u2", "a2"]
+        assert len(told) == 2 + 2 + 2 * 7 + 2
 
 
 async def test_a_fork_that_waits(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ class View(Struct, frozen=True, kw_only=True):
     end: int  # the end of the transcript it saw
     reply: int = 0  # seq of the recorded reply; 0 while unanswered
     cells: tuple[Cell, ...] = ()
+    asked_at: float = 0.0  # unix seconds when the request came; 0: not known, as in older rows
 
 
 class Failures(Struct, frozen=True):

@@ -8,6 +8,7 @@ So each turn is stored exactly once.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,9 +18,10 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.memory.transcript.unstored import append_unstored, number_unstored
+from om_proxy.memory.transcript.unstored import find_first_asked_at, merge_unstored
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.breaker import Breaker
+from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.spooled_resource import SpooledResource, SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns
 
@@ -30,6 +32,8 @@ FLUSH_TIMEOUT_S = 15.0
 FIRST_RETRY_S = 0.2  # most faults are over at once
 RETRY_S = 1.0
 MAX_RESOURCES_AT_ONCE = 32  # their commits share a transaction
+# A merge conflicts only if a turn of another process came first.
+MAX_MERGE_ATTEMPTS = 20
 
 
 class SpoolFlusher:
@@ -47,6 +51,13 @@ class SpoolFlusher:
         # called with the new seq of each waiting message, by its old one, if other writers came
         # first
         self.renumbered: Callable[[Key, Mapping[int, int]], None] = lambda *_: None
+        # called with a thread of which waiting turns were dropped because it was forgotten
+        self.forgotten: Callable[[Key], None] = lambda _: None
+        # the seq of the thread's newest reply that went out to its last byte; 0: not known
+        self.delivered_seq: Callable[[Key], int] = lambda _: 0
+        # the name of a thread in the event of its forgetting; set again with each new secret
+        self.label: Callable[[Key], str] = str
+        self._forgotten_threads = ForgottenThreads(inner, self.label)
 
     def request_flush(self) -> None:
         self._wanted.set()
@@ -77,6 +88,7 @@ class SpoolFlusher:
         async with self._flushing:
             turn_count = self._spool.turn_count
             without_keys: set[Key] = set()
+            self._forgotten_threads = ForgottenThreads(self._inner, self.label)
             try:
                 await _run_in_time(self._flush_oldest(without_keys))
                 while keys := self._list_resources(without_keys):
@@ -118,7 +130,8 @@ class SpoolFlusher:
         if resource is None:
             return  # dropped or forgotten since the flush began
         try:
-            while resource.turns:
+            # they may be dropped while one of them is written
+            while resource.turns and self._spool.resources.get(shared_log_key) is resource:
                 if resource.is_append_only:
                     await self._append_threads(resource)
                 else:
@@ -131,9 +144,15 @@ class SpoolFlusher:
             self._spool.remove_resource(shared_log_key)
 
     async def _flush_turn(self, resource: SpooledResource) -> None:
-        """Commit the oldest turn of the resource. If another writer came first, mark the resource
-        as append-only instead."""
+        """Commit the oldest turn of the resource. If another writer came first, or has forgotten a
+        thread that has no row, mark the resource as append-only instead."""
         turn = resource.turns[0]
+        key = turn.thread.after.key
+        if await self._is_first_turn_forgotten(resource, key):
+            resource.is_append_only = True
+            return
+        if self._spool.find_resource(key) is not resource or turn not in resource.turns:
+            return  # dropped or forgotten meanwhile
         rebased_turn = resource.rebase_oldest(turn)
         try:
             committed = await rebased_turn.commit_to(self._inner)
@@ -148,6 +167,16 @@ class SpoolFlusher:
         # the turn may have been dropped meanwhile
         if resource.turns and resource.turns[0] is turn:
             resource.remove_oldest(committed)
+
+    async def _is_first_turn_forgotten(self, resource: SpooledResource, key: Key) -> bool:
+        """Return whether the thread, of which nothing was stored when its turns began to wait, has
+        been stored and forgotten by another process since."""
+        stored_before = resource.base[key]
+        if stored_before.version or resource.is_other_database:
+            return False
+        asked_at = find_first_asked_at(stored_before, resource.current[key])
+        forgotten_at = await self._forgotten_threads.find_time(key)
+        return asked_at is not None and forgotten_at is not None and forgotten_at >= asked_at
 
     async def _find_committed(self, turn: SpooledTurn) -> tuple[Memory, Memory | None] | None:
         """Return the stored memories if an attempt that seemed to fail was written; None: another
@@ -164,39 +193,71 @@ class SpoolFlusher:
     # ── after other writers ───────────────────────────────────────────────────────────────────────
 
     async def _append_threads(self, resource: SpooledResource) -> None:
-        """Append the waiting messages to the stored ones, thread by thread: other writers came
-        first, or the store opened another database."""
+        """Merge the waiting turns into what is stored, thread by thread: other writers came first,
+        or the store opened another database."""
         for key in resource.threads:
             while (spooled := resource.current.get(key)) is not None:
-                new_seqs = await self._append_thread(
-                    resource.base[key], spooled, is_other_database=resource.is_other_database
-                )
+                new_seqs = await self._merge_thread(resource, resource.base[key], spooled)
                 if resource.current.get(key) is spooled:  # no turn was added meanwhile
                     resource.remove_thread(key)
                     # once: a mark that moved already would move again
                     self.renumbered(key, new_seqs)
         resource.clear_without_threads()
 
-    async def _append_thread(
-        self, stored_before: Memory, spooled: Memory, *, is_other_database: bool
+    async def _merge_thread(
+        self, resource: SpooledResource, stored_before: Memory, spooled: Memory
     ) -> Mapping[int, int]:
-        """Append the waiting messages of one thread. Return their seqs in the store, by those they
-        had in the spool."""
+        """Merge the waiting turns of one thread, again whenever another process wrote it meanwhile:
+        that is no failure of the store. Return the seqs of their messages in the store, by those
+        they had in the spool."""
+        for _ in range(MAX_MERGE_ATTEMPTS):
+            try:
+                return await self._try_merge(resource, stored_before, spooled)
+            except Conflict:
+                continue
+        return await self._try_merge(resource, stored_before, spooled)
+
+    async def _try_merge(
+        self, resource: SpooledResource, stored_before: Memory, spooled: Memory
+    ) -> Mapping[int, int]:
         key = spooled.key
         stored_now = await self._inner.load(key)
-        was_forgotten = stored_before.version and not stored_now.version and not is_other_database
-        if was_forgotten:
-            return {}  # nothing may bring the thread back
-        after = append_unstored(stored_now, stored_before, spooled)
+        forgotten_at = None
+        if not resource.is_other_database:
+            forgotten_at = await self._find_forgotten(stored_now, stored_before, spooled)
+        merged = merge_unstored(
+            stored_now,
+            stored_before,
+            spooled,
+            forgotten_at=forgotten_at,
+            delivered_seq=self.delivered_seq(key),
+            is_other_database=resource.is_other_database,
+        )
+        after = merged.after
         if after is not stored_now and after.scope == "thread":
-            await self._inner.commit(stored_now, after)
+            await self._inner.commit(stored_now, after, merged.not_live)
         elif after is not stored_now:
             shared_log = await self._inner.load(resource_key(key))
             await self._inner.commit_shared(
-                Change(stored_now, after),
+                Change(stored_now, after, merged.not_live),
                 None if shared_log.version else Change(shared_log, shared_log),
             )
-        return number_unstored(stored_now, stored_before, spooled)
+        if forgotten_at is not None:
+            self.forgotten(key)
+        return merged.new_seqs
+
+    async def _find_forgotten(
+        self, stored_now: Memory, stored_before: Memory, spooled: Memory
+    ) -> float | None:
+        """Return when the thread was forgotten after the oldest waiting turn was asked; None: it was
+        not. Of a row that is gone, with no event of it left, that is after all of them."""
+        forgotten_at = await self._forgotten_threads.find_time(spooled.key)
+        asked_at = find_first_asked_at(stored_before, spooled)
+        if stored_before.row_id and stored_now.row_id != stored_before.row_id:
+            return math.inf if forgotten_at is None else forgotten_at
+        if forgotten_at is None or asked_at is None or forgotten_at < asked_at:
+            return None
+        return forgotten_at
 
 
 async def _run_in_time(work: Coroutine[Any, Any, None]) -> None:

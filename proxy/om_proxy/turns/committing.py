@@ -168,6 +168,7 @@ class Committer:
             reply=reply,
             reply_tokens=reply_tokens,
             encoding=encoding,
+            asked_at=turn.asked_at,
         )
         after = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)

@@ -74,6 +74,11 @@ class Deliveries:
         if delivered is not None and delivered in numbers:
             self.record(key, numbers[delivered])
 
+    def find_delivered_seq(self, key: Key) -> int:
+        """Return the seq of the thread's newest reply that this process has sent to its last byte;
+        0: none is known."""
+        return self._delivered.get(key) or 0
+
     async def is_undelivered(self, memory: Memory) -> bool:
         """Return whether the newest message is a reply that is known not to have gone out to its
         last byte, in a turn of the last RETRY_WINDOW_S."""

@@ -231,9 +231,15 @@ class Engine:
         their messages. A client that sends its whole history sends them again. `delivered`: as far
         as is known, the reply went out to its last byte. In that case, the same message sent again
         is a new message.
+
+        If the thread was forgotten since the request came, nothing is stored.
         """
+        assert caller.key is not None  # a request without a thread has no memory to miss
+        if await self._memories.is_forgotten_in_store(caller.key, came_at):
+            self._memories.emit_forgotten(caller.key)
+            return
         try:
-            turn = await self._reconciler.reconcile(caller, request, context, hints)
+            turn = await self._reconciler.reconcile(caller, request, context, hints, came_at)
         except TakenForSideRequest:
             return
         turn_at = turn.reconciled.memory.turn_at

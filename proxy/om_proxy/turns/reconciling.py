@@ -81,12 +81,21 @@ class Reconciler:
     deliveries: Deliveries
 
     async def reconcile(
-        self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        hints: Hints,
+        came_at: float | None = None,
     ) -> OpenedTurn:
-        """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest."""
+        """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest.
+        `came_at`: when the request came; None: now."""
         forget_count = self.memories.forget_count
+        asked_at = self.clock() if came_at is None else came_at
         return await retry_on_conflict(
-            partial(self._load_and_reconcile, caller, request, context, hints, forget_count)
+            partial(
+                self._load_and_reconcile, caller, request, context, hints, forget_count, asked_at
+            )
         )
 
     async def _load_and_reconcile(
@@ -96,6 +105,7 @@ class Reconciler:
         context: MemoryContext,
         hints: Hints,
         forget_count: int,
+        asked_at: float,
     ) -> OpenedTurn:
         key = caller.key
         should_store = caller.mode != "read"
@@ -112,7 +122,9 @@ class Reconciler:
             memory, sent, request
         ):
             raise TakenForSideRequest
-        reconciled = await self._apply_request(memory, sent, hints, request.model, context)
+        reconciled = await self._apply_request(
+            memory, sent, hints, request.model, context, asked_at
+        )
         return OpenedTurn(
             key,
             scope,
@@ -125,6 +137,7 @@ class Reconciler:
             timezone=caller.timezone,
             row_id=reconciled.memory.row_id,
             forget_count=forget_count,
+            asked_at=asked_at,
             should_store=should_store,
             can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
         )
@@ -146,6 +159,7 @@ class Reconciler:
         hints: Hints,
         model: str | None,
         context: MemoryContext,
+        asked_at: float,
         verdict: Verdict | None = None,
     ) -> ReconciledTurn:
         """Compare with the memory, or use `verdict`, which is rebased on that memory already."""
@@ -181,6 +195,7 @@ class Reconciler:
             self.clock(),
             revived=revived,
             encoding=encoding,
+            asked_at=asked_at,
         )
         projected = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
@@ -321,7 +336,7 @@ class Reconciler:
                 message_count, partial(self._read_sent_history, turn.request, memory)
             )
         return await self._apply_request(
-            memory, sent, turn.hints, turn.request.model, turn.context, verdict
+            memory, sent, turn.hints, turn.request.model, turn.context, turn.asked_at, verdict
         )
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:

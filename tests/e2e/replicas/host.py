@@ -7,6 +7,8 @@ LEASE_S 0: as long as they are; FAULT `none`: none
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import sys
 import time
 from functools import partial
@@ -25,6 +27,7 @@ def shift_clock(offset_s: float) -> None:
 
 def main(arguments: list[str]) -> int:
     offset_s, lease_s, fault, *command = arguments
+    faulthandler.register(signal.SIGUSR1)  # tells what it is doing when it does not answer
     shift_clock(float(offset_s))
     # imported now: see `shift_clock`
     from om_proxy import cli

@@ -143,7 +143,8 @@ async def start_replicas(
             )
             command = "serve" if number < plan.replicas else "worker"
             processes.append(Process(config, port, _choose_module(plan, number), command))
-        trouble = Trouble(processes, wires, server, random.Random(f"{plan.seed} outages"))
+        dice = random.Random(f"{plan.seed} outages")
+        trouble = Trouble(processes, wires, server, dice, has_hosts=plan.has_hosts)
         try:
             await processes[0].start()  # which makes the schema
             connection = await asyncpg.connect(url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,7 @@ LATENCY_S = 0.2
 RESET_AFTER_BYTES = 40_000
 HEALING_TIMEOUT_S = 120.0
 PATIENCE_S = 10.0
+TRACEBACK_S = 1.0  # for a process to say what it is doing
 
 
 class Trouble:
@@ -33,11 +35,15 @@ class Trouble:
         wires: Sequence[Wire],
         server: OwnPostgres | None,
         dice: random.Random,
+        *,
+        has_hosts: bool,
     ) -> None:
+        """`has_hosts`: whether the processes are started by `host`."""
         self._processes = processes
         self._wires = wires
         self._server = server
         self._dice = dice
+        self._has_hosts = has_hosts
         self.calm = asyncio.Lock()
         self.outages: list[Outage] = []
         self.counts: Counter[str] = Counter()
@@ -72,19 +78,27 @@ class Trouble:
         self.outages.append(Outage(began_at, time.monotonic()))
 
     async def _see_each(self, path: str, is_so: Callable[[str], bool]) -> None:
-        async with (
-            asyncio.timeout(HEALING_TIMEOUT_S),
-            httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
-        ):
-            for process in self._processes:
-                while process.alive:
-                    try:
-                        answer = await http.get(f"{process.base}{path}")
-                        if answer.status_code == 200 and is_so(answer.text):
-                            break
-                    except httpx.TransportError:
-                        pass  # it is being started again
-                    await asyncio.sleep(0.05)  # bounded by the time-out above
+        newest = ""
+        try:
+            async with (
+                asyncio.timeout(HEALING_TIMEOUT_S),
+                httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
+            ):
+                for number, process in enumerate(self._processes):
+                    while process.alive:
+                        try:
+                            answer = await http.get(f"{process.base}{path}")
+                            newest = f"process {number}: {answer.status_code} {answer.text[:300]}"
+                            if answer.status_code == 200 and is_so(answer.text):
+                                break
+                        except httpx.TransportError as exc:  # it is being started again
+                            newest = f"process {number}: {type(exc).__name__}"
+                        await asyncio.sleep(0.05)  # bounded by the time-out above
+        except TimeoutError as exc:
+            if process.alive and self._has_hosts:
+                process.signal(signal.SIGUSR1)
+                await asyncio.sleep(TRACEBACK_S)
+            raise AssertionError(f"no healing after {HEALING_TIMEOUT_S:g} s: {newest}") from exc
 
     async def _black_hole(self, seconds: float) -> None:
         """One process sends to the store, and nothing comes or goes."""

@@ -26,6 +26,7 @@ def apply_turn(
     reply_tokens: int = 0,
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
+    asked_at: float = 0.0,
 ) -> Memory:
     """Return the memory after this turn: without the superseded messages, with the new ones and the
     reply in their place, and with the request's view.
@@ -34,6 +35,7 @@ def apply_turn(
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
     messages are unanswered; that is also the projected memory that a prompt is built from.
+    `asked_at`: when the request came.
     """
     cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)
@@ -69,7 +71,7 @@ def apply_turn(
     )
     if has_stored_reply and reply is not None:
         return after
-    return replace(after, views=record_view(memory, after, verdict, sent, len(answer)))
+    return replace(after, views=record_view(memory, after, verdict, sent, len(answer), asked_at))
 
 
 def _find_undated_to(fresh: Sequence[Message]) -> int:

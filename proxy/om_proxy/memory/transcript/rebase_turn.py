@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import Cell, Mark, Memory, View
+from om_proxy.memory.model import Cell, Memory, View
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
-from om_proxy.memory.transcript.verdict import Verdict, is_unsent, merge_neighbours
+from om_proxy.memory.transcript.verdict import Verdict, is_shown, is_unsent, merge_neighbours
 
 
 def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict | None:
@@ -88,7 +88,7 @@ def _rebase_onto_same_turn(
     # a message that no attempt accounts for is never superseded by this turn
     unaccounted = [m for m in since if not replies.get(m.seq)]
     follows = bool(unaccounted) and since[0].role == "assistant" and replies.get(since[0].seq, True)
-    has_stored_reply = follows and _is_shown(memory.views, since[0], unaccounted)
+    has_stored_reply = follows and is_shown(memory.views, since[0], unaccounted)
     cut_seq = after_seq if since and not unaccounted else None
     if unaccounted and not has_stored_reply:
         cells = (*cells, Cell("unsent", sent.count, sent.count, unaccounted[0].seq, since[-1].seq))
@@ -116,19 +116,6 @@ def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], seq: in
     if (view.count, view.digest) == (sent.count, sent.digest):
         return True
     return view.seq == seq and not is_unsent(cells, seq) and not is_unsent(view.cells, seq)
-
-
-def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
-    """Return whether a client has had this reply: a request showed it, in whatever words, or the
-    results of its calls have come."""
-    cells = (
-        cell
-        for view in views
-        for cell in view.cells
-        if cell.kind != "unsent" and cell.sent_from < cell.sent_to
-    )
-    is_in_view = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
-    return is_in_view or any(m.answers in reply.calls for m in since)
 
 
 def _insert_unsent(cells: tuple[Cell, ...], cell: Cell, new: Sequence[int]) -> tuple[Cell, ...]:

@@ -1,77 +1,404 @@
-"""Append messages whose turn could not be stored to a transcript that another process has changed
-in the meantime (docs/spec/behaviour.md#concurrency).
+"""Reconcile turns that could not be stored with what other processes have stored meanwhile
+(docs/spec/storage.md#turns-that-waited).
 
-The turn's superseded messages and its coverage may be wrong by now. Its messages are not. So only
-the messages are appended, in order, after the stored ones.
+A waiting turn was computed from a state that no longer stands. What becomes of it is what would
+have become of it if it had been stored at its time:
+
+1. Its thread was forgotten after it was asked: nothing of it is stored.
+2. Its messages are stored already: they stand once. If its question has another reply, the later
+   reply stays, unless the client went on with the earlier one.
+3. A later request shows the message before it and goes on with something else: the client has taken
+   it back. It is stored, but not live.
+4. Its own request goes on where others went on earlier: the client has taken those back.
+5. Else it is appended. Its place is behind what others have stored: a `seq` is never used again.
+
+Messages are taken back only on proof: a request that shows both sides of the gap, and that came
+after the turn had ended. Notes are never rolled back here: what is observed stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import count
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from om_proxy.memory.ledger import rebase_ledger
 from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import Memory, Message, extend_chain
+from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, Message, View, extend_chain
+from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown
 
 
-def append_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) -> Memory:
-    """Append to `stored_now` the live messages of `spooled` that `stored_before` lacks and that
-    `stored_now` does not contain yet.
+class MergedTurns(NamedTuple):
+    """What the waiting turns of a thread come to."""
 
-    `stored_before`: the stored memory that `spooled` was made from. The messages may already be in
-    `stored_now` for two reasons: the commit seemed to fail but was written, or the client sent its
-    history again to another process.
+    after: Memory  # the stored memory itself if they change nothing
+    # what was taken back or superseded while it waited: to be stored beside the transcript
+    not_live: tuple[Message, ...] = ()
+    # the seq in the store of each message that is live there, by the seq that it had while it waited
+    new_seqs: Mapping[int, int] = {}
+
+
+class WaitingTurn(NamedTuple):
+    """The unstored messages of one request, up to its reply."""
+
+    messages: tuple[Message, ...]
+    view: View | None  # of the request that brought them; None: no longer recorded
+
+    @property
+    def ended_at(self) -> float:
+        return max(message.at for message in self.messages)
+
+    @property
+    def asked_at(self) -> float:
+        """When its request came, or the turn ended if that is not known."""
+        if self.view is None or not self.view.asked_at:
+            return self.ended_at
+        return min(self.view.asked_at, self.ended_at)
+
+    @property
+    def reply(self) -> Message | None:
+        last = self.messages[-1]
+        return last if last.item.role == "assistant" else None
+
+
+def merge_unstored(
+    stored_now: Memory,
+    stored_before: Memory,
+    spooled: Memory,
+    *,
+    forgotten_at: float | None = None,
+    delivered_seq: int = 0,
+    is_other_database: bool = False,
+) -> MergedTurns:
+    """Merge the live messages of `spooled` that `stored_before` lacks into `stored_now`.
+
+    `stored_before`: the stored memory that `spooled` was made from. `forgotten_at`: when the thread
+    was forgotten; what was asked until then is left out. `delivered_seq`: of the newest waiting
+    reply that went out to its last byte. `is_other_database`: the store may lack what was stored
+    before.
     """
-    new_seqs = number_unstored(stored_now, stored_before, spooled)
-    missing = [m for m in spooled.tail if new_seqs.get(m.seq, 0) >= stored_now.next_seq]
-    if not missing:
-        return stored_now
-    # of a turn that was written all the same, the costs count twice: nothing tells it apart
-    ledger = rebase_ledger(stored_now.ledger, stored_before.ledger, spooled.ledger)
-    return replace(_append(stored_now, spooled, missing), ledger=ledger)
-
-
-def number_unstored(stored_now: Memory, stored_before: Memory, spooled: Memory) -> dict[int, int]:
-    """Return the seq of each unstored message: that of the equal stored message if there is one,
-    otherwise the next free one."""
     unstored = [m for m in spooled.tail if m.seq >= stored_before.next_seq]
-    newer_marks = [mark for mark in stored_now.marks if mark.seq > stored_before.end]
-    matches = _match_stored([mark.fp for mark in newer_marks], [m.item.fp for m in unstored])
-    free_seqs = count(stored_now.next_seq)
-    return {
-        m.seq: newer_marks[matches[index]].seq if index in matches else next(free_seqs)
-        for index, m in enumerate(unstored)
-    }
+    turns = _split_turns(unstored, spooled.views)
+    if forgotten_at is not None:
+        turns = [turn for turn in turns if turn.asked_at > forgotten_at]
+    merging = _Merging(stored_now, stored_before, spooled, is_other_database)
+    merging.match(turns, delivered_seq)
+    for index, turn in enumerate(turns):
+        merging.add(turn, turns[index + 1 :])
+    merged = merging.finish()
+    # of a turn that was written all the same, the costs count twice: nothing tells it apart
+    if merged.after is stored_now and not merged.not_live:
+        return merged
+    ledger = stored_now.ledger
+    if forgotten_at is None:
+        ledger = rebase_ledger(ledger, stored_before.ledger, spooled.ledger)
+    return merged._replace(after=replace(merged.after, ledger=ledger))
 
 
-def _match_stored(stored: Sequence[bytes], unstored: Sequence[bytes]) -> dict[int, int]:
-    """Map each index in `unstored` to the index of its equal in `stored`, if it has one."""
-    blocks = SequenceMatcher(None, stored, unstored, autojunk=False).get_matching_blocks()
-    return {block.b + n: block.a + n for block in blocks for n in range(block.size)}
+def find_first_asked_at(stored_before: Memory, spooled: Memory) -> float | None:
+    """Return when the oldest unstored turn was asked; None: no message waits."""
+    unstored = [m for m in spooled.tail if m.seq >= stored_before.next_seq]
+    turns = _split_turns(unstored, spooled.views)
+    return min((turn.asked_at for turn in turns), default=None)
 
 
-def _append(stored_now: Memory, spooled: Memory, missing: Sequence[Message]) -> Memory:
-    chain = stored_now.chain
-    new_messages: list[Message] = []
-    for seq, message in enumerate(missing, stored_now.next_seq):
-        chain = extend_chain(chain, message.item.fp)
-        new_messages.append(replace(message, seq=seq, chain=chain))
-    return replace(
-        stored_now,
-        tail=MessageList.of(stored_now.tail).append_messages(tuple(new_messages)),
-        next_seq=stored_now.next_seq + len(new_messages),
-        turns=stored_now.turns + sum(m.item.role == "assistant" for m in missing),
-        turn_at=max(stored_now.turn_at or 0.0, spooled.turn_at or 0.0) or None,
-        # the appended messages are the newest, so the style and model of their turn win
-        style=spooled.style,
-        history_after=stored_now.history_after
-        if spooled.history == stored_now.history
-        else stored_now.next_seq - 1,
-        model=spooled.model,
-        due_at=spooled.due_at if stored_now.due_at is None else stored_now.due_at,
-        scope=stored_now.scope if stored_now.version else spooled.scope,
+def _split_turns(unstored: Sequence[Message], views: Sequence[View]) -> list[WaitingTurn]:
+    """Return the turns, in order: each ends with a reply, or with the last message."""
+    groups: list[list[Message]] = []
+    for message in unstored:
+        if (
+            groups and groups[-1][-1].item.role == "assistant" and message.item.role != "assistant"
+        ) or not groups:
+            groups.append([])
+        groups[-1].append(message)
+    return [WaitingTurn(tuple(group), _find_view(group[-1].seq, views)) for group in groups]
+
+
+def _find_view(last_seq: int, views: Sequence[View]) -> View | None:
+    """Return the request that brought the message: the one that it answers, or the first one that
+    shows it."""
+    answered = next((view for view in views if view.reply == last_seq), None)
+    later = [view for view in views if view.seq >= last_seq]
+    return answered or min(later, key=lambda view: view.seq, default=None)
+
+
+@dataclass(eq=False)
+class _Merging:
+    """The merge under way. Positions are seqs in the store, by seqs of the spool."""
+
+    now: Memory
+    before: Memory
+    spooled: Memory
+    is_other_database: bool
+    positions: dict[int, int] = field(default_factory=dict)  # of unstored messages
+    added: list[Message] = field(default_factory=list)  # still with their seqs of the spool
+    dropped: list[Message] = field(default_factory=list)
+    cut_seq: int | None = None  # stored live messages after it are superseded
+    added_views: list[View] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._is_same_row = self.now.row_id == self.before.row_id and not self.is_other_database
+        self._live = {mark.seq: mark for mark in self.now.marks}
+        self._spooled_marks = self.spooled.marks
+        self._at = {message.seq: message.at for message in self.now.tail}
+        known = {(view.count, view.digest, view.asked_at) for view in self.before.views}
+        self._newer_views = [
+            view for view in self.now.views if (view.count, view.digest, view.asked_at) not in known
+        ]
+
+    # ── what is stored already ──
+
+    def match(self, turns: Sequence[WaitingTurn], delivered_seq: int) -> None:
+        """Find the waiting messages that are stored already."""
+        messages = [message for turn in turns for message in turn.messages]
+        has_same_seqs = self._is_same_row or self.is_other_database
+        known_end = self.before.end if has_same_seqs else 0
+        newer = [mark for mark in self.now.marks if mark.seq > known_end]
+        blocks = SequenceMatcher(
+            None, [mark.fp for mark in newer], [m.item.fp for m in messages], autojunk=False
+        ).get_matching_blocks()
+        for block in blocks:
+            for n in range(block.size):
+                self.positions[messages[block.b + n].seq] = newer[block.a + n].seq
+        for turn in turns:
+            if _is_said_again(turn, self.positions, delivered_seq):
+                for message in turn.messages:
+                    self.positions.pop(message.seq, None)
+
+    # ── one turn ──
+
+    def add(self, turn: WaitingTurn, later: Sequence[WaitingTurn]) -> None:
+        """Add a waiting turn, as far as it is not stored. `later`: the waiting turns after it."""
+        missing = [m for m in turn.messages if m.seq not in self.positions]
+        if not missing:
+            return
+        anchor, place, is_next = self._find_place(missing[0].seq)
+        since = self._list_live_after(place)
+        if is_next and missing == [turn.reply] and since and since[0].role == "assistant":
+            self._add_reply(turn, missing[0], place, since)
+        elif place and since and self._is_taken_back(turn, place, later):
+            self.dropped += missing
+        else:
+            if place and is_next and since and self._takes_back(turn, anchor, place, since, later):
+                self.cut_seq = place
+            self._append(turn, missing)
+
+    def _add_reply(
+        self, turn: WaitingTurn, reply: Message, place: int, since: Sequence[Mark]
+    ) -> None:
+        """Add a reply whose question has another one: the later of two stays."""
+        other = since[0]
+        other_at = self._at.get(other.seq)  # None: it is observed, and its time not known
+        is_later = other_at is not None and other_at < reply.at
+        is_regenerated = (
+            turn.view is not None and turn.view.count > 1 and self._came_after(turn.view, since)
+        )
+        supersedes = is_regenerated or (is_later and len(since) == 1)
+        if supersedes and place >= self.now.chunked_to:
+            self.cut_seq = place
+            self._append(turn, [reply])
+        elif other_at is not None and (
+            other_at > reply.at or (not supersedes and is_shown(self.now.views, other, since[1:]))
+        ):
+            self.dropped.append(reply)
+        else:
+            self._append(turn, [reply])  # both stay: a doubled reply can be repaired
+
+    def _find_place(self, seq: int) -> tuple[int, int, bool]:
+        """Return the newest message before this one that both sides have: its seq in the spool, its
+        position, and whether it is the very message before this one. 0: there is none."""
+        is_next = True
+        for mark in reversed(self._spooled_marks):
+            if mark.seq >= seq:
+                continue
+            if position := self._find_position(mark):
+                return mark.seq, position, is_next
+            is_next = False
+        return 0, 0, False
+
+    def _find_position(self, mark: Mark) -> int:
+        """Return the position of a live message of the spool; 0: it is not live in the store."""
+        position = self.positions.get(mark.seq, 0)
+        if position:
+            return position
+        if mark.seq >= self.before.next_seq:
+            return 0
+        stored = self._live.get(mark.seq)
+        if stored is None or not (self._is_same_row or stored.fp == mark.fp):
+            return 0
+        return mark.seq if self._stays(mark.seq) else 0
+
+    def _stays(self, seq: int) -> bool:
+        return self.cut_seq is None or seq <= self.cut_seq or seq >= self.now.next_seq
+
+    def _list_live_after(self, place: int) -> list[Mark]:
+        """Return the live messages of others, and of waiting turns before, that follow `place`."""
+        stored = [m for m in self.now.marks if m.seq > place and self._stays(m.seq)]
+        added = [
+            m.mark._replace(seq=self.positions[m.seq])
+            for m in self.added
+            if self.positions[m.seq] > place
+        ]
+        return stored + added
+
+    def _is_taken_back(self, turn: WaitingTurn, place: int, later: Sequence[WaitingTurn]) -> bool:
+        """Return whether the client has shown, after this turn and all waiting ones that show it,
+        that something else follows `place`."""
+        ended_at = max(other.ended_at for other in (turn, *_list_showing(turn, later)))
+        return any(
+            view.asked_at > ended_at and _goes_on_from(view, place) for view in self._newer_views
+        )
+
+    def _takes_back(
+        self,
+        turn: WaitingTurn,
+        anchor: int,
+        place: int,
+        since: Sequence[Mark],
+        later: Sequence[WaitingTurn],
+    ) -> bool:
+        """Return whether the request of this turn, or of one that shows it, shows that something
+        else follows `anchor` than `since`, and came after all of it. What is observed stays."""
+        views = [other.view for other in (turn, *_list_showing(turn, later)) if other.view]
+        return place >= self.now.chunked_to and any(
+            self._came_after(view, since) and _goes_on_from(view, anchor) for view in views
+        )
+
+    def _came_after(self, view: View, since: Sequence[Mark]) -> bool:
+        """Return whether the request came after all these messages, which its client does not
+        show."""
+        shown = set(self.positions.values())
+        return all(
+            mark.seq not in shown and self._was_before(mark.seq, view.asked_at) for mark in since
+        )
+
+    def _was_before(self, seq: int, asked_at: float) -> bool:
+        if self._is_same_row and seq < self.before.next_seq:
+            return True  # the spool had it too
+        return seq in self._at and self._at[seq] < asked_at
+
+    def _append(self, turn: WaitingTurn, missing: Sequence[Message]) -> None:
+        for message in missing:
+            self.positions[message.seq] = self.now.next_seq + len(self.added)
+            self.added.append(message)
+        if turn.view is not None and (view := self._translate(turn.view)):
+            self.added_views.append(view)
+
+    def _translate(self, view: View) -> View | None:
+        """Return the recorded request with the seqs of the store; None: others came between what it
+        shows, so that it has another form there."""
+        cells = [self._translate_cell(cell) for cell in view.cells]
+        seq, reply = self._translate_seq(view.seq), self._translate_seq(view.reply)
+        end = self._translate_seq(view.end)
+        if seq is None or reply is None or None in cells:
+            return None
+        return replace(
+            view,
+            seq=seq,
+            reply=reply,
+            end=seq if end is None else end,
+            cells=tuple(cell for cell in cells if cell is not None),
+        )
+
+    def _translate_cell(self, cell: Cell) -> Cell | None:
+        if cell.to_seq < cell.from_seq:
+            return cell
+        first, last = self._translate_seq(cell.from_seq), self._translate_seq(cell.to_seq)
+        if first is None or last is None:
+            return None
+        is_stretched = last - first != cell.to_seq - cell.from_seq
+        if is_stretched and cell.to_seq >= self.before.next_seq:
+            return None
+        return cell._replace(from_seq=first, to_seq=last)
+
+    def _translate_seq(self, seq: int) -> int | None:
+        if seq >= self.before.next_seq:
+            return self.positions.get(seq)
+        return seq if self._is_same_row and self._stays(seq) else None
+
+    # ── the end ──
+
+    def finish(self) -> MergedTurns:
+        now = self.now
+        if not self.added and not self.dropped:
+            return MergedTurns(now, (), self.positions)
+        tail = MessageList.of(now.tail)
+        if self.cut_seq is not None:
+            tail = tail.messages_through(self.cut_seq)
+        chain = tail[-1].chain if tail else now.chain_at_coverage
+        fresh = []
+        for seq, message in enumerate(self.added, now.next_seq):
+            chain = extend_chain(chain, message.item.fp)
+            fresh.append(replace(message, seq=seq, chain=chain))
+        next_seq = now.next_seq + len(fresh)
+        not_live = tuple(
+            replace(message, seq=seq, chain=extend_chain(chain, message.item.fp))
+            for seq, message in enumerate(self.dropped, next_seq)
+        )
+        after = replace(now, next_seq=next_seq + len(not_live))
+        if fresh:
+            after = self._describe_newest(
+                replace(after, tail=tail.append_messages(tuple(fresh)), views=self._join_views())
+            )
+        return MergedTurns(after, not_live, self.positions)
+
+    def _join_views(self) -> tuple[View, ...]:
+        fresh = {(view.count, view.digest) for view in self.added_views}
+        older = [view for view in self.now.views if (view.count, view.digest) not in fresh]
+        return (*older, *self.added_views)[-MAX_VIEWS:]
+
+    def _describe_newest(self, after: Memory) -> Memory:
+        """Return the memory with what its newest turn tells: the appended messages are the
+        newest."""
+        now, spooled = self.now, self.spooled
+        return replace(
+            after,
+            turns=now.turns + sum(m.item.role == "assistant" for m in self.added),
+            turn_at=max(now.turn_at or 0.0, spooled.turn_at or 0.0) or None,
+            style=spooled.style,
+            history_after=now.history_after if spooled.history == now.history else now.next_seq - 1,
+            model=spooled.model,
+            due_at=spooled.due_at if now.due_at is None else now.due_at,
+            scope=now.scope if now.version else spooled.scope,
+        )
+
+
+def _is_said_again(turn: WaitingTurn, positions: Mapping[int, int], delivered_seq: int) -> bool:
+    """Return whether a lone message was said again in the same words, after its reply went out:
+    what is stored is another turn. Otherwise the same words are a retry."""
+    reply = turn.reply
+    return (
+        turn.view is not None
+        and turn.view.count == 1
+        and reply is not None
+        and reply.seq not in positions
+        and reply.seq <= delivered_seq
     )
+
+
+def _list_showing(turn: WaitingTurn, later: Sequence[WaitingTurn]) -> list[WaitingTurn]:
+    """Return the later turns whose requests show this one."""
+    seq = turn.messages[-1].seq
+    return [other for other in later if other.view is not None and _shows(other.view, seq)]
+
+
+def _shows(view: View, seq: int) -> bool:
+    """Return whether the client sent this message with its request."""
+    return any(
+        cell.from_seq <= seq <= cell.to_seq and cell.sent_from < cell.sent_to for cell in view.cells
+    )
+
+
+def _goes_on_from(view: View, seq: int) -> bool:
+    """Return whether the client shows this message and, right behind it, another one of the
+    thread."""
+    for cell, following in zip(view.cells, (*view.cells[1:], None), strict=True):
+        if cell.kind not in ONE_TO_ONE_KINDS or not cell.from_seq <= seq <= cell.to_seq:
+            continue
+        if seq < cell.to_seq:
+            return True
+        return following is not None and following.kind in ONE_TO_ONE_KINDS
+    return False

@@ -234,6 +234,19 @@ def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
     return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
 
 
+def is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
+    """Return whether a client has had this reply: a request showed it, in whatever words, or the
+    results of its calls have come."""
+    cells = (
+        cell
+        for view in views
+        for cell in view.cells
+        if cell.kind != "unsent" and cell.sent_from < cell.sent_to
+    )
+    is_in_view = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
+    return is_in_view or any(m.answers in reply.calls for m in since)
+
+
 def list_unmatched(verdict: Verdict) -> list[int]:
     """Return the sent messages that differ from the stored message at their place, or have none."""
     swapped = {index for _, index in verdict.swaps}

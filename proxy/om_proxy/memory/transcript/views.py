@@ -6,6 +6,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
@@ -15,10 +17,16 @@ MAX_CELLS = 16
 
 
 def record_view(
-    memory: Memory, after: Memory, verdict: Verdict, sent: SentHistory, replies: int
+    memory: Memory,
+    after: Memory,
+    verdict: Verdict,
+    sent: SentHistory,
+    replies: int,
+    asked_at: float,
 ) -> tuple[View, ...]:
     """Return the recorded attempts with this request at the end; an equal older one is dropped.
-    `memory` is from before the turn, `after` from after it, with so many `replies`."""
+    `memory` is from before the turn, `after` from after it, with so many `replies`. `asked_at`: when
+    the request came. A retry that changes nothing keeps the time of the first attempt."""
     sent_count = sent.count
     if not sent_count:
         return memory.views
@@ -34,8 +42,14 @@ def record_view(
         end=verdict.end,
         reply=after.end if replies else _find_stored_reply(memory, verdict),
         cells=_view_cells(verdict, memory.next_seq, after.coverage),
+        asked_at=asked_at,
     )
-    others = [v for v in memory.views if (v.count, v.digest) != (view.count, view.digest)]
+    others: list[View] = []
+    for other in memory.views:
+        if (other.count, other.digest) != (view.count, view.digest):
+            others.append(other)
+        elif replace(other, asked_at=asked_at) == view:
+            view = other
     if len(others) >= MAX_VIEWS:
         del others[_find_least_useful(others, memory)]
     return (*others, view)

@@ -1,0 +1,404 @@
+"""What becomes of turns that waited for the store while other processes went on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.memory.ledger import Account, TurnEntry, add_turn
+from om_proxy.memory.model import MAX_VIEWS, Cell, Memory, extend_chain
+from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory.transcript.unstored import MergedTurns, find_first_asked_at, merge_unstored
+from tests.memory.clients import Thread, build_thread, chat, parse, word
+
+STORED_ROW = 7
+
+
+def build_stored(words: str) -> Thread:
+    """Build a thread that was stored before the store went away, at times below 10."""
+    if not words:
+        return Thread()
+    thread = build_thread(words)
+    thread.memory = replace(thread.memory, row_id=STORED_ROW)
+    return thread
+
+
+def play(thread: Thread, *turns: str) -> None:
+    """Play turns such as `20-22 u1 a1 u2 > a2`: when each was asked and ended, what its client sent,
+    and the reply. `20-22 u1 >` broke off."""
+    for turn in turns:
+        times, _, rest = turn.partition(" ")
+        asked_at, ended_at = map(float, times.split("-"))
+        words, _, said = rest.partition(" >")
+        sent = thread.read_sent(chat(words))
+        verdict = thread.reconcile(sent)
+        thread.commit(
+            apply_turn(
+                thread._ground(verdict),
+                verdict,
+                sent,
+                thread._tokens(sent),
+                ended_at,
+                parse(chat(said)[0]) if said.strip() else None,
+                50,
+                revived=thread._revived(verdict),
+                asked_at=asked_at,
+            )
+        )
+
+
+def merge(
+    stored: str,
+    waiting: tuple[str, ...],
+    others: tuple[str, ...],
+    *,
+    observed: int = 0,
+    delivered_seq: int = 0,
+) -> tuple[Memory, MergedTurns]:
+    """Play the waiting turns in one process and the others in another one. Return what the second
+    has stored, and what comes of both. `observed`: messages that the second has notes of."""
+    here, elsewhere = build_stored(stored), build_stored(stored)
+    before = here.memory
+    play(here, *waiting)
+    play(elsewhere, *others)
+    if elsewhere.memory.next_seq > 1 and not before.row_id:
+        elsewhere.memory = replace(elsewhere.memory, row_id=STORED_ROW)
+    if observed:
+        elsewhere.observe(observed)
+    now = elsewhere.memory
+    return now, merge_unstored(now, before, here.memory, delivered_seq=delivered_seq)
+
+
+def live(memory: Memory) -> str:
+    return " ".join(word(m.item.raw) for m in memory.tail)
+
+
+def check_frame(now: Memory, merged: MergedTurns) -> None:
+    """Seqs grow and are new, chains are linked, the views point at live messages."""
+    after = merged.after
+    seqs = [m.seq for m in after.tail]
+    assert seqs == sorted(set(seqs))
+    taken = [*(s for s in seqs if s >= now.next_seq), *(m.seq for m in merged.not_live)]
+    assert taken == list(range(now.next_seq, after.next_seq))
+    chain = after.chain_at_coverage
+    for m in after.tail:
+        chain = extend_chain(chain, m.item.fp)
+        assert m.chain == chain
+    assert len(after.views) <= MAX_VIEWS
+    assert all(seq in seqs for seq in merged.new_seqs.values() if seq > now.coverage)
+
+
+TABLE = {
+    "nobody else spoke": ("u1 a1", ["20-22 u1 a1 u2 > a2"], [], "u1 a1 u2 a2", ""),
+    "another device spoke": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["21-23 u9 > a9"],
+        "u1 a1 u9 a9 u2 a2",
+        "",
+    ),
+    "the client goes on elsewhere with what it holds": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["23-24 u1 a1 u2 a2 u3 > a3"],
+        "u1 a1 u2 a2 u3 a3",
+        "",
+    ),
+    "it went on elsewhere and came back": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2", "26-28 u1 a1 u2 a2 u3 a3 u4 > a4"],
+        ["23-25 u1 a1 u2 a2 u3 > a3"],
+        "u1 a1 u2 a2 u3 a3 u4 a4",
+        "",
+    ),
+    # the same question elsewhere
+    "its retry was answered elsewhere": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["24-25 u1 a1 u2 > a7"],
+        "u1 a1 u2 a7",
+        "a2",
+    ),
+    "it is the retry of what was answered elsewhere": (
+        "u1 a1",
+        ["24-25 u1 a1 u2 > a2"],
+        ["20-22 u1 a1 u2 > a7"],
+        "u1 a1 u2 a2",
+        "",
+    ),
+    "it is the retry, and the client went on with the other reply": (
+        "u1 a1",
+        ["20-25 u1 a1 u2 > a2"],
+        ["20-22 u1 a1 u2 > a7", "26-27 u1 a1 u2 a7 u3 > a3"],
+        "u1 a1 u2 a7 u3 a3",
+        "a2",
+    ),
+    "the question was stored ahead, its reply waits": (
+        "u1 a1 u2",
+        ["20-22 u1 a1 u2 > a2"],
+        ["24-25 u1 a1 u2 > a7"],
+        "u1 a1 u2 a7",
+        "a2",
+    ),
+    "the same question of a thin client that had no reply": (
+        "u1 a1 u2 a2 u3 a3",
+        ["20-22 u4 > a4"],
+        ["24-25 u4 > a7"],
+        "u1 a1 u2 a2 u3 a3 u4 a7",
+        "a4",
+    ),
+    "the first request, twice": ("", ["20-22 u1 > a1"], ["24-25 u1 > a7"], "u1 a7", "a1"),
+    # edits
+    "the client took it back elsewhere": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["23-24 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5",
+        "u2 a2",
+    ),
+    "it took both back and went on": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2", "23-24 u1 a1 u2 a2 u3 > a3"],
+        ["25-26 u1 a1 u5 > a5", "27-28 u1 a1 u5 a5 u6 > a6"],
+        "u1 a1 u5 a5 u6 a6",
+        "u2 a2 u3 a3",
+    ),
+    "it forked before what was stored": (
+        "u1 a1 u2 a2",
+        ["20-22 u1 a1 u2 a2 u3 > a3"],
+        ["23-24 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5",
+        "u3 a3",
+    ),
+    "it sent it elsewhere and took it back there": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["23-24 u1 a1 u2 a2 u3 > a3", "25-26 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5",
+        "u2 a2",
+    ),
+    "an edit elsewhere that had not seen it": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["21-24 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5 u2 a2",
+        "",
+    ),
+    "it took back what it had said elsewhere": (
+        "u1 a1",
+        ["23-24 u1 a1 u5 > a5"],
+        ["20-22 u1 a1 u2 > a2"],
+        "u1 a1 u5 a5",
+        "",
+    ),
+    "it goes on from a fork elsewhere": (
+        "u1 a1 u2 a2",
+        ["20-22 u1 a1 u2 a2 u3 > a3", "25-26 u1 a1 u5 a5 u6 > a6"],
+        ["23-24 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5 u6 a6",
+        "",
+    ),
+    "a fork that waits": (
+        "u1 a1 u2 a2",
+        ["20-22 u1 a1 u5 > a5"],
+        [],
+        "u1 a1 u5 a5",
+        "",
+    ),
+    "a fork that waits, and others spoke before it": (
+        "u1 a1 u2 a2",
+        ["23-24 u1 a1 u5 > a5"],
+        ["20-22 u9 > a9"],
+        "u1 a1 u5 a5",
+        "",
+    ),
+    "a fork that waits, and others spoke after it": (
+        "u1 a1 u2 a2",
+        ["20-22 u1 a1 u5 > a5"],
+        ["23-24 u9 > a9"],
+        "u1 a1 u2 a2 u9 a9 u5 a5",
+        "",
+    ),
+    "regenerated while it waits": (
+        "u1 a1 u2 a2",
+        ["20-22 u1 a1 u2 > a7"],
+        [],
+        "u1 a1 u2 a7",
+        "",
+    ),
+    "it went back to a branch that it had taken back elsewhere": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2", "25-26 u1 a1 u2 a2 u3 > a3"],
+        ["23-24 u1 a1 u5 > a5"],
+        "u1 a1 u2 a2 u3 a3",
+        "",
+    ),
+    "it said again what it had taken back": (
+        "u1 a1",
+        ["22-23 u1 a1 u2 > a2", "24-25 u1 a1 u2 a2 u5 a5 u6 > a6"],
+        ["20-21 u1 a1 u5 > a5"],
+        "u1 a1 u5 a5 u2 a2 u6 a6",
+        "",
+    ),
+    "rewound while it waits": (
+        "u1 a1 u2 a2 u3 a3",
+        ["20-22 u1 a1 u2 > a7"],
+        [],
+        "u1 a1 u2 a7",
+        "",
+    ),
+    "a thin client takes nothing back": (
+        "u1 a1 u2 a2 u3 a3",
+        ["20-22 u4 > a4"],
+        ["23-24 u5 > a5", "25-26 u6 > a6"],
+        "u1 a1 u2 a2 u3 a3 u5 a5 u6 a6 u4 a4",
+        "",
+    ),
+    "tool steps": (
+        "u1 a1",
+        ["20-21 u1 a1 u2 > cx", "22-23 u1 a1 u2 cx rx > a2"],
+        ["24-25 u1 a1 u2 cx rx a2 u3 > a3"],
+        "u1 a1 u2 cx rx a2 u3 a3",
+        "",
+    ),
+    "a tool step was answered elsewhere, too": (
+        "u1 a1",
+        ["20-21 u1 a1 u2 > cx", "22-23 u1 a1 u2 cx rx > a2"],
+        ["24-25 u1 a1 u2 cx rx > a7"],
+        "u1 a1 u2 cx rx a7",
+        "a2",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("stored", "waiting", "others", "after", "not_live"), TABLE.values(), ids=TABLE
+)
+def test_what_becomes_of_waiting_turns(
+    stored: str, waiting: list[str], others: list[str], after: str, not_live: str
+) -> None:
+    """It is what would have become of them if they had been stored at their time."""
+    now, merged = merge(stored, tuple(waiting), tuple(others))
+    assert live(merged.after) == after
+    assert " ".join(word(m.item.raw) for m in merged.not_live) == not_live
+    check_frame(now, merged)
+
+
+def test_the_same_words_after_a_reply_that_went_out() -> None:
+    """A thin client that says `ok` again has said it twice."""
+    stored = "u1 a1 u2 a2 u3 a3"
+    _, merged = merge(stored, ("20-22 uok > a4",), ("24-25 uok > a7",), delivered_seq=8)
+    assert live(merged.after) == stored + " uok a7 uok a4"
+
+
+def test_what_is_observed_stays() -> None:
+    """A waiting turn supersedes nothing that notes cover: both branches stand."""
+    _, merged = merge("u1 a1", ("23-24 u1 a1 u5 > a5",), ("20-22 u1 a1 u2 > a2",), observed=4)
+    assert live(merged.after) == "u1 a1 u2 a2 u5 a5"
+
+
+def test_an_older_release_records_no_times() -> None:
+    """Without the time of a request there is no proof: both branches stand."""
+    _, merged = merge("u1 a1", ("20-22 u1 a1 u2 > a2",), ("0-24 u1 a1 u5 > a5",))
+    assert live(merged.after) == "u1 a1 u5 a5 u2 a2"
+
+
+@pytest.mark.parametrize(
+    ("forgotten_at", "after"),
+    [(None, "u1 a1 u2 a2"), (19.0, "u1 a1 u2 a2"), (23.0, "u2 a2"), (30.0, "")],
+)
+def test_a_first_turn_of_a_thread_that_was_forgotten(
+    forgotten_at: float | None, after: str
+) -> None:
+    """Only what was asked after the forgetting is stored, and starts a new thread."""
+    here = Thread()
+    play(here, "20-22 u1 > a1", "25-26 u1 a1 u2 > a2")
+    empty = Memory(key=here.memory.key)
+    merged = merge_unstored(empty, empty, here.memory, forgotten_at=forgotten_at)
+    assert live(merged.after) == after
+    assert find_first_asked_at(empty, here.memory) == 20.0
+    assert find_first_asked_at(here.memory, here.memory) is None
+
+
+def test_a_thread_that_began_anew() -> None:
+    """Its seqs say nothing of the messages that had them before, and its sums begin anew."""
+    here, anew = build_stored("u1 a1 u2 a2"), Thread()
+    before = here.memory
+    play(here, "20-22 u1 a1 u2 a2 u3 > a3", "27-28 u1 a1 u2 a2 u3 a3 u4 > a4")
+    play(anew, "24-25 u7 > a7", "25-26 u7 a7 u8 > a8")
+    paid = replace(
+        here.memory, ledger=add_turn(here.memory.ledger, TurnEntry(Account(calls=1, cost=9)))
+    )
+    now = replace(anew.memory, row_id=STORED_ROW + 1)
+    merged = merge_unstored(now, before, paid, forgotten_at=23.0)
+    assert live(merged.after) == "u7 a7 u8 a8 u4 a4"
+    assert merged.after.ledger == now.ledger
+    assert live(merge_unstored(now, before, paid, forgotten_at=30.0).after) == "u7 a7 u8 a8"
+
+
+def test_another_database() -> None:
+    """It may lack what was stored before, or have another message at its seq."""
+    here = build_stored("u1 a1 u2 a2")
+    before = here.memory
+    play(here, "20-22 u1 a1 u2 a2 u3 > a3")
+    empty = Memory(key=before.key)
+    merged = merge_unstored(empty, before, here.memory, is_other_database=True)
+    assert live(merged.after) == "u3 a3"
+
+
+def test_something_that_only_the_client_holds() -> None:
+    """A request elsewhere that shows unknown messages at the place takes nothing back."""
+    here, elsewhere = build_stored("u1 a1"), build_stored("u1 a1")
+    before = here.memory
+    play(here, "20-22 u1 a1 u2 > a2")
+    play(elsewhere, "23-24 u1 a1 u5 > a5")
+    cells = (Cell("same", 0, 2, 1, 2), Cell("extra", 2, 4, 1, 0), Cell("same", 4, 5, 3, 3))
+    views = elsewhere.memory.views
+    now = replace(elsewhere.memory, views=(*views[:-1], replace(views[-1], count=5, cells=cells)))
+    assert live(merge_unstored(now, before, here.memory).after) == "u1 a1 u5 a5 u2 a2"
+
+
+def test_a_retry_after_the_merge_is_known() -> None:
+    """The request is recorded where its messages stand now: its client may ask again that had no
+    reply."""
+    here, elsewhere = build_stored("u1 a1 u2 a2 u3 a3"), build_stored("u1 a1 u2 a2 u3 a3")
+    before = here.memory
+    play(here, "20-22 u4 > a4")
+    play(elsewhere, "21-23 u9 > a9")
+    elsewhere.commit(merge_unstored(elsewhere.memory, before, here.memory).after)
+    assert live(elsewhere.memory).endswith("u9 a9 u4 a4")
+    verdict = elsewhere.reconcile(elsewhere.read_sent(chat("u4")), Hints(undelivered=True))
+    assert verdict.case == "retry"
+    assert verdict.after_seq == elsewhere.memory.end - 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_client_and_two_processes(seed: int) -> None:
+    """A client with its whole history is sent to one process or another, edits and retries. What
+    stands in the end is what it holds; nothing that it holds is lost, and nothing stands twice."""
+    dice = random.Random(seed)
+    numbers = itertools.count(10)
+    here, elsewhere = build_stored("u1 a1 u2 a2"), build_stored("u1 a1 u2 a2")
+    before = here.memory
+    held, now = ["u1", "a1", "u2", "a2"], 20
+    for _ in range(dice.randrange(1, 7)):
+        if dice.random() < 0.3:
+            held = held[: 2 * dice.randrange(1, len(held) // 2 + 1)]
+        question = f"u{next(numbers)}"
+        for _ in range(dice.choice((1, 1, 1, 2))):  # the first attempt timed out
+            answer = f"a{next(numbers)}"
+            process = dice.choice((here, elsewhere))
+            play(process, f"{now}-{now + 1} {' '.join([*held, question])} > {answer}")
+            now += 2
+        held = [*held, question, answer]
+    merged = merge_unstored(elsewhere.memory, before, here.memory)
+    assert live(merged.after).split() == held
+    check_frame(elsewhere.memory, merged)
+    # the next request finds all of it
+    elsewhere.commit(merged.after)
+    verdict = elsewhere.reconcile(elsewhere.read_sent(chat(" ".join([*held, "u9"]))))
+    assert (verdict.cut_seq, [*verdict.new]) == (None, [len(held)])

@@ -1,0 +1,45 @@
+"""When threads were forgotten, as the events in the store tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from om_proxy.memory.events.parts import Event, Forgotten
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage import forgotten_threads
+from om_proxy.storage.forgotten_threads import ForgottenThreads
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.event_contract import activation
+from tests.storage.memory_builder import KEY, MemoryBuilder
+
+STRANGER = Key("stranger", KEY.resource, KEY.thread)
+
+
+async def forget(store: SqliteStore, key: Key, at: float) -> None:
+    await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+    event = Event(at, Forgotten(label=f"label of {key.thread}", forgotten_at="now"))
+    await store.forget(key, None, event)
+
+
+async def test_the_newest_forgetting_of_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other events, other threads and the same names of other tenants do not count. A second look
+    finds what came since; pages end anywhere."""
+    monkeypatch.setattr(forgotten_threads, "EVENTS_PER_PAGE", 2)
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    threads = ForgottenThreads(store, lambda key: f"label of {key.thread}")
+    other = KEY._replace(thread="other")
+    assert await threads.find_time(KEY) is None
+    await forget(store, STRANGER, 3.0)
+    await forget(store, KEY, 5.0)
+    await store.commit(Memory(key=other), MemoryBuilder(other).chat(1).memory())
+    await store.add_events(other, [activation(str(n)) for n in range(4)])
+    assert await threads.find_time(KEY) == 5.0
+    assert await threads.find_time(other) is None
+    await forget(store, KEY, 9.0)
+    assert await threads.find_time(KEY) == 9.0
+    assert await threads.find_time(STRANGER) == 3.0
+    await store.close()
