@@ -32,6 +32,7 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.storage.base import (
+    Backlog,
     Change,
     EventPage,
     ForgetBatch,
@@ -819,10 +820,15 @@ class SimulatedStore:
         await self._return()
         return thread.delivered if thread else None
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        if thread := (await self._reach()).threads.get(key):
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        disk = await self._reach()
+        memories = [t.memory() for t in disk.sharing(key)]
+        newest = tuple(waiting_of(m) for m in memories if m.pending_tokens)
+        stands = backlog is None or newest == backlog
+        if stands and (thread := disk.threads.get(key)):
             thread.head = replace(thread.head, due_at=at)
         await self._return()
+        return stands
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         found = tuple(_in_turns(await self._reach(), now))[:limit]

@@ -927,6 +927,22 @@ class StoreContract(
         await store.set_due(OTHER, 5.0)
         assert await store.load(OTHER) == Memory(key=OTHER)
 
+    async def test_set_due_of_a_backlog(self, store: Store) -> None:
+        """A look sets when a shared log is due only while the backlog is as it was read. A turn
+        since may have made it due at once."""
+        s = await self._shared(store)
+        log_key = resource_key(KEY)
+        backlog = await store.resource_backlog(log_key)
+        assert await store.set_due(log_key, 7.0, backlog)
+        assert (await store.load(log_key)).due_at == 7.0
+        thread = s.stored["A"]
+        await store.commit(thread, replace(thread, turn_at=(thread.turn_at or 0.0) + 1))
+        for read in (backlog, ()):
+            assert not await store.set_due(log_key, None, read)
+        assert (await store.load(log_key)).due_at == 7.0
+        assert await store.set_due(log_key, None, await store.resource_backlog(log_key))
+        assert (await store.load(log_key)).due_at is None
+
     async def test_backlog(self, store: Store) -> None:
         """The backlog lists the threads that share the log and have a tail, the longest idle first,
         with the tokens of each."""

@@ -178,13 +178,11 @@ class DueWork:
                 return work
             limits = context.effective.limits
             due_at = batches.next_look_at(backlog, limits, shared_log.log.tokens, now)
-            await store.set_due(shared_log.key, due_at)
-            # A turn since that read may have made the log due, and the time above has replaced its.
-            newest_backlog = await store.resource_backlog(shared_log.key)
-            if newest_backlog == backlog:
+            # A turn since that read may have made the log due: its time must not be replaced.
+            if await store.set_due(shared_log.key, due_at, backlog):
                 self._note_due(shared_log, due_at)
                 return None
-            backlog = newest_backlog
+            backlog = await store.resource_backlog(shared_log.key)
 
 
 def _decide_for_resource(

@@ -369,8 +369,13 @@ class Store(Protocol):
         prolongs such a lease with `lease` and gives it back with `release`.
         """
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        """Set when this thread is due; None: not until it is set again. The version stays."""
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        """Set when this thread is due; None: not until it is set again. The version stays.
+
+        `backlog`: of the resource whose shared log this is, as it was read. If it is another one by
+        now, a turn came since and may have made the log due: nothing is set, and this returns
+        False. The same step compares and sets.
+        """
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         """Record, in one transaction, the seq of each thread's newest reply that was sent to its

@@ -144,8 +144,8 @@ class ForwardingStore(ABC):
     ) -> tuple[Key, ...]:
         return await self.inner.claim(now, limit, holder, seconds, callers=callers, skip=skip)
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        await self.inner.set_due(key, at)
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        return await self.inner.set_due(key, at, backlog)
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return await self.inner.lease(key, holder, seconds)

@@ -10,6 +10,7 @@ from om_proxy.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import (
+    Backlog,
     Change,
     ForgetBatch,
     MoveResult,
@@ -78,7 +79,7 @@ class PreviewStore(MergingStore):
     async def prune_events(self, now: float) -> None:
         raise _refuse()
 
-    async def set_due(self, key: Key, at: float | None) -> None:
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
         raise _refuse()
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:

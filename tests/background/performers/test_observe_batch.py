@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.llm import Answer
+from om_proxy.background.due_work import DueWork
 from om_proxy.background.performers.observe_batch import MAX_CALLS_PER_RESOURCE
 from om_proxy.facts import Fact, MemoryCallEnded
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
@@ -191,3 +194,41 @@ async def test_a_turn_while_the_backlog_is_read_is_seen(monkeypatch: pytest.Monk
         await p.background.wait_idle()
         assert reads[0] == 0
         assert len(p.models.asked) == 1
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("last_statement", range(1, 5))
+async def test_a_process_that_is_killed_in_its_look_leaves_the_log_due(
+    monkeypatch: pytest.MonkeyPatch, last_statement: int
+) -> None:
+    """A turn makes the shared log due after the backlog was read. Whichever statement of the look is
+    the last of its process, another process still finds the log due."""
+    async with open_parts(Answer(NOTES, "m", 10, 10, finish="stop"), settings=ALONE) as p:
+        store, log_key = p.memories.store, resource_key(KEY)
+        read, set_due, statements = store.resource_backlog, store.set_due, count(1)
+
+        async def read_before_a_turn(key: Key) -> Backlog:
+            if next(statements) > last_statement:
+                raise Killed
+            backlog = await read(key)
+            if not backlog:
+                told = partial(replace, tail=chat(3, 50), next_seq=7, model="actor")
+                told = partial(told, scope="resource", turn_at=p.clock.now)
+                await p.memories.update(KEY, told, "resource")
+            return backlog
+
+        async def set_due_unless_killed(*arguments: Any) -> bool:
+            if next(statements) > last_statement:
+                raise Killed
+            return await set_due(*arguments)
+
+        monkeypatch.setattr(store, "resource_backlog", read_before_a_turn)
+        monkeypatch.setattr(store, "set_due", set_due_unless_killed)
+        due = DueWork(p.memories, p.policies, p.clock, lambda: False)
+        due.remember_context(log_key, p.context())
+        with suppress(Killed):
+            await due.find(log_key)
+        assert await store.due_threads(p.clock.now, 9) == (log_key,)

@@ -65,7 +65,7 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.postgres import encryption, ledger, queries, reencryption, schema
 from om_proxy.storage.postgres import events as event_rows
-from om_proxy.storage.postgres.commit import NEXT_VERSION, Commit, SharedCommit
+from om_proxy.storage.postgres.commit import LOCK_ROW, NEXT_VERSION, Commit, SharedCommit
 from om_proxy.storage.postgres.listing import (
     select_all,
     select_idle,
@@ -565,8 +565,21 @@ class PostgresStore:
             lambda s: queries.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        await self._write(SET_DUE, *key, at)
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        if backlog is None:
+            await self._write(SET_DUE, *key, at)
+            return True
+
+        async def compare_and_set(session: Session) -> bool:
+            # a turn locks this row before it decides whether the log is due
+            await session.select(LOCK_ROW, *key)
+            found = await session.select(BACKLOG, key.tenant, key.resource)
+            if row_decoding.decode_backlog(tuple(row) for row in found) != backlog:
+                return False
+            await session.execute(SET_DUE, *key, at)
+            return True
+
+        return await self._pool.transact(compare_and_set)
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]

@@ -381,8 +381,20 @@ class RedisStore:
             self._rewriter.start()
         return claimed
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        await self._pool.write(lambda s: s.run("set_due", *key, "" if at is None else at))
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        due = "" if at is None else at
+
+        async def compare_and_set(session: Session) -> bool:
+            expected: bytes = b""
+            if backlog is not None:
+                # first the revision: what is written after it makes the script set nothing
+                name = session.keys.of_resource("revision", key.tenant, key.resource)
+                expected = await session.call("GET", name) or b"0"
+                if await queries.select_backlog(session, key) != backlog:
+                    return False
+            return bool(await session.run("set_due", *key, due, expected))
+
+        return await self._pool.write(compare_and_set)
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         parts = [part for key, seq in replies.items() for part in (*key, seq)]

@@ -136,6 +136,9 @@ TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLI
     SET (holder, until) = (excluded.holder, excluded.until)
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""
 
+SET_DUE = f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?"
+SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
+    WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
 KEEP_ADOPTED = """INSERT INTO secret SELECT 1, ? WHERE NOT EXISTS (SELECT 1 FROM thread)
     ON CONFLICT DO UPDATE SET value = excluded.value"""
 
@@ -377,10 +380,8 @@ class SqliteStore:
         return {row[0]: Beginning(*row[1:]) for row in await self._read(sql, key)}
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
-        sql = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
-            WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
         return row_decoding.decode_backlog(
-            await self._read(sql, (shared_log.tenant, shared_log.resource))
+            await self._read(SELECT_BACKLOG, (shared_log.tenant, shared_log.resource))
         )
 
     async def other_thread_tails(
@@ -561,11 +562,16 @@ class SqliteStore:
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
 
-    async def set_due(self, key: Key, at: float | None) -> None:
-        await self._write(
-            f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?",
-            (at, *key, at),
-        )
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        async def compare_and_set(db: aiosqlite.Connection) -> bool:
+            if backlog is not None:
+                found = await queries.select_rows(db, SELECT_BACKLOG, (key.tenant, key.resource))
+                if row_decoding.decode_backlog(found) != backlog:
+                    return False
+            await db.execute(SET_DUE, (at, *key, at))
+            return True
+
+        return await self._writer.run(compare_and_set)
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         await self._writer.run(lambda db: _update_delivered(db, replies))
