@@ -60,6 +60,7 @@ from tests.storage.listing_contract import ListingContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things, store_covered
 from tests.storage.moving_contract import MovingContract
 from tests.storage.people_machine import PEOPLE, PeopleMachine
+from tests.storage.race_contract import RaceContract
 from tests.storage.records_contract import RecordsContract
 from tests.storage.refresh_contract import RefreshContract
 from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore, share_log
@@ -147,6 +148,7 @@ class StoreContract(
     RecordsContract,
     EventContract,
     MovingContract,
+    RaceContract,
 ):
     durable = True  # whether a second store opened on the same storage sees the same
     # of the examples of each machine, one in so many is tried

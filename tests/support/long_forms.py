@@ -7,6 +7,5 @@ import os
 import pytest
 
 # OM_TEST_LONG=all scripts/test runs them too
-long_form = pytest.mark.skipif(
-    os.environ.get("OM_TEST_LONG") != "all", reason="a long form: OM_TEST_LONG=all runs it"
-)
+IS_LONG = os.environ.get("OM_TEST_LONG") == "all"
+long_form = pytest.mark.skipif(not IS_LONG, reason="a long form: OM_TEST_LONG=all runs it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import time
 from collections.abc import AsyncIterator
@@ -23,10 +22,11 @@ from om_proxy.storage.postgres.session import Session
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.long_forms import IS_LONG
 
 LOG_KEY = resource_key(KEY)
-# how long commits race with forgettings at least; OM_TEST_RACE_S=60 for the long form
-RACE_S = float(os.environ.get("OM_TEST_RACE_S", "0"))
+# how long commits race with forgettings at least
+RACE_S = 60.0 if IS_LONG else 0.0
 
 
 @pytest.fixture
