@@ -173,6 +173,7 @@ def test_settings_named_in_passing_exist() -> None:
     events_of_log = {
         "memory.uncommitted",
         "memory.bypassed",
+        "memory.forgotten_meanwhile",
         "memory.retired",
         "memory.log_retired",
         "retention.clock_jumped",

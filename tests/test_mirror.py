@@ -59,7 +59,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/lifecycle/observable.py": "memory/lifecycle/test_decisions.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
     "memory/transcript/placement.py": "memory/transcript/test_reconcile.py",
-    "memory/transcript/unstored.py": "storage/test_spooling_store.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/verdict.py": "memory/transcript/test_reconcile.py",
