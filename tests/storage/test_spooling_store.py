@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spool_budget import SpoolBudget
+from om_proxy.storage.spooled_resource import SpooledResource
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import MOVES, Opener, Step, StoreContract
@@ -519,6 +521,37 @@ async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
         await waiting
         assert await list_stored_texts(faulty) == ["u1"]
         flushing.cancel()
+
+
+async def test_a_reply_whose_turn_waits_on_once_the_store_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The breaker let all replies go on, and closed with the first turn that was stored. No reply
+    waits for the others, nor does the process turn round and round."""
+    async with open_spool(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for n in range(MAX_FAILURES_IN_A_ROW):
+            await say(store, KEY._replace(resource=f"r{n}"), "u1")
+        looks, find = count(), store.spool.find_resource
+
+        def find_a_few_times(key: Key) -> SpooledResource | None:
+            assert next(looks) < 1_000
+            return find(key)
+
+        monkeypatch.setattr(store.spool, "find_resource", find_a_few_times)
+        last = KEY._replace(resource=f"r{MAX_FAILURES_IN_A_ROW - 2}")
+        faulty.refuses = False
+        stored, waited = faulty._fail_before, list[Key]()
+
+        async def wait_for_the_last() -> None:
+            if not waited and not store._breaker.is_open:
+                waited.append(last)
+                await store.wait_until_stored(last)
+            await stored()
+
+        faulty._fail_before = wait_for_the_last  # type: ignore[method-assign]  # a step put before every write
+        assert await store.flusher.flush()
+        assert waited == [last]
 
 
 async def test_a_commit_that_hangs(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class SpoolingStore(MergingStore):
         while not (self._is_ending or self._breaker.is_open):
             resource = self.spool.find_resource(key)
             if resource is None or resource.replies_released.is_set():
-                return
+                return  # the breaker may have closed since it released them
             await resource.replies_released.wait()
 
     async def ping(self) -> None:
