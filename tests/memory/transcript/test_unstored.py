@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.model import MAX_VIEWS, Cell, Memory, extend_chain
 from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory.transcript.unstored import MergedTurns, find_first_asked_at, merge_unstored
 from tests.memory.clients import Thread, build_thread, chat, parse, word
@@ -152,6 +153,20 @@ TABLE = {
         "a4",
     ),
     "the first request, twice": ("", ["20-22 u1 > a1"], ["24-25 u1 > a7"], "u1 a7", "a1"),
+    "its first attempt was stored late, and the client went on with the retry": (
+        "u1 a1",
+        ["24-25 u1 a1 u2 > a2", "26-27 u1 a1 u2 a2 u3 > a3"],
+        ["20-30 u1 a1 u2 > a7"],
+        "u1 a1 u2 a2 u3 a3",
+        "",
+    ),
+    "it went on with the first attempt, then asked again": (
+        "u1 a1",
+        ["20-21 u1 a1 u2 > a2", "22-23 u1 a1 u2 a2 u3 > a3"],
+        ["24-25 u1 a1 u2 > a7"],
+        "u1 a1 u2 a7 u3 a3",
+        "a2",
+    ),
     # edits
     "the client took it back elsewhere": (
         "u1 a1",
@@ -295,6 +310,28 @@ def test_the_same_words_after_a_reply_that_went_out() -> None:
     assert live(merged.after) == stored + " uok a7 uok a4"
 
 
+def test_a_first_request_that_its_client_asked_again_in_another_process() -> None:
+    """The first attempt went to a process that stored it late; the retry waits in another one, with
+    all that its client said since. A third process has opened the next request before they are
+    merged. Each text stands once, with the reply that the client holds."""
+    waiting = (
+        "24-25 u1 > a2",
+        "26-27 u1 a2 u2 a3 u3 > a4",
+        "28-29 u1 a2 u2 a3 u3 a4 u4 > a5",
+    )
+    now, merged = merge("", waiting, ("20-31 u1 > a1",), delivered_seq=2)
+    assert live(merged.after) == "u1 a2 u2 a3 u3 a4 u4 a5"
+    check_frame(now, merged)
+    third = Thread()
+    third.commit(now)
+    sent = third.read_sent(chat("u1 a2 u2 a3 u3 a4 u4 a5 u5"))
+    opened = third.reconcile(sent)
+    third.commit(merged.after)
+    verdict = rebase_turn(merged.after, opened, sent) or third.reconcile(sent)
+    after = apply_turn(merged.after, verdict, sent, {}, 34.0, parse(chat("a6")[0]), 50)
+    assert live(after) == "u1 a2 u2 a3 u3 a4 u4 a5 u5 a6"
+
+
 def test_what_is_observed_stays() -> None:
     """A waiting turn supersedes nothing that notes cover: both branches stand."""
     _, merged = merge("u1 a1", ("23-24 u1 a1 u5 > a5",), ("20-22 u1 a1 u2 > a2",), observed=4)
@@ -376,26 +413,34 @@ def test_a_retry_after_the_merge_is_known() -> None:
     assert verdict.after_seq == elsewhere.memory.end - 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(100))
 def test_one_client_and_two_processes(seed: int) -> None:
     """A client with its whole history is sent to one process or another, edits and retries. What
     stands in the end is what it holds; nothing that it holds is lost, and nothing stands twice."""
     dice = random.Random(seed)
     numbers = itertools.count(10)
-    here, elsewhere = build_stored("u1 a1 u2 a2"), build_stored("u1 a1 u2 a2")
+    start = "u1 a1 u2 a2" if seed % 2 else ""
+    here, elsewhere = build_stored(start), build_stored(start)
     before = here.memory
-    held, now = ["u1", "a1", "u2", "a2"], 20
-    for _ in range(dice.randrange(1, 7)):
-        if dice.random() < 0.3:
+    held, now, delivered_seq = start.split(), 20, 0
+    turn_count = dice.randrange(1, 7)
+    for number in range(turn_count):
+        if held and dice.random() < 0.3:
             held = held[: 2 * dice.randrange(1, len(held) // 2 + 1)]
         question = f"u{next(numbers)}"
         for _ in range(dice.choice((1, 1, 1, 2))):  # the first attempt timed out
             answer = f"a{next(numbers)}"
-            process = dice.choice((here, elsewhere))
+            # of a thread whose only turn waits, nothing tells that its client shows its history
+            is_last = not start and number == turn_count - 1
+            process = here if is_last else dice.choice((here, elsewhere))
             play(process, f"{now}-{now + 1} {' '.join([*held, question])} > {answer}")
             now += 2
+        if process is here and not held:
+            delivered_seq = here.memory.end
         held = [*held, question, answer]
-    merged = merge_unstored(elsewhere.memory, before, here.memory)
+    if elsewhere.memory.next_seq > 1:
+        elsewhere.memory = replace(elsewhere.memory, row_id=STORED_ROW)
+    merged = merge_unstored(elsewhere.memory, before, here.memory, delivered_seq=delivered_seq)
     assert live(merged.after).split() == held
     check_frame(elsewhere.memory, merged)
     # the next request finds all of it

@@ -163,8 +163,8 @@ class _Merging:
         for block in blocks:
             for n in range(block.size):
                 self.positions[messages[block.b + n].seq] = newer[block.a + n].seq
-        for turn in turns:
-            if _is_said_again(turn, self.positions, delivered_seq):
+        for index, turn in enumerate(turns):
+            if _is_said_again(turn, turns[index + 1 :], self.positions, delivered_seq):
                 for message in turn.messages:
                     self.positions.pop(message.seq, None)
 
@@ -178,7 +178,7 @@ class _Merging:
         anchor, place, is_next = self._find_place(missing[0].seq)
         since = self._list_live_after(place)
         if is_next and missing == [turn.reply] and since and since[0].role == "assistant":
-            self._add_reply(turn, missing[0], place, since)
+            self._add_reply(turn, missing[0], place, since, later)
         elif place and since and self._is_taken_back(turn, place, later):
             self.dropped += missing
         else:
@@ -187,16 +187,23 @@ class _Merging:
             self._append(turn, missing)
 
     def _add_reply(
-        self, turn: WaitingTurn, reply: Message, place: int, since: Sequence[Mark]
+        self,
+        turn: WaitingTurn,
+        reply: Message,
+        place: int,
+        since: Sequence[Mark],
+        later: Sequence[WaitingTurn],
     ) -> None:
-        """Add a reply whose question has another one: the later of two stays."""
+        """Add a reply whose question has another one: the later of two stays, or the one that its
+        client went on with."""
         other = since[0]
         other_at = self._at.get(other.seq)  # None: it is observed, and its time not known
         is_later = other_at is not None and other_at < reply.at
         is_regenerated = (
             turn.view is not None and turn.view.count > 1 and self._came_after(turn.view, since)
         )
-        supersedes = is_regenerated or (is_later and len(since) == 1)
+        is_newer = is_later or self._went_on_with(turn, other, later)
+        supersedes = is_regenerated or (is_newer and len(since) == 1)
         if supersedes and place >= self.now.chunked_to:
             self.cut_seq = place
             self._append(turn, [reply])
@@ -206,6 +213,15 @@ class _Merging:
             self.dropped.append(reply)
         else:
             self._append(turn, [reply])  # both stay: a doubled reply can be repaired
+
+    def _went_on_with(self, turn: WaitingTurn, other: Mark, later: Sequence[WaitingTurn]) -> bool:
+        """Return whether a waiting request shows this turn's reply, and came after the request that
+        the other reply answers. That reply may have been stored long after it."""
+        if other.seq not in self._at or is_shown(self.now.views, other, ()):
+            return False
+        view = next((view for view in self.now.views if view.reply == other.seq), None)
+        other_asked_at = (view and view.asked_at) or self._at[other.seq]
+        return any(one.asked_at > other_asked_at for one in _list_showing(turn, later))
 
     def _find_place(self, seq: int) -> tuple[int, int, bool]:
         """Return the newest message before this one that both sides have: its seq in the spool, its
@@ -366,9 +382,18 @@ class _Merging:
         )
 
 
-def _is_said_again(turn: WaitingTurn, positions: Mapping[int, int], delivered_seq: int) -> bool:
+def _is_said_again(
+    turn: WaitingTurn,
+    later: Sequence[WaitingTurn],
+    positions: Mapping[int, int],
+    delivered_seq: int,
+) -> bool:
     """Return whether a lone message was said again in the same words, after its reply went out:
-    what is stored is another turn. Otherwise the same words are a retry."""
+    what is stored is another turn. Otherwise the same words are a retry.
+
+    The first request of a client with its whole history is a lone message, too. Its next requests
+    show that message, and would show it twice if it had been said twice.
+    """
     reply = turn.reply
     return (
         turn.view is not None
@@ -376,6 +401,7 @@ def _is_said_again(turn: WaitingTurn, positions: Mapping[int, int], delivered_se
         and reply is not None
         and reply.seq not in positions
         and reply.seq <= delivered_seq
+        and not _list_showing(turn, later)
     )
 
 
