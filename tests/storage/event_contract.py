@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,7 @@ from om_proxy.storage.base import (
     Change,
     NoteErasure,
     Store,
+    StoredEvent,
     WebhookState,
 )
 from om_proxy.storage.event_encoding import remove_texts
@@ -305,7 +307,10 @@ class EventContract:
                 Change(Memory(key=key), thread, (), thread_events),
                 Change(shared_log, replace(shared_log, turns=shared_log.turns + 1), (), log_events),
             )
-        before = (await store.events(None, None, None, 9)).events
+        before: tuple[StoredEvent, ...] = ()
+        async with asyncio.timeout(60):
+            while len(before) < 6:  # a PostgreSQL holds them back while anybody else writes
+                before = (await store.events(None, None, None, 9)).events
         assert len(before) == 6
         gone = Event(NOW, Forgotten(label="f" * 16, forgotten_at="now"))
         # two of the shared log's went, and two only lost their texts

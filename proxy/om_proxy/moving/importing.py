@@ -265,7 +265,17 @@ class _Importer:
                 "nothing was imported. Forget them first, or leave them as they are with "
                 "--skip-existing (in the admin API: ?existing=keep)"
             )
+        self._keep_sharers(conflicts)
         self._result.kept_threads = len(conflicts)
+
+    def _keep_sharers(self, conflicts: list[Key]) -> None:
+        """Leave out the threads of each shared log that stays another one: the notes that they
+        count on are not in it. Add them to `conflicts`."""
+        kept_logs = {key[:2] for key in conflicts if key.thread == RESOURCE_THREAD}
+        for key in map(self._rename, self._index.sharing):
+            if key[:2] in kept_logs and key not in self._left_alone:
+                self._left_alone.add(key)
+                conflicts.append(key)
 
     def _rename(self, key: Key) -> Key:
         return key._replace(tenant=self._options.find_tenant(key.tenant))

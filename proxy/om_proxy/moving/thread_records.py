@@ -36,6 +36,9 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 
+# far above what any message and any thread has: a store adds up those of all threads in 64 bits
+MAX_TOKENS = 10**9
+MAX_COVERED = 10**12
 SECRET_FORM = re.compile(r"[0-9a-fA-F]{64}")
 _BEGINNING = Beginning | None
 _IDS = tuple[int, ...]
@@ -251,6 +254,12 @@ def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
     """Raise UsageError for numbers of messages that no store would have written."""
     if not 0 <= memory.coverage < memory.next_seq:
         raise UsageError(f"coverage {memory.coverage} is not within 0 to next_seq")
+    for name, count in (
+        ("covered_tokens", memory.covered_tokens),
+        ("covered_count", memory.covered_count),
+    ):
+        if not 0 <= count <= MAX_COVERED:
+            raise UsageError(f"{name} {count} is not within 0 to {MAX_COVERED}")
     before = 0
     for stored in messages:
         message = stored.message
@@ -258,7 +267,7 @@ def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
             raise UsageError(f"message {message.seq} is not between {before} and next_seq")
         if not 0 <= stored.parent < message.seq:
             raise UsageError(f"message {message.seq} cannot follow message {stored.parent}")
-        if message.tokens < 0:
+        if not 0 <= message.tokens <= MAX_TOKENS:
             raise UsageError(f"message {message.seq} has {message.tokens} tokens")
         before = message.seq
 

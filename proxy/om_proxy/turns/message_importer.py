@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from om_proxy.apis.api import Request
 from om_proxy.background.scheduler import Background
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.callers import Caller
-from om_proxy.memory.model import resource_key
+from om_proxy.memory.model import Key, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.policy import MemoryContext
 from om_proxy.turns.committing import Committer
@@ -28,6 +30,9 @@ class ImportedMessages(NamedTuple):
     created: int  # messages that were stored
     same: int  # messages that the thread had already
     version: int  # of the thread
+
+
+MAX_STORE_WAIT_S = 5.0  # for messages that wait in memory until the store can be written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +62,17 @@ class MessageImporter:
         if memory is None:
             # overtaken by a turn or a forgetting; asked again, it is compared anew
             raise Conflict("the thread has changed while its messages came; send them again")
+        if memory.version < 0 and not await self._is_stored(turn.key):
+            raise StorageError("the messages cannot be stored now; send them again later")
         self.background.wake(
             turn.key if turn.scope == "thread" else resource_key(turn.key), turn.work_context
         )
         created = len(verdict.new)
         return ImportedMessages(created, count - created, memory.revision)
+
+    async def _is_stored(self, key: Key) -> bool:
+        """Wait until the messages that wait in memory are stored; False: they still wait."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_STORE_WAIT_S):
+                await self.committer.memories.wait_until_stored(key)
+        return (await self.committer.memories.latest(key)).version > 0

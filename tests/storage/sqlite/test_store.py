@@ -267,7 +267,7 @@ async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -
         store.commit(Memory(key=other), MemoryBuilder(other).chat(1).memory()),
         return_exceptions=True,
     )
-    assert [type(result) for result in results] == [type(None), Conflict, type(None), Memory]
+    assert [type(result) for result in results] == [bool, Conflict, type(None), Memory]
     assert len(begun) == 1
     assert (await store.load(KEY), await store.delivered_reply(KEY)) == (
         replace(stored, due_at=5.0),

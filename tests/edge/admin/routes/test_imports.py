@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from om_proxy.errors import StorageError
+from om_proxy.turns import message_importer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, FOREIGN, OWN, ask
 
@@ -174,6 +175,38 @@ async def test_an_import_that_the_store_breaks_off_goes_on(
     audit = (await ask(run, "GET", "/audit", CREDENTIALS["admin"])).json()["items"]
     told = [item["counts"] for item in audit if item["what"] == "import_export"]
     assert told == [{"threads": 2, "messages": 4}, {"unfinished": 1}]
+
+
+async def test_messages_that_cannot_be_stored(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not said to be stored. The same request stores them once the store can be written."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise StorageError("disk I/O error")
+
+    monkeypatch.setattr(message_importer, "MAX_STORE_WAIT_S", 0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(run.app.store, "commit", fail)
+        answer = await send_messages(run, CONVERSATION)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "om_storage")
+    again = await send_messages(run, CONVERSATION)
+    assert again.status_code == 200
+    assert await list_texts(run) == [message["content"] for message in CONVERSATION[1:]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("tokens", 2**62), ("raw", {"base64": "é"})], ids=["tokens", "base64"]
+)
+async def test_a_value_that_no_store_would_have_written(
+    run: Running, field: str, value: Any
+) -> None:
+    lines = [json.loads(line) for line in (await export(run)).splitlines()]
+    message = next(line for line in lines if line["om"] == "message")
+    message[field] = value
+    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    answer = await ask(run, "POST", "/import", OWN, body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_request")
 
 
 async def test_a_conversation_becomes_a_thread(run: Running) -> None:

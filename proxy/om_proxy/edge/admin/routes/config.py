@@ -57,6 +57,9 @@ class StoreAnswer(Struct, frozen=True, kw_only=True):
         Meta(description="What a stored turn survives: `fsync`, a power cut; `process`, nothing."),
     ]
     encrypted: Annotated[bool, Meta(description="Whether texts are.")]
+    separate_keys: Annotated[
+        bool, Meta(description="Whether their keys live in a key store (`storage.keys_url`).")
+    ]
     erases: Annotated[
         str,
         Meta(

@@ -43,6 +43,8 @@ const ACTIONS = {
   answer_events: "Read events",
   answer_thread_events: "Read events of a thread",
   export_memory: "Exported",
+  import_export: "Imported an export",
+  import_messages: "Imported messages",
 };
 const WHO = { admin: "Admin token", cli: "Command line", local: "This machine, without a key" };
 
