@@ -399,3 +399,15 @@ async def test_a_thread_beyond_its_shared_log_is_refused(stores: tuple[Store, St
         await take(second, mixed)
     assert not [key async for key in list_keys(second)]
     assert (await take(second, after)).threads == 2
+
+
+async def test_a_kept_log_keeps_its_threads_out(stores: tuple[Store, Store]) -> None:
+    """With another shared log, the notes that an imported thread counts on would be missing."""
+    first, second = stores
+    await share_log(first, "AB")
+    lines = await export(first, await first.secret())
+    await second.adopt_secret(await first.secret())
+    await share_log(second, "A")
+    result = await take(second, lines, keeps_stored=True)
+    assert result.threads == 0
+    assert (await second.load(KEY._replace(thread="B"))).version == 0
