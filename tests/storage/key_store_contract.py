@@ -15,9 +15,9 @@ OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 KeysOpener = Callable[[], Awaitable[KeyStore]]
 
 
-async def found(opener: KeysOpener, id_: str = "0123456789abcdef") -> KeyStore:
+async def create_keys(opener: KeysOpener, id_: str = "0123456789abcdef") -> KeyStore:
     keys = await opener()
-    keys.expect(await keys.found(id_))
+    keys.expect(await keys.create(id_))
     return keys
 
 
@@ -32,18 +32,18 @@ class KeyStoreContract:
 
     async def test_the_first_id_stays(self, opener: KeysOpener) -> None:
         one, other = await opener(), await opener()
-        assert await one.found("first") == "first"
-        assert await other.found("second") == "first"
+        assert await one.create("first") == "first"
+        assert await other.create("second") == "first"
         assert await other.identify() == "first"
 
     async def test_keys_are_kept_until_they_are_destroyed(self, opener: KeysOpener) -> None:
-        keys, masters = await found(opener), MasterKeys([OLD])
+        keys, masters = await create_keys(opener), MasterKeys([OLD])
         assert not await keys.has_keys()
         made = [masters.create_key().stored for _ in range(3)]
         await keys.insert(made)
         # a key that is there stays as it is
         await keys.insert([made[0]._replace(wrapped=b"another")])
-        other = await found(opener)
+        other = await create_keys(opener)
         assert await other.has_keys()
         ids = [key.id for key in made]
         assert sorted(await other.select([*ids, b"unknown"])) == sorted(made)
@@ -52,7 +52,7 @@ class KeyStoreContract:
         await other.ping()
 
     async def test_old_keys_that_no_row_named_are_told(self, opener: KeysOpener) -> None:
-        keys, masters = await found(opener), MasterKeys([OLD])
+        keys, masters = await create_keys(opener), MasterKeys([OLD])
         made = [masters.create_key().stored for _ in range(4)]
         await keys.insert(made)
         ids = sorted(key.id for key in made)
@@ -63,7 +63,7 @@ class KeyStoreContract:
         assert await keys.select_unused(b"", 0.0, 10) == ids[2:]
 
     async def test_a_new_master_key_wraps_the_same_keys(self, opener: KeysOpener) -> None:
-        keys, old, both = await found(opener), MasterKeys([OLD]), MasterKeys([NEW, OLD])
+        keys, old, both = await create_keys(opener), MasterKeys([OLD]), MasterKeys([NEW, OLD])
         made = [old.create_key() for _ in range(3)]
         await keys.insert([key.stored for key in made])
         assert await keys.has_older(both.newest_id)
@@ -79,7 +79,7 @@ class KeyStoreContract:
     async def test_another_key_store_in_its_place_is_refused(
         self, opener: KeysOpener, replace: Callable[[str], Awaitable[None]]
     ) -> None:
-        keys = await found(opener)
+        keys = await create_keys(opener)
         made = MasterKeys([OLD]).create_key().stored
         await keys.insert([made])
         await replace("fedcba9876543210")

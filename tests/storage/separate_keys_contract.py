@@ -318,7 +318,7 @@ class SeparateKeysContract:
         with pytest.raises(WrongKeyStore, match=f"names no key store.* in {id_}"):
             await place.open()
         assert await SqliteKeyStore(file).identify() is None
-        await SqliteKeyStore(file).found("another")
+        await SqliteKeyStore(file).create("another")
         with pytest.raises(WrongKeyStore, match=f"another key store, another;.* in {id_}"):
             await place.open()
         place.open_keys = before

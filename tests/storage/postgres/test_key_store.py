@@ -11,7 +11,7 @@ from om_proxy.errors import StorageError
 from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.key_store import PostgresKeyStore, rewrite_keys
-from tests.storage.key_store_contract import OLD, KeysOpener, KeyStoreContract, found
+from tests.storage.key_store_contract import OLD, KeysOpener, KeyStoreContract, create_keys
 from tests.support.postgres_server import ask_server
 
 
@@ -36,7 +36,7 @@ class TestPostgresKeyStore(KeyStoreContract):
             # as after a failover: the connections end, and others find another store
             ask_server(url, lambda c: c.execute(f'DROP SCHEMA "{schema}" CASCADE'))
             keys = await PostgresKeyStore.open(url, schema, timeout_s=30.0)
-            await keys.found(id_)
+            await keys.create(id_)
             await keys.close()
             end = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                 WHERE pid <> pg_backend_pid() AND query LIKE '%' || $1 || '%'"""
@@ -46,7 +46,7 @@ class TestPostgresKeyStore(KeyStoreContract):
 
 
 async def test_the_table_can_be_rewritten(opener: KeysOpener, url: str, schema: str) -> None:
-    keys, masters = await found(opener), MasterKeys([OLD])
+    keys, masters = await create_keys(opener), MasterKeys([OLD])
     made = [masters.create_key().stored for _ in range(50)]
     await keys.insert(made)
     await keys.destroy([key.id for key in made[1:]])

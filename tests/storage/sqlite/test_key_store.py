@@ -14,7 +14,7 @@ from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.storage.key_store_contract import OLD, KeysOpener, KeyStoreContract, found
+from tests.storage.key_store_contract import OLD, KeysOpener, KeyStoreContract, create_keys
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ class TestSqliteKeyStore(KeyStoreContract):
     def replace(self, file: Path) -> Callable[[str], Awaitable[None]]:
         async def replaced(id_: str) -> None:
             remove(file)
-            await SqliteKeyStore(file).found(id_)
+            await SqliteKeyStore(file).create(id_)
 
         return replaced
 
 
 async def test_no_byte_of_a_destroyed_key_is_in_a_file(opener: KeysOpener, file: Path) -> None:
     """Neither in the store nor in its journal, from the moment it is destroyed."""
-    keys, masters = await found(opener), MasterKeys([OLD])
+    keys, masters = await create_keys(opener), MasterKeys([OLD])
     made = [masters.create_key().stored for _ in range(200)]
     await keys.insert(made)
 
@@ -58,7 +58,7 @@ async def test_no_byte_of_a_destroyed_key_is_in_a_file(opener: KeysOpener, file:
 
 
 async def test_only_its_owner_can_read_it(opener: KeysOpener, file: Path) -> None:
-    await found(opener)
+    await create_keys(opener)
     assert read_mode(file) & 0o077 == 0
 
 
@@ -71,7 +71,7 @@ async def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path
     store = await SqliteStore.open(file)
     secret = await store.secret()
     await store.close()
-    for asking in (SqliteKeyStore(file).identify(), SqliteKeyStore(file).found("id")):
+    for asking in (SqliteKeyStore(file).identify(), SqliteKeyStore(file).create("id")):
         with pytest.raises(StorageError, match="no key store"):
             await asking
     write(text, "no database")
@@ -88,7 +88,7 @@ def write(file: Path, text: str) -> None:
 
 async def test_a_file_that_is_gone_is_not_made_anew(opener: KeysOpener, file: Path) -> None:
     """Whoever asks learns that it is gone, and not that there are no keys."""
-    keys = await found(opener)
+    keys = await create_keys(opener)
     remove(file)
     with pytest.raises(StorageError, match="unable to open"):
         await keys.select([b"any"])
@@ -102,7 +102,7 @@ def remove(file: Path) -> None:
 
 
 async def test_one_of_a_newer_program_is_refused(opener: KeysOpener, file: Path) -> None:
-    await found(opener)
+    await create_keys(opener)
     with closing(sqlite3.connect(file)) as db:
         db.execute("UPDATE key_store SET format = 2")
         db.commit()
@@ -113,4 +113,4 @@ async def test_one_of_a_newer_program_is_refused(opener: KeysOpener, file: Path)
 async def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     write(tmp_path / "file", "")
     with pytest.raises(StorageError, match="cannot be made"):
-        await SqliteKeyStore(tmp_path / "file" / "keys.db").found("id")
+        await SqliteKeyStore(tmp_path / "file" / "keys.db").create("id")

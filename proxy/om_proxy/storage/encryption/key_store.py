@@ -27,7 +27,7 @@ class KeyStore(Protocol):
     async def identify(self) -> str | None:
         """Return the id of the key store; None if there is none yet. Nothing is created."""
 
-    async def found(self, id_: str) -> str:
+    async def create(self, id_: str) -> str:
         """Make a key store with this id, unless there is one. Return the id that it has."""
 
     def expect(self, id_: str) -> None:

@@ -53,7 +53,7 @@ async def read_twice(separate: SeparateKeys | None, read: Callable[[], Awaitable
 class KeyRows(Protocol):
     """What the data itself says of its keys."""
 
-    async def doomed(self) -> list[bytes]:
+    async def list_doomed_keys(self) -> list[bytes]:
         """Return some of the keys that are to be destroyed."""
 
     async def clear_doomed(self, ids: Sequence[bytes]) -> None:
@@ -103,7 +103,7 @@ class SeparateKeys:
         if stored_id is None and binds:
             if offered is None:
                 proposed = secrets.token_hex(KEY_STORE_ID_BYTES)
-                offered = await self._ask(lambda: self._keys.found(proposed))
+                offered = await self._ask(lambda: self._keys.create(proposed))
             self._keys.expect(offered)
             if await self._ask(self._keys.has_keys):
                 raise WrongKeyStore(f"{SETTING} is the key store of another database, {offered}")
@@ -135,7 +135,7 @@ class SeparateKeys:
         """Destroy the keys that the data says are doomed. Return False if that fails: they stay
         doomed, and whoever next looks for work tries again."""
         try:
-            while ids := await rows.doomed():
+            while ids := await rows.list_doomed_keys():
                 await self.destroy(ids)
                 await rows.clear_doomed(ids)
         except StorageError as exc:

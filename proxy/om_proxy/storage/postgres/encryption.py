@@ -102,7 +102,7 @@ class SeparateRows:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def doomed(self) -> list[bytes]:
+    async def list_doomed_keys(self) -> list[bytes]:
         return [id_ for (id_,) in await self._pool.read(lambda s: s.select(SELECT_DOOMED))]
 
     async def clear_doomed(self, ids: Sequence[bytes]) -> None:

@@ -100,7 +100,7 @@ class PostgresKeyStore:
     async def identify(self) -> str | None:
         return await self._pool.read(_find_id)
 
-    async def found(self, id_: str) -> str:
+    async def create(self, id_: str) -> str:
         async def create(session: Session) -> str:
             await session.select(LOCK, zlib.crc32(f"om-proxy keys {self._schema}".encode()))
             stored = await _find_id(session)

@@ -95,7 +95,7 @@ class SeparateRows:
         self._reader = reader
         self._writer = writer
 
-    async def doomed(self) -> list[bytes]:
+    async def list_doomed_keys(self) -> list[bytes]:
         found = await self._reader.run_alone(lambda db: select_rows(db, SELECT_DOOMED, ()))
         return [id_ for (id_,) in found]
 

@@ -72,7 +72,7 @@ class SqliteKeyStore:
             return None
         return self._work(_read_id, checks_id=False)
 
-    async def found(self, id_: str) -> str:
+    async def create(self, id_: str) -> str:
         return await asyncio.to_thread(self._found, id_)
 
     def _found(self, id_: str) -> str:
