@@ -1,0 +1,1 @@
+"""Look up earlier messages: what is asked, what is found and how it is told."""
