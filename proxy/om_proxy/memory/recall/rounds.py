@@ -1,0 +1,66 @@
+"""The look-ups that are kept with a reply, for later prompts.
+
+They are messages of the reply's API, as its bytes: later prompts show them, and nothing else reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAX_KEPT_BYTES = 16 * 1024  # of the look-ups of one reply
+
+
+class Round(NamedTuple):
+    """One reply of the model server in which the model called our tool, with what it was told."""
+
+    assistant: bytes  # the assistant's message as it came, but for the client's calls
+    results: tuple[bytes, ...]  # a message for each call of ours in it, in their order
+
+    def __repr__(self) -> str:
+        """Leave out the messages: they must not stand in a log or an error."""
+        return f"<Round {len(self.results)} results, {count_bytes(self)} bytes>"
+
+
+class LookedUp(NamedTuple):
+    """The look-ups of one reply.
+
+    `rounds`: those that came before the reply that the client saw the end of; oldest first.
+    `beside`: of the last round, if our tool was called beside the client's tools. Its calls belong
+    to the very message that the client has, without our calls.
+    """
+
+    rounds: tuple[Round, ...] = ()
+    beside: Round | None = None
+    tokens: int = 0  # of all these messages, with framing; they are counted when the turn ends
+
+    def __repr__(self) -> str:
+        """Leave out the messages, as `Round` does."""
+        beside = " and one beside" if self.beside else ""
+        return f"<LookedUp {len(self.rounds)} rounds{beside}, {self.tokens}t>"
+
+
+def keep_rounds(rounds: Sequence[Round], beside: Round | None = None) -> LookedUp | None:
+    """Return what is kept of a reply's look-ups; None for none.
+
+    The first rounds are kept, as many as `MAX_KEPT_BYTES` holds: so the next prompt goes on with
+    what the provider's cache holds. A round is kept whole or not at all, because a call without its
+    result is refused.
+    """
+    kept: list[Round] = []
+    free_bytes = MAX_KEPT_BYTES
+    for one in (*rounds, *([beside] if beside else ())):
+        free_bytes -= count_bytes(one)
+        if free_bytes < 0:
+            break
+        kept.append(one)
+    if not kept:
+        return None
+    if beside is not None and len(kept) > len(rounds):
+        return LookedUp(tuple(kept[:-1]), kept[-1])
+    return LookedUp(tuple(kept))
+
+
+def count_bytes(one: Round) -> int:
+    return len(one.assistant) + sum(map(len, one.results))
