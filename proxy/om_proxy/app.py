@@ -148,11 +148,7 @@ class App:
             self._machine_clock,
             self._empty_memory_cache,
         )
-        try:
-            await self._reopening.open()
-        except StorageError:
-            if settings.storage.required:
-                raise
+        await self._reopening.open(is_required=settings.storage.required)
         self._store_clock = StoreClock(self._reopening, self._machine_clock)
         await self._store_clock.try_measure()
         self._clock = self._store_clock.now

@@ -191,8 +191,7 @@ async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
     with enforce_permission_bits(tmp_path), heard() as events:
         file.chmod(0o600 if how == "no database" else 0o400)
         async with open_reopening_store(file, clock) as store:
-            with pytest.raises(StorageError):
-                await store.open()
+            await store.open()
             assert not store.has_opened
             with pytest.raises(StorageError):
                 await store.load(KEY)
@@ -208,3 +207,33 @@ async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
             await bring_back(store, clock)
             assert store.has_opened
             assert await store.load(KEY) == Memory(key=KEY)
+
+
+async def test_a_file_that_cannot_be_used_at_the_start_only(tmp_path: Path) -> None:
+    """The log says why there was no memory, however soon the next try succeeds."""
+    refused = iter([StorageError("no connection left")])
+
+    async def open_store() -> Store:
+        for error in refused:
+            raise error
+        return await SqliteStore.open(tmp_path / "om.db")
+
+    with heard() as events:
+        store = ReopeningStore(open_store, None)
+        await store.open()
+        task = asyncio.create_task(store.reopen_forever())
+        await wait_until(lambda: store.has_opened)
+        task.cancel()
+        await store.close()
+    assert [event["event"] for event in events] == ["storage.unavailable", "storage.reopened"]
+    assert events[0]["said"] == "no connection left"
+
+
+async def test_a_required_file(tmp_path: Path) -> None:
+    """The start fails, and its caller says why."""
+    (tmp_path / "om.db").write_bytes(b"no database at all" * 100)
+    with heard() as events, pytest.raises(StorageError):
+        await ReopeningStore(lambda: SqliteStore.open(tmp_path / "om.db"), None).open(
+            is_required=True
+        )
+    assert events == []

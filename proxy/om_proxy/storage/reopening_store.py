@@ -94,14 +94,17 @@ class ReopeningStore(ForwardingStore):
             raise StorageError("the database cannot be used at the moment; the log says why")
         return self._store
 
-    async def open(self) -> None:
-        """Open the store. Raise StorageError if that fails; then `reopen_forever` tries again and
-        logs the reason."""
+    async def open(self, *, is_required: bool = False) -> None:
+        """Open the store. If that fails, log the reason and let `reopen_forever` try again; raise
+        StorageError if the store is required."""
         try:
             await self._adopt(await self._open_store())
-        except StorageError:
+        except StorageError as exc:
+            if is_required:
+                raise
+            # at once: the next try may succeed, and turns until then have no memory
+            self._log_error(exc)
             self._away.set()
-            raise
 
     async def reopen_forever(self) -> None:
         """Try to open the store once a second whenever it is away. Check its schema once a minute
