@@ -23,7 +23,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Running]:
     more = f"server: {{admin_token: {ADMIN_TOKEN}}}"
     async with run_with_scripted_models(tmp_path, "scope: resource", more=more) as running:
         for name in ("crates", "docks"):
-            await running.chat(name, **{"x-om-resource": "ada"}).say("Where is it?")
+            await running.chat(name, **{"x-om-resource": "worker-7"}).say("Where is it?")
         await running.chat("alone", **{"x-om-resource": "alone"}).say("Where is it?")
         yield running
 
@@ -45,13 +45,13 @@ def check_signature(run: Running, receipt: dict[str, Any], secret: bytes) -> Non
 
 
 async def test_a_resource_is_forgotten(run: Running) -> None:
-    answer = await ask(run, "DELETE", "/resources/ada")
+    answer = await ask(run, "DELETE", "/resources/worker-7")
     receipt = answer.json()
     assert (receipt["scope"], receipt["forgotten"]["threads"]) == ("resource", 2)
     assert await list_names(run) == ["alone"]
-    assert (await ask(run, "GET", "/resources/ada")).status_code == 404
-    assert (await ask(run, "DELETE", "/resources/ada")).status_code == 404
-    assert "ada" not in answer.text
+    assert (await ask(run, "GET", "/resources/worker-7")).status_code == 404
+    assert (await ask(run, "DELETE", "/resources/worker-7")).status_code == 404
+    assert "worker-7" not in answer.text
     again = (await ask(run, "GET", f"/receipts/{receipt['id']}")).json()
     assert again == receipt
     check_signature(run, receipt, await run.app.store.secret())
@@ -75,7 +75,7 @@ async def test_a_tenant_forgets_itself_alone(run: Running) -> None:
     assert (receipt["scope"], receipt["label"]) == ("tenant", "")
     assert receipt["forgotten"]["threads"] == 3
     assert await list_names(run) == []
-    await run.chat("crates", **{"x-om-resource": "ada"}).say("Hello again.")
+    await run.chat("crates", **{"x-om-resource": "worker-7"}).say("Hello again.")
     assert await list_names(run) == ["crates"]
 
 
