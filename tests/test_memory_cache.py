@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.memory_cache import MAX_COMMIT_ATTEMPTS, Memories
 from om_proxy.settings import parse
-from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.base import Change, EventPage, ResourceWakeup
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.memory.building import KEY, chat, chunk
 from tests.support.policies import build_answering_policies, build_policies
@@ -34,6 +34,7 @@ class Watched(SqliteStore):
     """A store that records its calls; `meanwhile` runs inside one such call."""
 
     asked: list[str]
+    event_count = 0  # of those that were read
     meanwhile: Callable[[str], object] = staticmethod(lambda _: None)
 
     async def load(self, key: Key) -> Memory:
@@ -48,6 +49,13 @@ class Watched(SqliteStore):
         found = await super().refresh(held)
         self.meanwhile(what)
         return found
+
+    async def events(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        page = await super().events(tenant, keys, after, limit)
+        self.event_count += len(page.events)
+        return page
 
 
 @pytest.fixture
@@ -288,6 +296,25 @@ async def test_every_commit_says_whether_its_work_needs_a_caller(store: Watched)
     configured = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"
     later = Memories(store, build_policies(parse(configured)), label=named)
     assert not (await later.update(KEY, set_title("again"))).needs_caller
+
+
+async def test_only_new_events_say_what_was_forgotten(store: Watched) -> None:
+    """A second look for a forgetting reads what is new. Once the store may be another one, it reads
+    all events."""
+    ours, theirs = (Memories(store, build_answering_policies()) for _ in range(2))
+    for number in range(3):
+        await theirs.update(other_key(number), say_turns(1))
+        await theirs.forget(other_key(number))
+    assert await ours.is_forgotten_in_store(other_key(0), 0.0)
+    assert store.event_count == 3
+    assert not await ours.is_forgotten_in_store(KEY, 0.0)
+    await theirs.update(KEY, say_turns(1))
+    await theirs.forget(KEY)
+    assert await ours.is_forgotten_in_store(KEY, 0.0)
+    assert store.event_count == 4
+    ours.drop_all()
+    assert await ours.is_forgotten_in_store(KEY, 0.0)
+    assert store.event_count == 8
 
 
 async def test_a_closed_store_raises_storage_error(store: Watched) -> None:

@@ -130,6 +130,7 @@ class Memories:
         # log attached. They are dropped with the shared log, or they would hold its entries for ever.
         self._attached: dict[Key, dict[Key, tuple[Memory, Memory, Memory]]] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._forgotten_threads = ForgottenThreads(store, label)
 
     def is_degraded(self, key: Key) -> bool:
         """Return whether the store fails, so that this thread's turns wait in memory."""
@@ -565,8 +566,9 @@ class Memories:
 
     async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
         """Return whether any process has forgotten the thread since this time, in unix seconds of
-        the store. Asks the store: use it only for work whose thread could not be read before."""
-        forgotten_at = await ForgottenThreads(self.store, self.label).find_time(key)
+        the store. Asks the store: use it only for work whose thread could not be read before. The
+        first call reads all events of the tenant, later ones what is new."""
+        forgotten_at = await self._forgotten_threads.find_time(key)
         return forgotten_at is not None and forgotten_at >= since
 
     def emit_forgotten(self, key: Key) -> None:
@@ -574,9 +576,10 @@ class Memories:
         self.facts.emit(ForgottenMeanwhile(key))
 
     def drop_all(self) -> None:
-        """Empty the cache: the store's versions may be given out again."""
+        """Empty the cache: the store's versions and ids of events may be given out again."""
         for key in list(self._cached):
             self.drop(key)
+        self._forgotten_threads = ForgottenThreads(self.store, self.label)
 
     def drop(self, key: Key) -> None:
         self._forget_attached(key)

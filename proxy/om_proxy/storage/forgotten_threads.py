@@ -3,14 +3,14 @@ forgotten thread, written in the transaction that forgot it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
 
+from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.base import MAX_EVENTS, Store
 
 EVENTS_PER_PAGE = 1_000
 
@@ -23,24 +23,28 @@ class ForgottenThreads:
         """`label`: of a thread in the event that tells of its forgetting."""
         self._store = store
         self._label = label
-        self._cursors: dict[str, int] = {}  # by tenant
-        self._times: dict[str, dict[str, float]] = defaultdict(dict)  # by tenant and label
+        # by tenant: the id through which events were read. One that is evicted is read anew.
+        self._cursors: BoundedCache[str, int] = BoundedCache(max_items=MAX_EVENTS)
+        # by tenant and label. The store keeps no more of them either.
+        self._times: BoundedCache[tuple[str, str], float] = BoundedCache(max_items=MAX_EVENTS)
 
     async def find_time(self, key: Key) -> float | None:
         """Return when the thread was last forgotten, in unix seconds of the store; None: never, or
         too long ago."""
         await self._read_new_events(key.tenant)
-        return self._times[key.tenant].get(self._label(key))
+        return self._times.get((key.tenant, self._label(key)))
 
     async def _read_new_events(self, tenant: str) -> None:
+        """Read on behind the cursor. Two that read at once read the same: a later time stays."""
+        cursor = self._cursors.get(tenant)
         while True:
-            cursor = self._cursors.get(tenant)
             page = await self._store.events(tenant, None, cursor, EVENTS_PER_PAGE)
             for event in page.events:
                 if event.type == Forgotten.TYPE:
-                    label = msgspec.json.decode(event.data, type=_Label).label
-                    self._times[tenant][label] = event.at
-            self._cursors[tenant] = page.cursor
+                    place = tenant, msgspec.json.decode(event.data, type=_Label).label
+                    self._times.put(place, max(event.at, self._times.get(place) or event.at))
+            cursor = page.cursor
+            self._cursors.put(tenant, cursor)
             if len(page.events) < EVENTS_PER_PAGE:
                 return
 
