@@ -11,11 +11,13 @@ import pytest
 from om_proxy.memory.model import Key, Memory
 from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.moving.test_importing import export
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.moving_contract import store_eventful
 from tests.storage.shared_machine import share_log
+from tests.support.faulty_store import Faulty
 
 
 async def test_a_sound_store_has_no_fault(tmp_path: Path) -> None:
@@ -92,6 +94,26 @@ async def test_a_thread_in_use_is_left_for_another_run(
         assert (result.busy_threads, result.faults) == (1, [])
         assert not result.is_sound
         assert await store.load(KEY) == whole.memory
+    finally:
+        await store.close()
+
+
+async def test_turns_that_wait_are_stored_behind_a_repair(tmp_path: Path) -> None:
+    """Another process repairs their thread meanwhile: it was not forgotten."""
+    faulty = Faulty(await SqliteStore.open(tmp_path / "om.db"))
+    store = SpoolingStore(faulty)
+    try:
+        thread = MemoryBuilder().chat(2)
+        before = await store.commit(Memory(key=KEY), thread.memory())
+        with closing(sqlite3.connect(tmp_path / "om.db")) as connection, connection:
+            connection.execute("UPDATE thread SET live_count = 99")
+        faulty.refuses = True
+        await store.commit(before, thread.chat(2).memory())
+        assert (await verify_store(faulty._store, repairs=True)).is_sound
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        stored = await faulty._store.load(KEY)
+        assert [m.item for m in stored.tail] == [m.item for m in thread.memory().tail]
     finally:
         await store.close()
 

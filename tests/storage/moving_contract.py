@@ -89,6 +89,28 @@ class MovingContract:
             assert len((await store.load(key)).tail) == len(whole.memory.tail)
         await store.wait_erased()
 
+    async def test_a_repaired_thread_keeps_its_row(self, store: Store) -> None:
+        """Whoever holds an older state of it reads all of it again."""
+        whole = await store_eventful(store)
+        held = whole.memory
+        last = replace(held.tail[-1], at=77.0)
+        changed = whole._replace(
+            memory=replace(held, tail=(*held.tail[:-1], last)),
+            messages=tuple(
+                one._replace(message=last) if one.message.seq == last.seq else one
+                for one in whole.messages
+            ),
+            created_at=None,
+        )
+        restored = await store.restore(changed, held.version, keeps_row=True)
+        assert restored.row_id == held.row_id
+        assert restored.version > held.version
+        assert await store.load(KEY) == await store.refresh(held) == restored
+        [info] = (await store.find_threads(ThreadSelection(KEY.tenant))).threads
+        assert info.row_id == held.row_id
+        after = await store.commit(restored, replace(restored, turns=restored.turns + 1))
+        assert await store.refresh(restored) == after
+
     async def test_restored_threads_share_their_log(self, store: Store) -> None:
         """The sums that make a shared log due are restored too."""
         keys = [KEY._replace(thread=name) for name in ("a", "b")]

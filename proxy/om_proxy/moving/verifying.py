@@ -71,7 +71,7 @@ async def _verify_thread(
     result.threads += key.thread != RESOURCE_THREAD
     result.messages += len(whole.messages)
     if repairable and repairs:
-        await store.restore(repair_thread(whole), whole.memory.version)
+        await store.restore(repair_thread(whole), whole.memory.version, keeps_row=True)
     state: FaultState = "repaired" if repairs else "repairable"
     result.faults += [Fault(key, text, state) for text in repairable]
     result.faults += [Fault(key, text, "lasting") for text in lasting]

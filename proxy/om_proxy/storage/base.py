@@ -547,7 +547,9 @@ class Store(Protocol):
         finishes a move that was interrupted. Work in flight on a moved thread finds it gone.
         """
 
-    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+    async def restore(
+        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
+    ) -> Memory:
         """Write a thread or a shared log as another store had it, in one durable transaction, and
         return its memory with its new version and row id. Every method then answers as the other
         store's did. Without `created_at` it begins now. It has no events.
@@ -556,6 +558,9 @@ class Store(Protocol):
         with that version is removed in the same transaction, with its events; its bytes leave
         the storage as with `forget`. The shared log and the other threads of its resource stay as
         they are.
+
+        `keeps_row`: what is written is the stored thread itself, repaired. It keeps its row id, so
+        that what began on the row goes on.
         """
 
     async def adopt_secret(self, secret: bytes) -> bool:

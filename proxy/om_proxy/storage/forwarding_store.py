@@ -250,8 +250,10 @@ class ForwardingStore(ABC):
     ) -> MoveResult:
         return await self.inner.move_tenant(old, new, fingerprint)
 
-    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        return await self.inner.restore(thread, over)
+    async def restore(
+        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
+    ) -> Memory:
+        return await self.inner.restore(thread, over, keeps_row=keeps_row)
 
     async def adopt_secret(self, secret: bytes) -> bool:
         return await self.inner.adopt_secret(secret)

@@ -29,10 +29,10 @@ from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
 
-# $1 to $3: key; $4: when it began; $5: the delivered reply
+# $1 to $3: key; $4: when it began; $5: the delivered reply; $6: the row id that it keeps
 INSERT_THREAD = f"""INSERT INTO om.thread (id, version, rewound, tenant, resource, thread, created_at, delivered, {list_names(THREAD)})
-    SELECT drawn.version, drawn.version, drawn.version, $1::text, $2::text, $3::text,
-        coalesce($4::float8, {UNIX_NOW}), $5::bigint, {list_parameters(THREAD, 6)}
+    SELECT coalesce($6::bigint, drawn.version), drawn.version, drawn.version, $1::text, $2::text, $3::text,
+        coalesce($4::float8, {UNIX_NOW}), $5::bigint, {list_parameters(THREAD, 7)}
     FROM (SELECT {NEXT_VERSION} AS version) AS drawn
     ON CONFLICT DO NOTHING RETURNING id, version"""
 LOCK_THREAD = f"SELECT id, version FROM om.thread WHERE {IS_THREAD} FOR UPDATE"
@@ -49,7 +49,15 @@ INSERT_BEGINNINGS = f"""INSERT INTO om.generation (thread_id, {list_names(_BEGIN
 class Restoration:
     """The rows of a whole thread. They are encoded before a connection is taken."""
 
-    def __init__(self, thread: WholeThread, over: int, keys: CommitKeys, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        thread: WholeThread,
+        over: int,
+        keys: CommitKeys,
+        keyring: Keyring,
+        *,
+        keeps_row: bool,
+    ) -> None:
         memory = thread.memory
         self._key = memory.key
         self._over = over
@@ -60,6 +68,7 @@ class Restoration:
             *memory.key,
             thread.created_at,
             thread.delivered_seq,
+            memory.row_id if keeps_row else None,
             *rows.encode_thread(memory, keys.ciphers, writes_others=True),
         )
         self._messages = transpose(

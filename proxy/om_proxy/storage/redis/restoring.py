@@ -16,10 +16,11 @@ from om_proxy.storage.redis.session import Session
 class Restoration:
     """The rows of a whole thread. The messages are encoded before a connection is taken."""
 
-    def __init__(self, thread: WholeThread, over: int) -> None:
+    def __init__(self, thread: WholeThread, over: int, *, keeps_row: bool) -> None:
         self._thread = thread
         self._key = thread.memory.key
         self._over = over
+        self._keeps_row = keeps_row
         self._marks = {stored.message.seq: _encode_mark(stored) for stored in thread.messages}
 
     async def write(self, session: Session) -> WrittenRow:
@@ -42,7 +43,9 @@ class Restoration:
         row = session.keys.of_thread("row", self._key)
         if thread.created_at is not None:
             changes.call("HSET", row, "created_at", thread.created_at)
-        changes.write_row(self._key, rows.create_thread_row(memory), memory.due_at)
+        if self._keeps_row:
+            changes.call("HSET", row, "id", memory.row_id)
+        changes.write_row(self._key, rows.create_thread_row(memory), memory.due_at, is_rewound=True)
         if thread.delivered_seq is not None:
             changes.call("HSET", row, "delivered", thread.delivered_seq)
         if memory.log.reflection:

@@ -438,8 +438,10 @@ class RedisStore:
         if stored not in (None, self._known_secret):
             logger.error("storage.other_secret", advice="restart all processes of om-proxy")
 
-    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
-        encode = partial(Restoration, thread, over)
+    async def restore(
+        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
+    ) -> Memory:
+        encode = partial(Restoration, thread, over, keeps_row=keeps_row)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.write(restoration.write, LONG_TIMEOUT_S)
         if over:

@@ -29,7 +29,7 @@ from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW
 _COLUMN_COUNT = len(row_decoding.THREAD_COLUMNS.split(","))
 INSERT_THREAD = f"""INSERT INTO thread
     (id, version, created_at, delivered, tenant, resource, thread, {row_decoding.THREAD_COLUMNS})
-    VALUES ({NEXT_VERSION}, {NEXT_VERSION}, ifnull(?, {UNIX_NOW}), ?, ?, ?, ?{", ?" * _COLUMN_COUNT})
+    VALUES (ifnull(?, {NEXT_VERSION}), {NEXT_VERSION}, ifnull(?, {UNIX_NOW}), ?, ?, ?, ?{", ?" * _COLUMN_COUNT})
     ON CONFLICT DO NOTHING RETURNING id, version"""
 # its rows go with it
 DELETE_THREAD = f"DELETE FROM thread WHERE {IS_THREAD} AND version = ? RETURNING id"
@@ -39,12 +39,15 @@ INSERT_MESSAGES = INSERT_INTERRUPTED  # each row says which state it has
 class Restoration:
     """The rows of a whole thread. They are encoded before the transaction begins."""
 
-    def __init__(self, thread: WholeThread, over: int, keys: CommitKeys) -> None:
+    def __init__(
+        self, thread: WholeThread, over: int, keys: CommitKeys, *, keeps_row: bool
+    ) -> None:
         memory = thread.memory
         self._key = memory.key
         self._over = over
         self.keys = keys
         self._thread_row = (
+            memory.row_id if keeps_row else None,
             thread.created_at,
             thread.delivered_seq,
             *memory.key,

@@ -595,9 +595,11 @@ class SqliteStore:
         await self._write(KEEP_ADOPTED, (value,))
         return await self.secret() == secret
 
-    async def restore(self, thread: WholeThread, over: int = 0) -> Memory:
+    async def restore(
+        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
+    ) -> Memory:
         keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
-        encode = partial(Restoration, thread, over, keys)
+        encode = partial(Restoration, thread, over, keys, keeps_row=keeps_row)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._writer.write(restoration.write)
         if over:

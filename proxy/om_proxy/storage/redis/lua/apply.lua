@@ -29,8 +29,8 @@ function steps.row()
     local key, place = name_key(tenant, resource, ROW, thread), place_of(tenant, resource)
     local found = redis.call('HMGET', key, 'id', 'created_at')
     local id, created_at = found[1], found[2]
-    if not id then
-        id, created_at = version, created_at or unix_now() -- a thread of another store keeps its own
+    if not id or not created_at then
+        id, created_at = id or version, created_at or unix_now() -- a thread that is restored may keep its own
         redis.call('HSET', key, 'id', id, 'created_at', created_at)
         is_rewound = '1'
     end
