@@ -1,0 +1,154 @@
+"""Write what a search found as the text that answers a look-up.
+
+8 of 31 messages for "support group", best first. To read around one: mode "messages", cursor its id.
+[m118] user, May 8, 2023 13:56
+  I went to a LGBTQ support group yesterday and it was so powerful.
+[3f9c2a77.m40] assistant, Apr 2, 2023 09:12, in "Trip to Rome"
+  … the group meets on Mondays …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from typing import NamedTuple
+
+from om_proxy.memory.recall.clipping import CountTokens
+from om_proxy.memory.recall.quoted_message import (
+    QuotedMessage,
+    QuotedPart,
+    write_attachment,
+    write_message_header,
+)
+from om_proxy.memory.recall.quoting import clean_line, quote
+from om_proxy.memory.recall.snippets import FindWords, Hit, cut_snippet, find_hits
+
+SNIPPET_TOKENS = (80, 65, 50, 40, 30, 20, 12)
+MAX_SHOWN_QUERY_CHARS = 100
+MAX_MISSING_WORDS = 8
+
+
+class SeqPlace(NamedTuple):
+    """A message of a thread, by its place in what a search found."""
+
+    thread: str
+    seq: int
+
+
+class FoundMessages(NamedTuple):
+    """What a search found. `messages`: those to show, the best first, as join_neighbours has
+    them."""
+
+    query: str
+    words: tuple[str, ...]  # of the query: index words
+    messages: tuple[QuotedMessage, ...]
+    total: int  # messages that fit
+    share_read: float = 1.0  # of the messages that could be found
+
+
+def join_neighbours(ranked: Sequence[SeqPlace], limit: int) -> list[SeqPlace]:
+    """Choose the first `limit` results of a ranking. Results of one thread that touch are one, in
+    order of seq, at the place of the best."""
+    groups: list[list[SeqPlace]] = []
+    group_of: dict[SeqPlace, list[SeqPlace]] = {}
+    for place in ranked:
+        thread, seq = place
+        beside = next(
+            (
+                group
+                for step in (-1, 1)
+                if (group := group_of.get(SeqPlace(thread, seq + step))) is not None
+            ),
+            None,
+        )
+        if beside is None and len(groups) >= limit:
+            continue
+        if beside is None:
+            groups.append(beside := [])
+        beside.append(place)
+        group_of[place] = beside
+    return [place for group in groups for place in sorted(group)]
+
+
+def write_found_messages(
+    found: FoundMessages,
+    zone: tzinfo,
+    max_tokens: int,
+    count_tokens: CountTokens,
+    find_words: FindWords,
+) -> tuple[str, int]:
+    """Write the results in at most `max_tokens`. Return the text, and how many messages it shows.
+    What does not fit is left out from the end, and told by the first line."""
+    chosen = [_choose_part(message, found.words, find_words) for message in found.messages]
+    shown = len(found.messages)
+    for snippet_tokens in SNIPPET_TOKENS:
+        text = _write(found, shown, chosen, snippet_tokens, zone, count_tokens)
+        if count_tokens(text) <= max_tokens:
+            return text, shown
+    while shown > 1:
+        shown -= 1
+        text = _write(found, shown, chosen, SNIPPET_TOKENS[-1], zone, count_tokens)
+        if count_tokens(text) <= max_tokens:
+            break
+    return text, shown
+
+
+def write_nothing_found(
+    query: str, counts: Mapping[str, int], share_read: float, find_words: FindWords
+) -> str:
+    """Write that nothing was found, and which words of the query no message has. `counts`: of each
+    index word of the query."""
+    missing: dict[str, None] = {}
+    for run in find_words(query):
+        if not any(counts.get(word, 0) for word in run.words):
+            missing.setdefault(clean_line(query[run.start : run.end], 40))
+    words = list(missing)[:MAX_MISSING_WORDS]
+    more = ", …" if len(missing) > MAX_MISSING_WORDS else ""
+    which = f"; no message has: {', '.join(words)}{more}" if words else ""
+    return f"recall: nothing found{which}{_write_share(share_read)}. Try other words"
+
+
+def _write(
+    found: FoundMessages,
+    shown: int,
+    chosen: Sequence[tuple[QuotedPart | None, list[Hit]]],
+    snippet_tokens: int,
+    zone: tzinfo,
+    count_tokens: CountTokens,
+) -> str:
+    lines = [_write_header(found, shown)]
+    for message, (part, hits) in zip(found.messages[:shown], chosen, strict=False):
+        lines.append(write_message_header(message, zone, with_title=True))
+        if part is not None and part.kind in ("image", "file"):
+            lines.append(write_attachment(part))
+        elif part is not None:
+            lines.append(quote(cut_snippet(part.text, hits, snippet_tokens, count_tokens)))
+    return "\n".join(lines)
+
+
+def _write_header(found: FoundMessages, shown: int) -> str:
+    query = clean_line(found.query, MAX_SHOWN_QUERY_CHARS)
+    return (
+        f'{shown} of {max(found.total, shown)} messages for "{query}", best first'
+        f'{_write_share(found.share_read)}. To read around one: mode "messages", cursor its id.'
+    )
+
+
+def _write_share(share: float) -> str:
+    """Say how much of the messages is indexed, where it is not all."""
+    return "" if share >= 1 else f" (indexed {min(int(share * 100), 99)} %)"
+
+
+def _choose_part(
+    message: QuotedMessage, words: Sequence[str], find_words: FindWords
+) -> tuple[QuotedPart | None, list[Hit]]:
+    """Return the part with the most different words of the query, and where they stand in it. Of
+    equals, the first."""
+    best: tuple[QuotedPart | None, list[Hit]] = (next(iter(message.parts), None), [])
+    best_count = 0
+    for part in message.parts:
+        hits = find_hits(part.text, words, find_words)
+        count = len(frozenset[str]().union(*(hit.words for hit in hits)))
+        if count > best_count:
+            best, best_count = (part, hits), count
+    return best

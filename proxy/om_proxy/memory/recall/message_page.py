@@ -1,0 +1,151 @@
+"""Write a page of messages as the text that answers a look-up.
+
+    m12 to m31 of m1 to m812; more: page 2
+    [m12] user, May 8, 2023 13:56
+      I went to the support group.
+    [m13] assistant, May 8, 2023 13:57
+    [p0] (cut; partIndex=0 for all)
+      That is wonderful. Did you …
+    [p1] tool-call find_groups
+      {"city": "Rome"}
+
+Lines at the left edge are ours; what is quoted is indented. A part has a line of its own where its
+message has several, where it is no plain text, or where it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+from typing import NamedTuple
+
+from om_proxy.memory.recall.arguments import MAX_PAGE
+from om_proxy.memory.recall.clipping import CountTokens, find_fitting_chars, move_to_word_end
+from om_proxy.memory.recall.message_ids import write_message_id
+from om_proxy.memory.recall.quoted_message import (
+    MAX_NAME_CHARS,
+    MAX_TITLE_CHARS,
+    QuotedMessage,
+    QuotedPart,
+    write_attachment,
+    write_message_header,
+)
+from om_proxy.memory.recall.quoting import clean_line, quote
+
+# of an answer, for each message that a page may hold: its header, and some of its text
+MIN_TOKENS_A_MESSAGE = 90
+
+
+class _Clips(NamedTuple):
+    """How much of each part is shown, in tokens, and how many parts of a message are."""
+
+    text: int
+    call: int
+    other: int
+    parts: int
+
+
+# from the widest to the narrowest; the first that fits is taken. The fourth is for where no room is
+# left over; the last one fits whatever the messages are
+_CLIPS = (
+    _Clips(200, 50, 50, 64),
+    _Clips(160, 40, 42, 64),
+    _Clips(130, 30, 36, 64),
+    _Clips(100, 20, 30, 64),
+    _Clips(80, 20, 25, 32),
+    _Clips(65, 15, 20, 16),
+    _Clips(50, 12, 15, 8),
+    _Clips(35, 10, 12, 6),
+    _Clips(24, 8, 8, 4),
+    _Clips(12, 6, 6, 2),
+    _Clips(0, 0, 0, 1),
+)
+
+
+class MessagePage(NamedTuple):
+    """The messages of a page, by seq, and where they stand."""
+
+    messages: tuple[QuotedMessage, ...]
+    bounds: tuple[int, int]  # seqs of the conversation's first and last message
+    page: int
+    limit: int
+    has_more: bool  # in the direction of reading
+    next_seq: int = 0  # of the message after these in that direction, if there are more
+    label: str = ""  # of the conversation, if it is another one than the current
+    title: str | None = None
+
+
+def find_page_limit(limit: int, max_tokens: int) -> int:
+    """Return how many messages a page holds: as many as are asked for, if an answer of
+    `max_tokens` has room for a little of each."""
+    return max(1, min(limit, max_tokens // MIN_TOKENS_A_MESSAGE))
+
+
+def write_message_page(
+    page: MessagePage, zone: tzinfo, max_tokens: int, count_tokens: CountTokens
+) -> str:
+    """Write the page in at most `max_tokens`."""
+    header = write_page_header(page)
+    for clips in _CLIPS:
+        text = "\n".join((header, *_write_messages(page.messages, clips, zone, count_tokens)))
+        if count_tokens(text) <= max_tokens:
+            return text
+    return text
+
+
+def write_page_header(page: MessagePage) -> str:
+    first, last = (write_message_id(seq, page.label) for seq in page.bounds)
+    where = f', in "{clean_line(page.title, MAX_TITLE_CHARS)}"' if page.title else ""
+    if not page.messages:
+        return f"no messages here; this conversation has {first} to {last}{where}"
+    shown = f"{page.messages[0].id} to {page.messages[-1].id}"
+    return f"{shown} of {first} to {last}{where}{_write_way_on(page)}"
+
+
+def _write_way_on(page: MessagePage) -> str:
+    if not page.has_more:
+        return ""
+    if abs(page.page) < MAX_PAGE:
+        return f"; more: page {page.page + (1 if page.page > 0 else -1)}"
+    direction = 1 if page.page > 0 else -1
+    return f"; more: cursor {write_message_id(page.next_seq, page.label)}, page {direction}"
+
+
+def _write_messages(
+    messages: Sequence[QuotedMessage], clips: _Clips, zone: tzinfo, count_tokens: CountTokens
+) -> Iterator[str]:
+    for message in messages:
+        yield write_message_header(message, zone)
+        yield from _write_parts(message.parts, clips, count_tokens)
+
+
+def _write_parts(
+    parts: Sequence[QuotedPart], clips: _Clips, count_tokens: CountTokens
+) -> Iterator[str]:
+    for index, part in enumerate(parts[: clips.parts]):
+        yield from _write_part(index, part, clips, count_tokens, is_only=len(parts) == 1)
+    left_out = len(parts) - clips.parts
+    if left_out > 0:
+        yield f"({left_out} more parts; partIndex={clips.parts} for the next)"
+
+
+def _write_part(
+    index: int, part: QuotedPart, clips: _Clips, count_tokens: CountTokens, *, is_only: bool
+) -> Iterator[str]:
+    if part.kind in ("image", "file"):
+        yield f"[p{index}] {write_attachment(part)}"
+        return
+    max_tokens = {"text": clips.text, "tool-call": clips.call}.get(part.kind, clips.other)
+    chars = find_fitting_chars(part.text, max_tokens, count_tokens)
+    is_cut = chars < len(part.text)
+    name = (
+        ""
+        if part.kind == "text"
+        else f" {part.kind} {clean_line(part.name, MAX_NAME_CHARS)}".rstrip()
+    )
+    remark = f" (cut; partIndex={index} for all)" if is_cut else ""
+    if name or remark or not is_only:
+        yield f"[p{index}]{name}{remark}"
+    shown = part.text[: move_to_word_end(part.text, chars)]
+    if shown:
+        yield quote(shown)

@@ -1,0 +1,97 @@
+"""A message as a look-up shows it: its header's words, and its parts as texts."""
+
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
+from typing import Literal, NamedTuple
+
+from om_proxy.memory.dates import MONTH_NAMES
+from om_proxy.memory.recall.message_ids import write_message_id
+from om_proxy.memory.recall.quoting import clean_line
+
+PartKind = Literal["text", "tool-call", "tool-result", "image", "file"]
+MAX_TITLE_CHARS = 60
+MAX_NAME_CHARS = 60  # of a tool or a file
+# a role is a client's word, too
+KNOWN_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+UNKNOWN_ROLE = "unknown"
+# what the header says of a message that is not live
+STATE_REMARKS = {"superseded": " (taken back)", "interrupted": " (broken off)"}
+
+
+class QuotedPart(NamedTuple):
+    """One part of a message. A text is cleaned (quoting.py)."""
+
+    kind: PartKind
+    text: str = ""
+    name: str = ""  # of a tool, an image or a file
+
+
+class QuotedMessage(NamedTuple):
+    """One message that a look-up shows."""
+
+    seq: int
+    role: str
+    at: float  # unix seconds
+    parts: tuple[QuotedPart, ...]
+    state: str = "live"  # as in StoredMessage
+    is_dated: bool = True  # False: said at `at` or at any time before
+    label: str = ""  # of its conversation, if that is another one than the current
+    title: str | None = None  # of that
+
+    @property
+    def id(self) -> str:
+        return write_message_id(self.seq, self.label)
+
+
+def write_message_header(message: QuotedMessage, zone: tzinfo, *, with_title: bool = False) -> str:
+    """Write the line above a quoted message: `[m12] user, May 8, 2023 13:56`."""
+    role = message.role if message.role in KNOWN_ROLES else UNKNOWN_ROLE
+    when = (
+        format_time(message.at, zone)
+        if message.is_dated
+        else (f"on or before {format_day(message.at, zone)}")
+    )
+    where = (
+        f', in "{clean_line(message.title, MAX_TITLE_CHARS)}"'
+        if with_title and message.title
+        else ""
+    )
+    return f"[{message.id}] {role}, {when}{where}{STATE_REMARKS.get(message.state, '')}"
+
+
+def write_attachment(part: QuotedPart) -> str:
+    """Write what stands for an image or a file: `[image: cat.png]`."""
+    name = clean_line(part.name, MAX_NAME_CHARS)
+    return f"[{part.kind}: {name}]" if name else f"[{part.kind}]"
+
+
+def format_time(at: float, zone: tzinfo) -> str:
+    local = read_time(at, zone)
+    return f"{_month_day(local)}, {local.year} {local:%H:%M}"
+
+
+def format_day(at: float, zone: tzinfo) -> str:
+    local = read_time(at, zone)
+    return f"{_month_day(local)}, {local.year}"
+
+
+def format_days(first: float, last: float, zone: tzinfo) -> str:
+    """Write a span of days: `Mar 1 – May 8, 2023`."""
+    began, ended = read_time(min(first, last), zone), read_time(max(first, last), zone)
+    if began.date() == ended.date():
+        return format_day(last, zone)
+    year = "" if began.year == ended.year else f", {began.year}"
+    return f"{_month_day(began)}{year} – {_month_day(ended)}, {ended.year}"
+
+
+def read_time(at: float, zone: tzinfo) -> datetime:
+    """Return the local time. One that no calendar has becomes the epoch's beginning."""
+    try:
+        return datetime.fromtimestamp(at, zone)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, zone)
+
+
+def _month_day(local: datetime) -> str:
+    return f"{MONTH_NAMES[local.month - 1][:3]} {local.day}"
