@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import pytest
 from msgspec.structs import replace
@@ -267,3 +269,21 @@ def test_another_pin_is_another_block() -> None:
         for text in ("Likes tea.", "Likes mint.")
     )
     assert one.replace("Likes tea", "Likes mint") == other
+
+
+def test_ranges_are_shown_where_retrieval_is_on() -> None:
+    """Each entry names its messages, and the tokens of the lines count. Switching changes the
+    prompt once; another tool's name is another block."""
+    prompts, of = BlockRenderer(), noted(10, 10)
+    first, second = of.log.entries
+    of = replace_log(of, entries=(replace(first, last=9), replace(second, after=9, last=12)))
+    on = call(options=ContextOptions(shows_ranges=True))
+    off = prompts.render(of, call())
+    shown = prompts.render(of, on, recall_tool="recall")
+    assert re.findall(r"(?m)^\[m\d+-m\d+\]$", shown.block) == ["[m1-m9]", "[m10-m12]"]
+    assert shown.tokens - off.tokens == pytest.approx(
+        len(shown.block) / 4 - len(off.block) / 4, abs=1
+    )
+    assert "call om_recall." in prompts.render(of, on, recall_tool="om_recall").block
+    assert "call" not in prompts.render(of, on).block
+    assert prompts.render(of, call()) == off

@@ -11,6 +11,7 @@ from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints
 from om_proxy.memory.model import Memory
+from om_proxy.memory.notes.ranges import write_range_line
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import (
     ContextOptions,
@@ -55,24 +56,30 @@ class BlockRenderer:
         self._rendered.clear()
 
     def render(
-        self, memory: Memory, context: MemoryContext, *, left_out: bool = False
+        self,
+        memory: Memory,
+        context: MemoryContext,
+        *,
+        left_out: bool = False,
+        recall_tool: str | None = None,
     ) -> MemoryTexts:
         """Render the texts of this memory. `memory.render_date` must be set. `left_out`: the prompt
-        lacks the oldest messages of the tail."""
-        block, hint = self._write_texts(memory, context, left_out=left_out)
+        lacks the oldest messages of the tail. `recall_tool`: the name under which the request
+        offers the tool that looks up earlier messages; None: it does not."""
+        block, hint = self._write_texts(memory, context, recall_tool, left_out=left_out)
         log_chars = sum(len(entry.text) for entry in memory.log.entries)
         tokens = memory.log.tokens + (len(block) + len(hint) - log_chars) // 4  # 4 chars a token
         return MemoryTexts(block, hint, max(tokens, 0))
 
     def _write_texts(
-        self, memory: Memory, context: MemoryContext, *, left_out: bool
+        self, memory: Memory, context: MemoryContext, recall_tool: str | None, *, left_out: bool
     ) -> tuple[str, str]:
         """Return the observation block and the continuation hint; an empty text is left out."""
         date = datetime.fromtimestamp(
             memory.render_date or 0.0, find_zone(memory.timezone, context.effective.memory.timezone)
         )
         has_notes = bool(memory.log.entries or memory.other_threads_text or memory.log.pins)
-        block = self._block(memory, date, context) if has_notes else ""
+        block = self._block(memory, date, context, recall_tool) if has_notes else ""
         hint = ""
         if block and (memory.log.entries or memory.other_threads_text):
             hint = continuation_hint(date.date(), begun=memory.coverage > 0)
@@ -83,7 +90,9 @@ class BlockRenderer:
             hint = hint_without_notes(date.date())
         return block, hint
 
-    def _block(self, memory: Memory, date: datetime, context: MemoryContext) -> str:
+    def _block(
+        self, memory: Memory, date: datetime, context: MemoryContext, recall_tool: str | None
+    ) -> str:
         options = context.context_options
         state = (
             memory.log.generation,
@@ -94,19 +103,27 @@ class BlockRenderer:
         )
         hints = active_hints(memory)
         # only the day of `date`: the moment differs for each request. The zone: hints contain times.
-        key = (memory.key, state, date.date(), str(date.tzinfo), options, hints)
+        entries = memory.log.entries if options.shows_ranges else ()
+        covered = tuple([(entry.after, entry.last, entry.parts) for entry in entries])
+        shown = (date.date(), str(date.tzinfo), options, recall_tool, covered)
+        key = (memory.key, state, shown, hints)
         block = self._rendered.get(key)
         if block is None:
-            block = _write_block(memory, date, options, hints)
+            block = _write_block(memory, date, options, hints, recall_tool)
             self._rendered.put(key, block, sys.getsizeof(block))
         return block
 
 
 def _write_block(
-    memory: Memory, date: datetime, options: ContextOptions, hints: ActiveHints
+    memory: Memory,
+    date: datetime,
+    options: ContextOptions,
+    hints: ActiveHints,
+    recall_tool: str | None,
 ) -> str:
     """Return the observation block; empty if people have withdrawn every note and pinned none."""
-    parts = [section for entry in memory.log.entries for section in split_entry(entry)]
+    entries = [(e, section) for e in memory.log.entries for section in split_entry(e)]
+    parts = [section for _, section in entries]
     pins = [pin.text for pin in memory.log.pins]
     if not (parts or memory.other_threads_text or hints.task or hints.suggestion or pins):
         return ""
@@ -123,4 +140,8 @@ def _write_block(
         labels=[section.label for section in parts],
         other_threads=memory.other_threads_text,
         pins=pins,
+        ranges=[write_range_line(e, section.label, memory.thread_label) for e, section in entries]
+        if options.shows_ranges
+        else (),
+        recall_tool=recall_tool,
     )

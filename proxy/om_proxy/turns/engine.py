@@ -97,9 +97,11 @@ class Engine:
         context: MemoryContext,
         hints: Hints,
         deadline: Deadline | None = None,
+        recall_tool: str | None = None,
     ) -> PreparedTurn:
         """Prepare the prompt of this request. `caller.key` must be set. `deadline` is extended
-        while the request waits for an observation.
+        while the request waits for an observation. `recall_tool`: the name under which the request
+        offers the tool that looks up earlier messages; None: it does not.
 
         Raise OmError; the original request then goes upstream. It also does so on
         TakenForSideRequest, which is no error.
@@ -107,11 +109,13 @@ class Engine:
         if caller.key and self._deferred.is_waiting(caller.key):
             await self._deferred.commit_waiting(caller.key)
         turn = await self._reconciler.reconcile(caller, request, context, hints)
+        if recall_tool:
+            turn = replace(turn, recall_tool=recall_tool)
         if caller.mode == "read":
             return await self._prompt_builder.build(turn)
         turn = await self._due_notes.apply(turn, deadline)
         if self._may_expire(turn) and not await self._keep_thread(turn):
-            return await self.open_turn(caller, request, context, hints, deadline)
+            return await self.open_turn(caller, request, context, hints, deadline, recall_tool)
         if turn.can_rewrite:
             prepared = await self._prompt_builder.build(turn)
         else:

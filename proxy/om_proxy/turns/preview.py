@@ -167,9 +167,10 @@ class RecordingRenderer(BlockRenderer):
         self.hint = ""
 
     def _write_texts(
-        self, memory: Memory, context: MemoryContext, *, left_out: bool
+        self, memory: Memory, context: MemoryContext, recall_tool: str | None, *, left_out: bool
     ) -> tuple[str, str]:
-        self.block, self.hint = super()._write_texts(memory, context, left_out=left_out)
+        texts = super()._write_texts(memory, context, recall_tool, left_out=left_out)
+        self.block, self.hint = texts
         return self.block, self.hint
 
 

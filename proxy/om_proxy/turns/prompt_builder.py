@@ -70,7 +70,10 @@ class PromptBuilder:
         projected = self._set_render_date(turn)
         turn = replace_projected(turn, projected)
         texts = self.renderer.render(
-            log_sharing.limit_log_to_shown(projected), turn.context, left_out=left_out
+            log_sharing.limit_log_to_shown(projected),
+            turn.context,
+            left_out=left_out,
+            recall_tool=turn.recall_tool,
         )
         has_prefix = has_notes or left_out
         prefix = _identify_prefix(shown.log, kept, projected.render_date) if has_prefix else ()

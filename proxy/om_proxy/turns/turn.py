@@ -55,6 +55,9 @@ class OpenedTurn(Struct, frozen=True):
     should_store: bool
     can_rewrite: bool  # whether the prompt may differ from the client's
     reason: Reason | None = None  # why expected notes are missing
+    # the name under which the request offers the tool that looks up earlier messages; None: it
+    # does not
+    recall_tool: str | None = None
 
     @property
     def work_context(self) -> MemoryContext:

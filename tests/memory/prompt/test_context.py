@@ -282,3 +282,44 @@ def test_the_current_task_says_as_of_when() -> None:
         LOG, task="Prune", as_of=context.format_moment(datetime(2025, 11, 20, 23, 47, tzinfo=UTC))
     )
     assert '<current-task as-of="Nov 20, 2025 23:47">\nPrune\n</current-task>' in shown
+
+
+RANGES = ["[m1-m9]", "[m10-m12]"]
+
+
+def ranged(entries: list[str], tool: str | None = "recall", pins: tuple[str, ...] = ()) -> str:
+    return observation_block(
+        entries,
+        task=None,
+        suggestion=None,
+        scope="thread",
+        render_date=NOW,
+        options=ContextOptions(shows_ranges=True),
+        ranges=RANGES[: len(entries)],
+        recall_tool=tool,
+        pins=pins,
+    )
+
+
+def test_each_entry_begins_with_its_range() -> None:
+    """A line of its own; a growing log keeps its beginning, and without ranges nothing else
+    differs."""
+    shown = ranged(LOG)
+    first_range, second_range = RANGES
+    entries, plain = inside(shown), inside(block(LOG))
+    assert entries.startswith(f"{first_range}\nDate: May 15")
+    assert f"b\n\n{second_range}\n" in entries
+    assert entries.replace(f"{first_range}\n", "").replace(f"{second_range}\n", "") == plain
+    first = ranged(LOG[:1])
+    assert shown.startswith(first.removesuffix("\n</observations>"))
+
+
+def test_preamble_tells_of_ranges() -> None:
+    """The tool is named only where the request offers it; pinned notes alone have no ranges."""
+    sentence = "To read them word for word, or to search all earlier messages, call om_recall."
+    shown, silent = ranged(LOG, "om_recall"), ranged(LOG, None)
+    assert "- Each entry begins with the range of the messages it stands for" in silent
+    assert "call" not in silent
+    assert shown.replace(f" {sentence}", "") == silent
+    assert "[m12-m40]" not in ranged([], pins=("by hand",))
+    assert "[m12-m40]" not in block(LOG)
