@@ -1,0 +1,84 @@
+"""Find the passages that match some words, of passages that are at hand: for stores without an
+index. A store with an index finds the same ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
+
+NO_FILTER = PassageFilter()
+
+
+def match_passages(
+    passages: Sequence[FoundPassage],
+    words: Sequence[str],
+    passage_filter: PassageFilter = NO_FILTER,
+    *,
+    unread: int = 0,
+    limit: int = MAX_MATCHES,
+) -> Found:
+    """Return what a store finds whose index holds these passages, the newest of them last.
+    `unread`: messages of the resource that they do not stand for."""
+    wanted = frozenset(words)
+    counts: Counter[str] = Counter()
+    matching: dict[str, list[int]] = {word: [] for word in words}
+    for number, found in enumerate(passages):
+        own = wanted.intersection(found.passage.words)
+        counts.update(own)
+        if own or not wanted.isdisjoint(found.passage.side_words):
+            for word in own.union(wanted.intersection(found.passage.side_words)):
+                matching[word].append(number)
+    chosen, left_out = choose_matches(
+        {
+            word: [number for number in numbers if lets_pass(passage_filter, passages[number])]
+            for word, numbers in matching.items()
+        },
+        limit,
+    )
+    matches = [passages[number] for number in sorted(chosen, reverse=True)]
+    return Found(
+        messages=sum(1 for found in passages if not found.passage.place),
+        counts={word: counts[word] for word in words},
+        matches=tuple(matches),
+        neighbours=tuple(_find_neighbours(passages, matches)),
+        left_out=left_out,
+        unread=unread,
+    )
+
+
+def choose_matches(matching: Mapping[str, Sequence[int]], limit: int) -> tuple[set[int], bool]:
+    """Return the numbers of at most `limit` passages, and whether any are left out. `matching` has
+    the numbers of each word's passages, the newest last; numbers tell their order.
+
+    The rarest word comes first. A word that would pass the limit gives its newest passages.
+    """
+    chosen: set[int] = set()
+    for word in sorted(matching, key=lambda word: (len(matching[word]), word)):
+        added = [number for number in reversed(matching[word]) if number not in chosen]
+        room = limit - len(chosen)
+        chosen.update(added[:room])
+        if len(added) > room:
+            return chosen, True
+    return chosen, False
+
+
+def lets_pass(passage_filter: PassageFilter, found: FoundPassage) -> bool:
+    passage = found.passage
+    return (
+        (passage_filter.thread is None or found.thread == passage_filter.thread)
+        and (passage_filter.before is None or passage.at < passage_filter.before)
+        and (passage_filter.after is None or passage.at >= passage_filter.after)
+        and (not passage_filter.roles or passage.role in passage_filter.roles)
+    )
+
+
+def _find_neighbours(
+    passages: Iterable[FoundPassage], matches: Sequence[FoundPassage]
+) -> Iterable[FoundPassage]:
+    places = {(found.thread, found.passage.position) for found in matches}
+    beside = {(thread, position + step) for thread, position in places for step in (-1, 1)} - places
+    for found in passages:
+        if not found.passage.place and (found.thread, found.passage.position) in beside:
+            yield found

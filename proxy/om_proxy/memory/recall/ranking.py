@@ -1,0 +1,164 @@
+"""Rank what a store found. All stores rank alike, because one pure function does it.
+
+The score is BM25 with what a chat needs beside it. A short message is understood with the ones
+around it, and an answer is often next to the words of the question. Long answers and tool results
+hold every word, so they give way to what the user said. The constants were chosen on half of the
+LoCoMo questions; docs/spec/recall.md#ranking has the figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import NamedTuple
+
+from om_proxy.memory.recall.found import Found, FoundPassage, RankedMessage
+
+SHORT_MESSAGE_WORDS = 60
+WEIGHT_BEFORE = 0.5
+WEIGHT_BEHIND = 0.2
+SIDE_WORD_COUNT = 3.0
+BM25_K1 = 1.2
+BM25_B = 0.5
+LONG_OTHER_ROLE_CUT = 0.7
+NEIGHBOUR_WEIGHT = 0.8
+NEIGHBOUR_REACH = 5  # messages on either side
+VISIT_WEIGHT = 0.5
+VISIT_BEST = 3
+
+_Place = tuple[str, int]  # thread, position
+_Counts = dict[str, float]
+
+
+class _Candidate(NamedTuple):
+    """A passage with the query's words in it and around it."""
+
+    found: FoundPassage
+    counts: Mapping[str, float]
+
+
+def rank(found: Found, words: Sequence[str]) -> list[RankedMessage]:
+    """Return the messages that fit the words, the best first; of equals, the newer first."""
+    rarity = _weigh_words(found, words)
+    best: dict[_Place, tuple[float, _Candidate]] = {}
+    candidates = _collect_candidates(found, rarity)
+    mean_length = sum(len(c.found.passage.words) for c in candidates) / (len(candidates) or 1)
+    for candidate in candidates:
+        score = _score_passage(candidate, rarity, mean_length)
+        place = _find_place(candidate.found)
+        if score > 0 and (place not in best or score > best[place][0]):
+            best[place] = score, candidate
+    scores = {place: score for place, (score, _) in best.items()}
+    lifted = _lift_visits(best, _lift_neighbours(scores))
+    ranked = [_build_message(best[place][1], lifted[place], rarity) for place in lifted]
+    ranked.sort(key=lambda message: (-message.score, -message.at, message.thread, -message.seq))
+    return ranked
+
+
+def _weigh_words(found: Found, words: Sequence[str]) -> dict[str, float]:
+    """Return the inverse document frequency of each word."""
+    weights = {}
+    for word in dict.fromkeys(words):
+        having = min(found.counts.get(word, 0), found.messages)
+        weights[word] = log(1 + (found.messages - having + 0.5) / (having + 0.5))
+    return weights
+
+
+def _collect_candidates(found: Found, rarity: Mapping[str, float]) -> list[_Candidate]:
+    passages = (*found.matches, *found.neighbours)
+    own = [_count_words(each.passage.words, rarity) for each in passages]
+    first = {
+        _find_place(each): (each, counts)
+        for each, counts in zip(passages, own, strict=True)
+        if not each.passage.place
+    }
+    candidates = []
+    for each, counts in zip(passages, own, strict=True):
+        total = dict(counts)
+        shortness = _is_short(each.passage.length)
+        for step, weight in ((-1, WEIGHT_BEFORE), (1, WEIGHT_BEHIND)):
+            beside = first.get((each.thread, each.passage.position + step))
+            if beside is None or beside[0].passage.visit != each.passage.visit:
+                continue
+            share = weight * shortness * _is_short(beside[0].passage.length)
+            for word, count in beside[1].items():
+                total[word] = total.get(word, 0.0) + share * count
+        for word in each.passage.side_words:
+            if word in rarity:
+                total[word] = total.get(word, 0.0) + SIDE_WORD_COUNT
+        candidates.append(_Candidate(each, total))
+    return candidates
+
+
+def _find_place(found: FoundPassage) -> _Place:
+    return found.thread, found.passage.position
+
+
+def _count_words(words: Sequence[str], wanted: Mapping[str, float]) -> _Counts:
+    counts: _Counts = {}
+    for word in words:
+        if word in wanted:
+            counts[word] = counts.get(word, 0.0) + 1.0
+    return counts
+
+
+def _is_short(length: int) -> float:
+    """Return 1 for a short message, and less the longer it is."""
+    return float(min(1.0, SHORT_MESSAGE_WORDS / max(length, 1)) ** 2)
+
+
+def _score_passage(candidate: _Candidate, rarity: Mapping[str, float], mean_length: float) -> float:
+    passage = candidate.found.passage
+    damping = BM25_K1 * (1 - BM25_B + BM25_B * len(passage.words) / (mean_length or 1))
+    score = sum(
+        rarity[word] * count * (BM25_K1 + 1) / (count + damping)
+        for word, count in candidate.counts.items()
+    )
+    if passage.role != "user":
+        score *= 1 - LONG_OTHER_ROLE_CUT * (
+            1 - min(1.0, SHORT_MESSAGE_WORDS / max(passage.length, 1))
+        )
+    return score
+
+
+def _lift_neighbours(scores: Mapping[_Place, float]) -> dict[_Place, float]:
+    lifted = {}
+    for (thread, position), score in scores.items():
+        around = sum(
+            (1 - distance / (NEIGHBOUR_REACH + 1))
+            * (
+                scores.get((thread, position - distance), 0.0)
+                + scores.get((thread, position + distance), 0.0)
+            )
+            for distance in range(1, NEIGHBOUR_REACH + 1)
+        )
+        lifted[thread, position] = score + NEIGHBOUR_WEIGHT * around / NEIGHBOUR_REACH
+    return lifted
+
+
+def _lift_visits(
+    best: Mapping[_Place, tuple[float, _Candidate]], scores: Mapping[_Place, float]
+) -> dict[_Place, float]:
+    visits: defaultdict[_Place, list[float]] = defaultdict(list)
+    for place, score in scores.items():
+        visits[place[0], best[place][1].found.passage.visit].append(score)
+    means = {
+        visit: sum(sorted(of_visit, reverse=True)[:VISIT_BEST]) / VISIT_BEST
+        for visit, of_visit in visits.items()
+    }
+    return {
+        place: score + VISIT_WEIGHT * means[place[0], best[place][1].found.passage.visit]
+        for place, score in scores.items()
+    }
+
+
+def _build_message(
+    candidate: _Candidate, score: float, rarity: Mapping[str, float]
+) -> RankedMessage:
+    thread, passage = candidate.found
+    has = {*passage.words, *passage.side_words}
+    words = sorted((word for word in rarity if word in has), key=lambda word: -rarity[word])
+    return RankedMessage(
+        thread, passage.seq, score, passage.place, passage.at, passage.role, tuple(words)
+    )
