@@ -191,8 +191,7 @@ class Retention:
                 max_reflections = settings.find_max_reflections(log_key.resource)
                 if max_reflections is not None and log_key not in pruned:
                     pruned.put(log_key, True)
-                    await self._pruner.prune(log_key, max_reflections)
-                    await pauses.rest_after_slice()
+                    await self._pruner.prune(log_key, max_reflections, pauses.rest_after_slice)
             place = page[-1].place
             await pauses.rest()
         if place:
