@@ -332,6 +332,23 @@ def test_a_first_request_that_its_client_asked_again_in_another_process() -> Non
     assert live(after) == "u1 a2 u2 a3 u3 a4 u4 a5 u5 a6"
 
 
+@pytest.mark.parametrize(
+    ("others", "after"),
+    [
+        (["20-22 u1 > a1"], "u1 a7"),  # the later reply stays
+        (["20-30 u1 > a1"], "u1 a1"),
+        (["20-22 u1 > a1", "23-24 u1 a1 u2 > a2"], "u1 a1 u2 a2"),  # the client went on with a1
+        # a thin client says `u1` once more
+        (["20-21 u1 > a1", "22-23 u2 > a2"], "u1 a1 u2 a2 u1 a7"),
+    ],
+)
+def test_the_retry_of_a_first_request_waits_alone(others: list[str], after: str) -> None:
+    """Its text stands once, as in a process that has the store. That its reply went out proves
+    nothing: the first attempt's reply may not have."""
+    _, merged = merge("", ("26-27 u1 > a7",), tuple(others), delivered_seq=2)
+    assert live(merged.after) == after
+
+
 def test_what_is_observed_stays() -> None:
     """A waiting turn supersedes nothing that notes cover: both branches stand."""
     _, merged = merge("u1 a1", ("23-24 u1 a1 u5 > a5",), ("20-22 u1 a1 u2 > a2",), observed=4)

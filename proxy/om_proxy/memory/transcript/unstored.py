@@ -164,9 +164,22 @@ class _Merging:
             for n in range(block.size):
                 self.positions[messages[block.b + n].seq] = newer[block.a + n].seq
         for index, turn in enumerate(turns):
+            if self._repeats_first_request(turn):
+                continue
             if _is_said_again(turn, turns[index + 1 :], self.positions, delivered_seq):
                 for message in turn.messages:
                     self.positions.pop(message.seq, None)
+
+    def _repeats_first_request(self, turn: WaitingTurn) -> bool:
+        """Return whether the turn is a lone message that equals the thread's first one. Unless the
+        client sends only what is new, that is a retry wherever it comes
+        (docs/spec/reconcile.md#lone-messages)."""
+        styles = {self.now.style, self.spooled.style}
+        return (
+            not self.now.coverage
+            and styles <= {"unknown", "full"}
+            and self.positions.get(turn.messages[0].seq) == min(self._live, default=0)
+        )
 
     # ── one turn ──
 
