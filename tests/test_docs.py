@@ -297,8 +297,9 @@ UNSEEN = {
 }
 NO_CODES = {
     "om_error",
+    "om_recall",
     "om_rules",
-}  # what all of them have as `type`, and a name within the settings' own checks
+}  # what all of them have as `type`, a name of the tool, and a name within the settings' own checks
 
 
 def test_errors() -> None:

@@ -67,6 +67,7 @@ MODULES_TESTED_ELSEWHERE = {
     "apis/registry.py": "apis/test_message_summary.py",
     "apis/chat/chat_api.py": "apis/test_api.py",
     "apis/lone_surrogates.py": "apis/test_bounds.py",
+    "apis/chat/rounds.py": "apis/chat/test_splice.py",
 }
 
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.apis.sse import Event, EventDecoder
+from om_proxy.apis.sse import (
+    Event,
+    EventCutter,
+    EventDecoder,
+    cut_events,
+    read_event_data,
+    replace_event_data,
+)
 
 M = b"message"
 
@@ -63,6 +70,39 @@ def test_cuts_do_not_matter(parts: list[bytes], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert decoded(*pieces) == decoded(stream)
+
+
+@given(st.lists(st.sampled_from([b"data: a", b":c", b"\n", b"\r", b"\r\n", b"\n\n"])), st.data())
+def test_events_are_held_until_they_end(parts: list[bytes], data: st.DataObject) -> None:
+    """No byte is lost, each piece ends with an event, and its events are those of the stream."""
+    stream = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    cutter = EventCutter()
+    pieces = [
+        cutter.feed(stream[a:b]) for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
+    rest = cutter.take_rest()
+    assert b"".join(pieces) + rest == stream
+    assert all(piece.endswith((b"\n", b"\r")) for piece in pieces if piece)
+    found = [read_event_data(event) for event in cut_events(b"".join(pieces))]
+    assert [each for each in found if each is not None] == [
+        event.data for event in decoded(b"".join(pieces) + b"\n\n")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "changed"),
+    [
+        (b"data: a\n\n", b"data: x\n\n"),
+        (
+            b"event: e\r\ndata:a\r\ndata: b\r\nid: 1\r\n\r\n",
+            b"event: e\r\ndata: x\r\nid: 1\r\n\r\n",
+        ),
+        (b"data: a", b"data: x\n\n"),
+    ],
+)
+def test_other_data_in_an_event(event: bytes, changed: bytes) -> None:
+    assert replace_event_data(event, b"x") == changed
 
 
 @given(st.binary())

@@ -7,7 +7,7 @@ these types, and reaches the API by `Request.api`, or by `registry.py` for store
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.recall.offering import ToolUse
 from om_proxy.memory.transcript.digests import Digests
 from om_proxy.memory.usage import Usage
 
@@ -70,6 +71,52 @@ class Reply(Struct, frozen=True):
     def __repr__(self) -> str:
         message = f"{len(self.message)} bytes" if self.message is not None else "nothing"
         return f"<Reply {message} complete={self.complete} finish_reason={self.finish_reason} error={self.error}>"
+
+
+class ToolCall(NamedTuple):
+    """A call of the proxy's own tool, as a model made it."""
+
+    id: str
+    arguments: str
+
+
+class RoundEnd(Struct, frozen=True):
+    """What one round of a reply came to, once it has ended."""
+
+    calls: tuple[ToolCall, ...] = ()  # of the proxy's tool
+    # the assistant's message, with the proxy's calls only; None: there are none
+    message: bytes | None = None
+    is_shared: bool = False  # whether tools of the client are called too
+    # whether the round says anything that the client sees: text, or a call of its own tools
+    is_visible: bool = False
+    is_finished: bool = True  # False: it ended without saying so, as a broken stream does
+    usage: Usage | None = None  # None: the server reports none, or there are no calls
+
+
+UsageRule = Literal["sum", "first"]  # the setting `memory.retrieval.usage`
+
+
+class Splice(Protocol):
+    """The rounds of one reply put together, as one reply that shows no trace of the proxy's tool.
+
+    Call `feed` with the bytes of a round, `end_round` at its end, and then either `begin_round` for
+    the next one or `finish`."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the round. Return those that the client gets now."""
+
+    @property
+    def is_round_complete(self) -> bool:
+        """Whether the round has said that it is complete, and all that is left of it is held."""
+
+    def end_round(self) -> tuple[bytes, RoundEnd]:
+        """End the round. Return the bytes that the client gets now, and what the round came to."""
+
+    def begin_round(self) -> None:
+        """Begin the next round: the end of the one before is dropped."""
+
+    def finish(self) -> bytes:
+        """Return the end of the reply, which is the end of the last round."""
 
 
 class ReplyReader(Protocol):
@@ -140,3 +187,34 @@ class Api(Protocol):
         all the same."""
 
     def create_end_finder(self) -> EndFinder: ...
+
+    # ── the tool that looks up earlier messages (docs/spec/recall.md) ─────────────────────────────
+
+    def read_tool_use(self, request: Request) -> ToolUse | None:
+        """Return what the request says about tools; None if that cannot be read."""
+
+    def write_round(
+        self,
+        body: bytes,
+        tool: str | None,
+        messages: Sequence[bytes],
+        *,
+        has_threads: bool,
+        may_call: bool = True,
+    ) -> bytes:
+        """Return the body of a round: `body` with the tool of this name, and with more messages
+        behind its own. Raise Unreadable.
+
+        `tool`: None for a round without it. `has_threads`: whether the tool reads other
+        conversations. `may_call`: False for a round that must not call the tool.
+        """
+
+    def write_answer(self, call: ToolCall, text: str) -> bytes:
+        """Return the message that answers a call of the proxy's tool."""
+
+    def create_stream_splice(self, tool: str, usage_rule: UsageRule) -> Splice:
+        """Create a splice of the rounds of a streamed reply."""
+
+    def create_whole_splice(self, tool: str, usage_rule: UsageRule) -> Splice:
+        """Create a splice of the rounds of a reply that is no stream. `feed` returns nothing: the
+        reply comes from `finish`."""

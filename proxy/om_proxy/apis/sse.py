@@ -6,6 +6,7 @@ that is cut between two chunks needs no care. An event's data stays bytes for th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -89,3 +90,78 @@ class EventDecoder:
             yield Event(self._type or b"message", bytes(self._data[:-1]))
             self._data = bytearray()
         self._type = b""
+
+
+# A CR at the end of the bytes may be half of a CRLF.
+_LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
+_EVENT_END = re.compile(_LINE_END + _LINE_END)
+
+
+class EventCutter:
+    """Holds back the beginning of an event until its end has come; what is complete stays as it
+    came."""
+
+    # of an event's end that may be in earlier chunks
+    _MAX_UNFINISHED_BYTES = len(b"\r\n\r")
+
+    def __init__(self) -> None:
+        # pieces of the unfinished event; they are joined once, however long it grows
+        self._pieces: list[bytes] = []
+        self._before = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes up to the end of the last complete event."""
+        window = self._before + data
+        end = _find_last_end(window) - len(self._before)
+        self._before = window[-self._MAX_UNFINISHED_BYTES :]
+        if end < 0 or not (end or self._pieces):
+            self._pieces.append(data)
+            return b""
+        complete = b"".join((*self._pieces, data[:end]))
+        self._pieces = [data[end:]] if end < len(data) else []
+        self._before = data[end:][-self._MAX_UNFINISHED_BYTES :]
+        return complete
+
+    def take_rest(self) -> bytes:
+        """Return the event that has not ended, and forget it."""
+        rest, self._pieces, self._before = b"".join(self._pieces), [], b""
+        return rest
+
+
+def _find_last_end(data: bytes) -> int:
+    """Return where the last event in the data ends; -1: none ends in it."""
+    if b"\r" not in data:
+        end = data.rfind(b"\n\n")
+        return end + 2 if end >= 0 else -1
+    ends = [match.end() for match in _EVENT_END.finditer(data)]
+    return ends[-1] if ends else -1
+
+
+def cut_events(data: bytes) -> Iterator[bytes]:
+    """Yield each event as it came, its blank line included."""
+    start = 0
+    for match in _EVENT_END.finditer(data):
+        yield data[start : match.end()]
+        start = match.end()
+    if start < len(data):
+        yield data[start:]
+
+
+def read_event_data(event: bytes) -> bytes | None:
+    """Return the data of an event that `cut_events` gave; None for a comment."""
+    for decoded in EventDecoder().feed(event + b"\n\n"):
+        return decoded.data
+    return None
+
+
+def replace_event_data(event: bytes, data: bytes) -> bytes:
+    """Return the event with other data, which has no line ends. Its other lines stay."""
+    lines: list[bytes] = []
+    has_data = False
+    for line in event.splitlines(keepends=True):
+        if not line.removeprefix(BOM).startswith(b"data"):
+            lines.append(line)
+        elif not has_data:
+            has_data = True
+            lines.append(b"data: " + data + (line[len(line.rstrip(b"\r\n")) :] or b"\n\n"))
+    return b"".join(lines)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.apis.api import Api, Request
-from om_proxy.apis.chat import beginning, chat_message, chat_request
+from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool
 from om_proxy.apis.chat.layout import assemble, drop_texts
 from om_proxy.apis.chat.reply import ChatReplyReader
+from om_proxy.apis.chat.splice import StreamSplice
 from om_proxy.apis.chat.stream_end import DoneFinder
+from om_proxy.apis.chat.whole_splice import WholeSplice
 from om_proxy.apis.split import Split
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
@@ -29,6 +31,10 @@ class ChatApi:
     read_beginning = staticmethod(beginning.read_beginning)
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
+    read_tool_use = staticmethod(recall_tool.read_tool_use)
+    write_answer = staticmethod(recall_tool.write_answer)
+    create_stream_splice = StreamSplice
+    create_whole_splice = WholeSplice
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return chat_request.parse_request(self, body, known_split)
@@ -46,6 +52,18 @@ class ChatApi:
             layout,
         )
         return chat_request.replace_messages(request, messages)
+
+    @staticmethod
+    def write_round(
+        body: bytes,
+        tool: str | None,
+        messages: Sequence[bytes],
+        *,
+        has_threads: bool,
+        may_call: bool = True,
+    ) -> bytes:
+        tool_json = recall_tool.write_tool(tool, has_threads=has_threads) if tool else None
+        return recall_tool.write_round(body, tool_json, messages, may_call=may_call)
 
 
 CHAT: Api = ChatApi()

@@ -82,7 +82,9 @@ class _TextPieces:
 
 
 @dataclass(slots=True)
-class _Call:
+class StreamedCall:
+    """A tool call that is being put together."""
+
     position: int  # in the order in which calls began
     index: int | None
     fields: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +98,17 @@ class _Call:
         function = self.fields.get("function")
         return isinstance(function, dict) and "name" in function
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it calls a function, as far as its pieces say."""
+        return bool(self.fields.get("type", "function") == "function")
+
+    def read_function_text(self, name: str) -> str:
+        """Return the function's `name` or `arguments` so far."""
+        function = self.fields.get("function")
+        text = function.get(name) if isinstance(function, dict) else None
+        return str(text) if isinstance(text, str | _TextPieces) else ""
+
 
 class MessageBuilder:
     """A builder of one choice's message from its deltas. It raises ReplyTooLarge when the budget is
@@ -104,14 +117,21 @@ class MessageBuilder:
     def __init__(self, budget: JsonValueBudget | None = None) -> None:
         self._budget = budget or JsonValueBudget()
         self._fields: dict[str, Any] = {}
-        self._calls: list[_Call] = []
-        self._newest_by_index: dict[int, _Call] = {}
-        self._first_by_id: dict[Any, _Call] = {}
+        self._calls: list[StreamedCall] = []
+        self._newest_by_index: dict[int, StreamedCall] = {}
+        self._first_by_id: dict[Any, StreamedCall] = {}
 
-    def add(self, delta: Mapping[str, Any]) -> None:
-        if isinstance(calls := delta.get("tool_calls"), list):
-            self._add_calls(calls)
+    def add(self, delta: Mapping[str, Any]) -> list[StreamedCall | None]:
+        """Add a delta. Return the calls that its tool calls belong to; None for one that is no
+        object."""
+        calls = delta.get("tool_calls")
+        touched = self._add_calls(calls) if isinstance(calls, list) else []
         _merge(self._fields, delta, self._budget)
+        return touched
+
+    def list_calls(self) -> list[tuple[StreamedCall, dict[str, Any]]]:
+        """List the calls so far in the message's order, each with its members."""
+        return [(call, _finish_value(call.fields)) for call in self._sort_calls()]
 
     def message(self) -> dict[str, Any]:
         """Return the message so far, in the form of an unstreamed reply."""
@@ -124,30 +144,29 @@ class MessageBuilder:
             content = ""  # an empty reply; many servers refuse `null` without tool calls
         return {"role": role, "content": content, **others}
 
-    def _add_calls(self, calls: list[Any]) -> None:
+    def _add_calls(self, calls: list[Any]) -> list[StreamedCall | None]:
         if len(calls) > 1:
             self._budget.spend(len(calls))
-        for call in calls:
-            if isinstance(call, dict):
-                self._add_call(call)
+        return [self._add_call(call) if isinstance(call, dict) else None for call in calls]
 
-    def _add_call(self, delta: Mapping[str, Any]) -> None:
+    def _add_call(self, delta: Mapping[str, Any]) -> StreamedCall:
         call = self._find_call(delta) or self._begin_call(delta)
         _merge(call.fields, delta, self._budget)
         if id_ := _read_id(call.fields):
             first = self._first_by_id.setdefault(id_, call)
             if call.position < first.position:  # the earlier call got its id later
                 self._first_by_id[id_] = call
+        return call
 
-    def _begin_call(self, delta: Mapping[str, Any]) -> _Call:
+    def _begin_call(self, delta: Mapping[str, Any]) -> StreamedCall:
         self._budget.spend(CALL_VALUES)
-        call = _Call(len(self._calls), _read_index(delta))
+        call = StreamedCall(len(self._calls), _read_index(delta))
         self._calls.append(call)
         if call.index is not None:
             self._newest_by_index[call.index] = call
         return call
 
-    def _find_call(self, delta: Mapping[str, Any]) -> _Call | None:
+    def _find_call(self, delta: Mapping[str, Any]) -> StreamedCall | None:
         """Return the call that this delta continues; None: the delta begins a call. The cases are
         in the module's docstring."""
         index = _read_index(delta)
@@ -162,7 +181,7 @@ class MessageBuilder:
         last = self._calls[-1] if self._calls else None
         return None if last is not None and has_name and last.has_name else last
 
-    def _sort_calls(self) -> list[_Call]:
+    def _sort_calls(self) -> list[StreamedCall]:
         if any(call.index is None for call in self._calls):
             return self._calls
         return sorted(self._calls, key=lambda call: call.index or 0)

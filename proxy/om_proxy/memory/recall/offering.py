@@ -1,0 +1,53 @@
+"""Decide whether a request is offered the tool that looks up earlier messages, and under which name.
+
+The decision depends on the request's own members and its model server alone, so it is the same in
+every request of a client: a provider's prompt cache begins with the tools
+(docs/spec/recall.md#offered).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+# the second one for a client that has a tool with the first name
+TOOL_NAMES = ("recall", "om_recall")
+
+
+class Offer(StrEnum):
+    """The values of the header `x-om-recall`: `offered`, or why the tool is not offered."""
+
+    OFFERED = "offered"
+    CHOICES = "n"
+    FUNCTIONS = "functions"
+    NAME = "name"
+    REFUSED = "refused"
+
+
+class ToolUse(NamedTuple):
+    """What a request says about tools."""
+
+    choices: int  # `n`: the replies that it asks for
+    has_functions: bool  # whether it has the legacy members for functions
+    names: frozenset[str]  # of the client's tools, as far as they can clash with ours
+
+
+class Offering(NamedTuple):
+    """The decision for one request."""
+
+    word: Offer
+    tool: str | None = None  # the tool's name; None: it is not offered
+
+
+def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
+    """Return whether the tool is offered. `is_refused`: the model server has refused it lately."""
+    if use.choices > 1:
+        return Offering(Offer.CHOICES)
+    if use.has_functions:
+        return Offering(Offer.FUNCTIONS)
+    name = next((name for name in TOOL_NAMES if name not in use.names), None)
+    if name is None:
+        return Offering(Offer.NAME)
+    if is_refused:
+        return Offering(Offer.REFUSED)
+    return Offering(Offer.OFFERED, name)
