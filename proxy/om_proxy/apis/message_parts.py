@@ -64,3 +64,14 @@ def _write_arguments(arguments: object) -> str:
 def _shorten_url(url: str) -> str:
     """Return the last word of an address; of a `data:` URL nothing, for it holds the data."""
     return "" if url.startswith("data:") else url.rpartition("/")[2][:MAX_SHOWN_URL_CHARS]
+
+
+def read_call_names(raw: bytes) -> dict[str, str]:
+    """Return the tool's name of each call that the message makes, by the call's id."""
+    view = view_message(replace_lone_surrogates(raw) or raw)
+    calls = view.calls() if view is not None else ()
+    return {
+        call.id: call.name
+        for call in calls
+        if isinstance(call.id, str) and isinstance(call.name, str)
+    }

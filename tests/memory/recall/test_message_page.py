@@ -37,6 +37,7 @@ def test_a_page() -> None:
             )._replace(state="superseded"),
             make_message(14, role="tool")._replace(is_dated=False),
         ),
+        (12, 14),
         (1, 812),
         page=1,
         limit=3,
@@ -59,12 +60,12 @@ def test_a_page() -> None:
 
 def test_another_conversation_and_the_last_page() -> None:
     message = make_message(5)._replace(label=LABEL)
-    page = MessagePage((message,), (1, 9), -50, 1, True, 4, LABEL, 'Trip "to" Rome')
+    page = MessagePage((message,), (5, 5), (1, 9), -50, 1, True, 4, LABEL, 'Trip "to" Rome')
     assert write(page).split("\n")[0] == (
         "3f9c2a77.m5 to 3f9c2a77.m5 of 3f9c2a77.m1 to 3f9c2a77.m9, in \"Trip 'to' Rome\"; "
         "more: cursor 3f9c2a77.m4, page -1"
     )
-    empty = page._replace(messages=(), has_more=False, title=None)
+    empty = page._replace(messages=(), span=None, has_more=False, title=None)
     assert write(empty) == ("no messages here; this conversation has 3f9c2a77.m1 to 3f9c2a77.m9")
 
 
@@ -74,7 +75,9 @@ def test_any_page_fits_and_is_read_back(messages: list[list[QuotedPart]], max_to
     quoted: list[QuotedMessage] = [
         make_message(seq, *parts) for seq, parts in enumerate(messages, 1)
     ][: find_page_limit(20, max_tokens)]
-    text = write(MessagePage(tuple(quoted), (1, 812), 1, 20, True, 21, "", "[m1]"), max_tokens)
+    text = write(
+        MessagePage(tuple(quoted), (1, 20), (1, 812), 1, 20, True, 21, "", "[m1]"), max_tokens
+    )
     assert estimate_tokens(text) <= max_tokens
     read = read_quotes(text)
     assert [each.id for each in read] == [message.id for message in quoted]
@@ -92,7 +95,7 @@ def test_any_page_fits_and_is_read_back(messages: list[list[QuotedPart]], max_to
 def test_room_that_is_left_over_is_used() -> None:
     """A message alone shows twice as much as one of many."""
     one = make_message(1, QuotedPart("text", "word " * 300))
-    alone = len(write(MessagePage((one,), (1, 1), 1, 20, False)))
-    among = write(MessagePage((one,) * 20, (1, 1), 1, 20, False))
+    alone = len(write(MessagePage((one,), (1, 1), (1, 1), 1, 20, False)))
+    among = write(MessagePage((one,) * 20, (1, 1), (1, 1), 1, 20, False))
     assert alone > 180 * 4
     assert estimate_tokens(among) > 1_400

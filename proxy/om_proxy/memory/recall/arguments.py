@@ -58,6 +58,11 @@ class LookUp(Struct, frozen=True, kw_only=True):
     part_kinds: frozenset[PartKind] = ALL_PART_KINDS
     tool_name: str | None = None  # only calls of this tool and their results
 
+    @property
+    def is_about_parts(self) -> bool:
+        """Whether it asks for some kinds of parts only."""
+        return self.tool_name is not None or self.part_kinds != ALL_PART_KINDS
+
 
 def read_look_up(fields: Mapping[str, object], zone: tzinfo) -> LookUp:
     """Read the members of the call's arguments. `zone`: of dates without one. Raise LookUpFault."""

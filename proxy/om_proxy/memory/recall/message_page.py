@@ -66,7 +66,8 @@ class MessagePage(NamedTuple):
     """The messages of a page, by seq, and where they stand."""
 
     messages: tuple[QuotedMessage, ...]
-    bounds: tuple[int, int]  # seqs of the conversation's first and last message
+    span: tuple[int, int] | None  # seqs of the page's first and last message; None: it has none
+    bounds: tuple[int, int] | None  # the same of the conversation
     page: int
     limit: int
     has_more: bool  # in the direction of reading
@@ -94,12 +95,17 @@ def write_message_page(
 
 
 def write_page_header(page: MessagePage) -> str:
-    first, last = (write_message_id(seq, page.label) for seq in page.bounds)
     where = f', in "{clean_line(page.title, MAX_TITLE_CHARS)}"' if page.title else ""
-    if not page.messages:
-        return f"no messages here; this conversation has {first} to {last}{where}"
-    shown = f"{page.messages[0].id} to {page.messages[-1].id}"
-    return f"{shown} of {first} to {last}{where}{_write_way_on(page)}"
+    if page.bounds is None:
+        return f"no messages here; this conversation has none yet{where}"
+    whole = _write_span(page.bounds, page.label)
+    if page.span is None:
+        return f"no messages here; this conversation has {whole}{where}"
+    return f"{_write_span(page.span, page.label)} of {whole}{where}{_write_way_on(page)}"
+
+
+def _write_span(span: tuple[int, int], label: str) -> str:
+    return " to ".join(write_message_id(seq, label) for seq in span)
 
 
 def _write_way_on(page: MessagePage) -> str:
@@ -123,6 +129,8 @@ def _write_parts(
     parts: Sequence[QuotedPart], clips: _Clips, count_tokens: CountTokens
 ) -> Iterator[str]:
     for index, part in enumerate(parts[: clips.parts]):
+        if part.is_hidden:
+            continue
         yield from _write_part(index, part, clips, count_tokens, is_only=len(parts) == 1)
     left_out = len(parts) - clips.parts
     if left_out > 0:

@@ -25,6 +25,7 @@ class QuotedPart(NamedTuple):
     kind: PartKind
     text: str = ""
     name: str = ""  # of a tool, an image or a file
+    is_hidden: bool = False  # the look-up asks for other parts; it keeps its number
 
 
 class QuotedMessage(NamedTuple):

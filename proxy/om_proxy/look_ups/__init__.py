@@ -1,0 +1,1 @@
+"""Answer look-ups: ask the store, and write what it holds as text."""

@@ -1,0 +1,219 @@
+"""The look-ups of one reply always get an answer, and never more than was agreed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from om_proxy.errors import StorageError
+from om_proxy.look_ups.turn_look_ups import MAX_CALLS_A_STEP, parse_arguments
+from om_proxy.memory.recall import faults
+from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
+from om_proxy.memory.tokens import estimate_tokens
+from tests.look_ups.stored_conversations import (
+    CURRENT,
+    OTHER,
+    StoredConversations,
+    open_conversations,
+)
+from tests.memory.recall.quoted import read_quotes
+from tests.support.hostile_texts import list_hostile_texts
+from tests.support.long_forms import IS_LONG
+
+
+@pytest.fixture
+async def stored() -> AsyncIterator[StoredConversations]:
+    async with open_conversations() as stored:
+        await stored.add(CURRENT, ["bees", "wax"])
+        yield stored
+
+
+def call(**fields: Any) -> LookUpCall:
+    return LookUpCall("call_1", orjson.dumps(fields).decode())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ("", {}),
+        (" null\n", {}),
+        ("{}", {}),
+        ('{"mode": "search", "mode": "threads"}', {"mode": "threads"}),
+        ('{"query": "\\ud83d"}', {"query": "\ufffd"}),
+        ('{"limit": 1e999}', {"limit": float("inf")}),
+        ("{}}", None),
+        ('{"mode": ', None),
+        ("[]", None),
+        ("7", None),
+        ("[" * 100_000, None),
+        ('{"query": "' + "x" * 1_000_001 + '"}', None),
+    ],
+)
+def test_arguments(arguments: str, fields: dict[str, object] | None) -> None:
+    assert parse_arguments(arguments) == fields
+
+
+async def test_what_is_no_object(stored: StoredConversations) -> None:
+    [answer] = await stored.create_look_ups().answer([LookUpCall("1", "{}}")])
+    assert answer == LookUpAnswer(faults.NOT_AN_OBJECT, "messages", "error", 0)
+
+
+async def test_the_same_again(stored: StoredConversations) -> None:
+    """In one step or a later one; what failed may be asked again."""
+    look_ups = stored.create_look_ups()
+    first, again = await look_ups.answer([call(cursor="m1"), call(cursor=" [M1] ", page=0)])
+    assert first.outcome == "found"
+    assert again.text == faults.LOOKED_UP_ALREADY
+    assert (await look_ups.answer([call(cursor="m1")]))[0].text == faults.LOOKED_UP_ALREADY
+    wrong = [call(cursor="m9")] * 2
+    assert [answer.text for answer in await look_ups.answer(wrong)] == [
+        "recall: there is no message m9; this conversation has m1 to m2"
+    ] * 2
+
+
+async def test_steps(stored: StoredConversations) -> None:
+    """The last step says that none is left; a later one says nothing else."""
+    look_ups = stored.create_look_ups(max_steps=2)
+    [first] = await look_ups.answer([call(cursor="m1")])
+    last = await look_ups.answer([call(cursor="m2"), call(mode="threads")])
+    more = await look_ups.answer([call(mode="search", query="wax")])
+    assert faults.NO_LOOK_UPS_LEFT not in first.text + last[0].text
+    assert last[1].text.endswith(f", ← current\n{faults.NO_LOOK_UPS_LEFT}")
+    assert last[1].outcome == "found"
+    assert more == [LookUpAnswer(faults.NO_LOOK_UPS_LEFT, "search", "error", 0)]
+
+
+async def test_calls_of_one_step(stored: StoredConversations) -> None:
+    calls = [call(cursor="m1", limit=n + 1) for n in range(MAX_CALLS_A_STEP + 2)]
+    answers = await stored.create_look_ups().answer(calls)
+    assert [answer.outcome for answer in answers] == ["found"] * MAX_CALLS_A_STEP + ["error"] * 2
+    assert {answer.text for answer in answers[MAX_CALLS_A_STEP:]} == {faults.NO_LOOK_UPS_LEFT}
+
+
+@pytest.mark.parametrize("failure", [StorageError("canary"), RuntimeError("canary")])
+async def test_a_store_that_fails(
+    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """The reply goes on, the log tells no word, and the same may be asked again."""
+
+    async def fail(*_: Any) -> None:
+        raise failure
+
+    look_ups = stored.create_look_ups()
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as logged:
+        patch.setattr(stored.store, "messages", fail)
+        [answer] = await look_ups.answer([call(query="x", cursor="m1")])
+    assert answer == LookUpAnswer(faults.CANNOT_READ_NOW, "messages", "unavailable", 0)
+    assert "canary" not in str(logged)
+    assert len(logged) == isinstance(failure, RuntimeError)
+    [answer] = await look_ups.answer([call(query="x", cursor="m1")])
+    assert answer.outcome == "found"
+
+
+async def test_a_store_that_stalls(
+    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls of a step have one time limit together."""
+
+    async def stall(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(stored.store, "messages", stall)
+    calls = [call(cursor="m1"), call(cursor="m2")]
+    answers = await asyncio.wait_for(stored.create_look_ups(timeout_s=0.05).answer(calls), 30)
+    assert [answer.outcome for answer in answers] == ["unavailable"] * 2
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        [
+            "m1",
+            "m0",
+            "m-1",
+            "m1-m2",
+            "search",
+            "messages",
+            "threads",
+            "current",
+            "high",
+            "bees",
+            "9999-12-31",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        [
+            "mode",
+            "query",
+            "cursor",
+            "threadId",
+            "page",
+            "limit",
+            "detail",
+            "partIndex",
+            "charOffset",
+            "before",
+            "after",
+            "anchor",
+            "partType",
+            "toolName",
+            "other",
+        ]
+    ),
+    VALUES,
+    max_size=6,
+)
+ARGUMENTS = st.one_of(FIELDS.map(json.dumps), VALUES.map(json.dumps), st.text(max_size=60))
+
+
+async def test_any_arguments(stored: StoredConversations) -> None:
+    """Whatever the model writes, there is an answer, and it fits."""
+    examples: list[str] = []
+
+    @settings(max_examples=100_000 if IS_LONG else 400, database=None)
+    @given(ARGUMENTS)
+    def collect(arguments: str) -> None:
+        examples.append(arguments)
+
+    collect()
+    for arguments in examples:
+        [answer] = await stored.create_look_ups().answer([LookUpCall("1", arguments)])
+        assert answer.text
+        assert estimate_tokens(answer.text) <= 2_000
+        assert answer.outcome in ("found", "nothing", "error"), arguments
+
+
+async def test_hostile_messages(stored: StoredConversations) -> None:
+    """Headers and quotes are read back as they are in the store, whatever a message says."""
+    texts = [text for text in list_hostile_texts() if text.strip()]
+    await stored.add(OTHER, texts)
+    page, read = 1, 0
+    shown = stored.label(OTHER)[:8]
+    while True:
+        answer = await stored.ask(threadId=shown, page=page)
+        for each in read_quotes(answer.text):
+            read += 1
+            assert each.id == f"{shown}.m{read}"
+            assert each.role == ("user", "assistant")[(read - 1) % 2]
+        if "; more: page" not in answer.text.split("\n")[0]:
+            break
+        page += 1
+    assert read == len(texts)
