@@ -19,6 +19,7 @@ from om_proxy.storage.postgres import pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.postgres_server import find_pooler_url, find_postgres_url
 
 
 @pytest.fixture
@@ -179,6 +180,33 @@ async def test_a_stopped_backend_holds_no_caller_up(
     finally:
         os.kill(pid, signal.SIGCONT)
         await hasty.close()
+
+
+@pytest.mark.parametrize("find_url", [find_postgres_url, find_pooler_url])
+async def test_a_stopped_process_holds_no_row(
+    schema: str, find_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has the row soon, and nothing of the transaction that stood still is written."""
+    monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 0.2)
+    options = PostgresOptions(schema, 2, timeout_s=30.0, prepared=find_url is find_postgres_url)
+    store = await PostgresStore.open(find_url(), options)
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    has_lock, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def stand_still(session: Session) -> None:
+        await session.execute("UPDATE om.thread SET title = NULL")
+        has_lock.set()
+        await goes_on.wait()
+        await session.select("SELECT 1")
+
+    stopped = asyncio.create_task(store._pool.transact(stand_still))
+    await has_lock.wait()
+    assert (await store.commit(memory, replace(memory, turns=9))).turns == 9
+    goes_on.set()
+    with pytest.raises(StorageError):
+        await stopped
+    assert (await store.load(KEY)).turns == 9
+    await store.close()
 
 
 async def test_a_cancelled_caller_only_stops_waiting(

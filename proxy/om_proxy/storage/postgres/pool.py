@@ -14,7 +14,8 @@ counts such *losses*, and what was read before the last one is worth nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import asyncpg
@@ -34,6 +35,9 @@ CONNECT_TIMEOUT_S = 5.0
 # how long the server may take to cancel a statement before its connection is ended
 CANCEL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 5.0
+# The server ends a transaction whose process stands still: it would hold its locks for ever. Far
+# above what a transaction does between two statements.
+IDLE_TRANSACTION_TIMEOUT_S = 15.0
 # Work that PostgreSQL has rolled back as a whole, to end a deadlock or a clash, is done again.
 MAX_ATTEMPTS = 3
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -241,7 +245,7 @@ class ConnectionPool:
             session = Session(connection, self._names)
             if isolation == "none":
                 return await work(session)
-            async with connection.transaction(isolation=isolation):
+            async with _transaction(connection, isolation):
                 return await work(session)
         except DRIVER_ERRORS as exc:
             if not _is_closed(connection):
@@ -257,6 +261,25 @@ class ConnectionPool:
                 # the pool has ended this connection and will open another
                 self._note_loss()
                 logger.debug("storage.connection_ended", error=type(exc).__name__)
+
+
+@asynccontextmanager
+async def _transaction(connection: asyncpg.Connection, isolation: Isolation) -> AsyncIterator[None]:
+    """Run a transaction with a limit on its idle time. asyncpg's own `transaction` has no place for
+    that setting, which would cost a round trip. A connection's start has none either: a pooler
+    refuses what it does not know there."""
+    level = isolation.replace("_", " ")
+    idle_ms = int(IDLE_TRANSACTION_TIMEOUT_S * 1_000)
+    try:
+        await connection.execute(
+            f"BEGIN ISOLATION LEVEL {level}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+        )
+        yield
+    except BaseException:
+        if not _is_closed(connection):
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
 
 
 def _is_closed(connection: asyncpg.Connection) -> bool:
