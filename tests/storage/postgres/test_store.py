@@ -1,4 +1,4 @@
-"""PostgreSQL keeps the contract, and what only PostgreSQL promises."""
+"""PostgreSQL keeps the contract."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import pytest
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.contract import Opener, StoreContract
-from tests.support.postgres_server import find_pooler_url
 
 
 class TestPostgres(StoreContract):
-    """The whole contract on a schema of its own."""
-
-
-class TestPostgresBehindPooler(StoreContract):
-    """The whole contract through a PgBouncer in transaction mode, which may give each transaction
-    another connection and knows no prepared statements."""
+    """The whole contract on a schema that is empty before each test."""
 
     @pytest.fixture
-    def opener(self, schema: str) -> Opener:
-        url = find_pooler_url()
-
+    def opener(self, url: str, empty_schema: str) -> Opener:
         async def opened() -> Store:
-            options = PostgresOptions(schema, 5, prepared=False, timeout_s=30.0)
+            options = PostgresOptions(empty_schema, 5, timeout_s=30.0)
             return await PostgresStore.open(url, options)
 
         return opened

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.contract import Opener, StoreContract
+from tests.storage.contract_part import keep_part
 
 MASTER = bytes(range(32))
-IS_WHOLE = os.environ.get("OM_TEST_LONG") == "all"
 # what reads or writes an encrypted column by SQL of its own
 PART = (
     "test_load_gives_what_was_committed",
@@ -39,23 +37,14 @@ PART = (
 )
 
 
-def keep_part(contract: type[StoreContract]) -> type[StoreContract]:
-    """Return the contract with the tests of PART alone."""
-    for name in dir(contract):
-        if name.startswith("test_") and name not in PART and not IS_WHOLE:
-            setattr(contract, name, None)
-    assert all(hasattr(contract, name) for name in PART)
-    return contract
-
-
-@keep_part
+@keep_part(*PART)
 class TestEncryptedPostgres(StoreContract):
     """The contract on an encrypted schema: with OM_TEST_LONG=all the whole, else a part."""
 
     @pytest.fixture
-    def opener(self, url: str, schema: str) -> Opener:
+    def opener(self, url: str, empty_schema: str) -> Opener:
         async def opened() -> Store:
-            options = PostgresOptions(prefix=schema, connections=5, timeout_s=30.0)
+            options = PostgresOptions(prefix=empty_schema, connections=5, timeout_s=30.0)
             return await PostgresStore.open(url, options, masters=MasterKeys([MASTER]))
 
         return opened
