@@ -1,4 +1,4 @@
-"""A hundred small worlds in which threads share a log: nobody loses anything by it, and nobody's
+"""Small worlds in which threads share a log: nobody loses anything by it, and nobody's
 words become another's."""
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, re
 from om_proxy.memory.notes import sections
 from tests.simulation.sharing import SharedWorld, plan_of
 from tests.simulation.world import World, simulate
+from tests.support.long_forms import IS_LONG
 
-SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "50"))
+SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "50" if IS_LONG else "25"))
 # test_people.py judges those below
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "24"))
 BATCH = 25
