@@ -1,6 +1,7 @@
-"""What holds for every test: a busy machine fails none of them."""
+"""What holds for every test: a busy machine fails none of them, and the longest begin first."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -8,10 +9,27 @@ from hypothesis import settings
 
 from tests.support.postgres_server import HOW_TO_START
 
+# Each runs in one process (`--dist loadfile`). One that began last would keep a core busy alone.
+LONGEST_FILES = [
+    Path(__file__).with_name("storage") / "postgres" / "test_store.py",
+    Path(__file__).with_name("storage") / "sqlite" / "test_store.py",
+    Path(__file__).with_name("edge") / "dashboard" / "test_pages_in_browser.py",
+    Path(__file__).with_name("storage") / "redis" / "test_store.py",
+    Path(__file__).with_name("storage") / "test_spooling_store.py",
+    Path(__file__).with_name("e2e") / "test_hostile_texts.py",
+    Path(__file__).with_name("storage") / "postgres" / "test_store_behind_pooler.py",
+    Path(__file__).with_name("simulation") / "test_sharing.py",
+]
+
 settings.register_profile(
     "no deadline", deadline=None
 )  # an example takes as long as the machine lets it
 settings.load_profile("no deadline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {path: rank for rank, path in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session", autouse=True)
