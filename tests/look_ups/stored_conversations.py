@@ -1,10 +1,9 @@
-"""Stored conversations to be looked up, and a search that finds by whole words."""
+"""Stored conversations to be looked up, and what looks them up."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,13 @@ from msgspec.structs import replace
 
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
-from om_proxy.look_ups.searching import SearchFilter, SearchHit, SearchResult
+from om_proxy.look_ups.searching import MessageSearch
 from om_proxy.look_ups.turn_look_ups import TurnLookUps
 from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
-from om_proxy.memory.recall.snippets import FindWords, Hit
+from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.memory_cache import Memories
 from om_proxy.settings import parse
@@ -36,35 +37,25 @@ UTC = ZoneInfo("UTC")
 SECRET = b"s" * 32
 
 
-def find_words(text: str) -> Iterator[Hit]:
-    for run in re.finditer(r"\w+", text):
-        yield Hit(run.start(), run.end(), frozenset((run[0].lower(),)))
-
-
 @dataclass
-class WordSearch:
-    """Finds messages that have the words, in the order of their threads' names."""
+class CutMessages:
+    """Finds passages by cutting the stored messages of the resource at each search."""
 
     store: Store
-    find_words: FindWords = find_words
 
-    async def search(self, key: Key, query: str, search_filter: SearchFilter) -> SearchResult:
-        words = tuple(word for hit in find_words(query) for word in hit.words)
-        counts = dict.fromkeys(words, 0)
-        hits = []
+    async def find_passages(
+        self, key: Key, words: Sequence[str], passage_filter: PassageFilter
+    ) -> Found:
+        passages: list[FoundPassage] = []
         for info in await self.store.threads(key.tenant):
-            if info.key.resource != key.resource or search_filter.thread not in (
-                None,
-                info.key.thread,
-            ):
-                continue
-            for message in await self.store.messages(info.key, 0):
-                text = message.item.raw.decode().lower()
-                found = [word for word in words if word in text]
-                counts.update((word, counts[word] + 1) for word in found)
-                if found:
-                    hits.append(SearchHit(info.key.thread, message.seq, float(len(found))))
-        return SearchResult(words, counts, tuple(sorted(hits, key=lambda hit: -hit.score)))
+            if info.key.resource == key.resource:
+                texts = [
+                    MessageText(m.seq, m.item.role, m.at, spoken=(m.item.raw.decode(),))
+                    for m in await self.store.messages(info.key, 0)
+                ]
+                cut, _ = cut_passages(texts, IndexPlace(), None)
+                passages += (FoundPassage(info.key.thread, passage) for passage in cut)
+        return match_passages(passages, words, passage_filter)
 
 
 @dataclass
@@ -135,7 +126,7 @@ async def open_conversations(path: Path | str = ":memory:") -> AsyncIterator[Sto
         memories = Memories(
             store, build_policies(parse("")), label=lambda key: label_thread(SECRET, key)
         )
-        performer = LookUpPerformer(memories, WordSearch(store), estimate_tokens)
+        performer = LookUpPerformer(memories, MessageSearch(CutMessages(store)), estimate_tokens)
         yield StoredConversations(store, memories, performer)
     finally:
         await store.close()

@@ -11,11 +11,12 @@ from zoneinfo import ZoneInfo
 from om_proxy.look_ups.conversations import Conversation, Conversations
 from om_proxy.look_ups.message_reading import Run, ThreadMessages
 from om_proxy.look_ups.quoting_messages import has_unnamed_result, quote_message, quote_page
-from om_proxy.look_ups.searching import MessageSearch, SearchFilter, SearchHit, SearchResult
+from om_proxy.look_ups.searching import MessageSearch
 from om_proxy.memory.model import Key, Scope
 from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.clipping import CountTokens
+from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.found_messages import (
     FoundMessages,
     SeqPlace,
@@ -29,6 +30,7 @@ from om_proxy.memory.recall.message_page import MessagePage, find_page_limit, wr
 from om_proxy.memory.recall.part_piece import PartPiece, write_part_piece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ListedThread, ThreadListPage, write_thread_list
+from om_proxy.memory.recall.words import find_words
 from om_proxy.memory_cache import Memories
 from om_proxy.storage.base import StoredMessage
 
@@ -230,9 +232,9 @@ class LookUpPerformer:
         if look_up.thread is not None or (look_up.cursor and look_up.cursor.label):
             thread = (await conversations.find(look_up)).key.thread
         result = await self.message_search.search(
-            rights.key, look_up.query, SearchFilter(thread, look_up.before, look_up.after)
+            rights.key, look_up.query, PassageFilter(thread, look_up.before, look_up.after)
         )
-        hits = [hit for hit in result.hits if not _is_shown_raw(hit, rights)]
+        hits = [hit for hit in result.ranked if not _is_shown_raw(hit, rights)]
         places = join_neighbours([SeqPlace(hit.thread, hit.seq) for hit in hits], look_up.limit)
         opened, stored = await self._read_places(places, rights, conversations)
         scores = {SeqPlace(hit.thread, hit.seq): hit.score for hit in hits}
@@ -247,13 +249,16 @@ class LookUpPerformer:
                 result.share_read,
             )
             if not kept:
-                return found, self._write_nothing(look_up.query, result), 0
+                nothing = write_nothing_found(
+                    look_up.query, result.counts, result.share_read, find_words
+                )
+                return found, nothing, 0
             text, shown = write_found_messages(
                 found,
                 rights.zone,
                 rights.max_tokens,
                 self.count_tokens,
-                self.message_search.find_words,
+                find_words,
             )
             return found, text, shown
 
@@ -266,11 +271,6 @@ class LookUpPerformer:
             found.messages[:shown],
             {conversation.shown_label: conversation.key for conversation in opened.values()},
             tuple(scores[place] for place in kept[:shown]),
-        )
-
-    def _write_nothing(self, query: str, result: SearchResult) -> str:
-        return write_nothing_found(
-            query, result.counts, result.share_read, self.message_search.find_words
         )
 
     async def _read_places(
@@ -288,7 +288,7 @@ class LookUpPerformer:
         return opened, stored
 
 
-def _is_shown_raw(hit: SearchHit, rights: ReadingRights) -> bool:
+def _is_shown_raw(hit: RankedMessage, rights: ReadingRights) -> bool:
     return (
         rights.raw_from is not None
         and hit.thread == rights.key.thread

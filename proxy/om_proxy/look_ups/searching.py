@@ -1,46 +1,46 @@
-"""Search the messages of a resource."""
+"""Search the messages of a resource by words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.snippets import FindWords
+from om_proxy.memory.recall.found import Found, PassageFilter, RankedMessage
+from om_proxy.memory.recall.ranking import rank
+from om_proxy.memory.recall.words import query_words
 
 
-class SearchFilter(NamedTuple):
-    """Which messages of a resource may be found."""
+class PassageSource(Protocol):
+    """Whatever finds passages by index words: a store (`storage.passage_index.PassageIndex`)."""
 
-    thread: str | None = None  # only this thread
-    before: float | None = None  # unix seconds: only older messages
-    after: float | None = None  # unix seconds: only messages of this time or newer
-    roles: tuple[str, ...] = ()  # only these; none: all
-
-
-class SearchHit(NamedTuple):
-    """A message that fits a query."""
-
-    thread: str
-    seq: int
-    score: float
+    async def find_passages(
+        self, key: Key, words: Sequence[str], passage_filter: PassageFilter
+    ) -> Found: ...
 
 
 class SearchResult(NamedTuple):
     """What a search found, the best first."""
 
     words: tuple[str, ...]  # of the query: index words
-    counts: Mapping[str, int]  # of each word: in how many passages it is
-    hits: tuple[SearchHit, ...]
+    counts: Mapping[str, int]  # of each word: in how many passages of the resource it is
+    ranked: tuple[RankedMessage, ...]
     share_read: float = 1.0  # of the messages that could be found
 
 
-class MessageSearch(Protocol):
-    """Finds messages by words."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageSearch:
+    """Searches what the source has."""
 
-    @property
-    def find_words(self) -> FindWords:
-        """The places of a text that have index words."""
+    source: PassageSource
 
-    async def search(self, key: Key, query: str, search_filter: SearchFilter) -> SearchResult:
+    async def search(self, key: Key, query: str, passage_filter: PassageFilter) -> SearchResult:
         """Return the messages of the key's resource that fit the query. Raise StorageError."""
+        words = query_words(query)
+        if not words:
+            return SearchResult((), {}, ())
+        found = await self.source.find_passages(key, words, passage_filter)
+        ranked = await asyncio.to_thread(rank, found, words)
+        return SearchResult(tuple(words), found.counts, tuple(ranked), found.share_read)
