@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from om_proxy.errors import StorageError
@@ -37,13 +38,17 @@ PRICED_OBSERVER = "gpt-4o-mini"
 THREAD_PLACE = "#/thread/local/boat/boat"
 
 
-@pytest.fixture
+# one browser for all tests: each opens a page with cookies and storage of its own
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with open_browser() as opened:
         yield opened
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, more=MORE) as running:
         yield running

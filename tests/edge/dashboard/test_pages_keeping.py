@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from om_proxy.doctor.causes import CAUSES_BY_CODE
@@ -25,13 +26,17 @@ ADMIN_TOKEN = "a-long-admin-token"
 MORE = f"server: {{admin_token: {ADMIN_TOKEN}}}"
 
 
-@pytest.fixture
+# one browser for all tests: each opens a page with cookies and storage of its own
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with open_browser() as opened:
         yield opened
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, more=MORE) as running:
         yield running
@@ -146,7 +151,7 @@ async def test_the_audit_is_for_the_admin(run: Running, browser: Browser) -> Non
         await watched.check_quiet()
 
 
-def test_each_record_of_the_audit_has_words() -> None:
+async def test_each_record_of_the_audit_has_words() -> None:
     """A new route that is audited needs words on the page of the audit."""
     text = (STATIC / "pages" / "audit.js").read_text(encoding="utf-8")
     (table,) = re.findall(r"^const ACTIONS = \{\n(.*?)^\};$", text, flags=re.M | re.S)
@@ -156,7 +161,7 @@ def test_each_record_of_the_audit_has_words() -> None:
     assert len(set(words.values())) == len(words) == table.count("\n")
 
 
-def test_each_cause_of_a_failure_has_words() -> None:
+async def test_each_cause_of_a_failure_has_words() -> None:
     """The page explains every cause that `om-proxy doctor` explains, and says what to do."""
     text = (STATIC / "causes.js").read_text(encoding="utf-8")
     (table,) = re.findall(r"^const CAUSES = \{\n(.*?)^\};$", text, flags=re.M | re.S)

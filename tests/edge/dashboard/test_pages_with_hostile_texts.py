@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from om_proxy.identity.naming import encode_name
@@ -84,13 +85,17 @@ TEXTS = list_utf8_texts()
 NOTES = [text for text in TEXTS if not any(tag in text.lower() for tag in PROMPT_TAGS)]
 
 
-@pytest.fixture
+# one browser for all tests: each opens a page with cookies and storage of its own
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with open_browser() as opened:
         yield opened
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, HIGH, models=PatientServer()) as running:
         yield running
