@@ -59,7 +59,8 @@ async def test_a_message_pays_for_no_index_that_nobody_reads(tmp_path: Path) -> 
 
 
 async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:
-    """A look for work reads no thread that is not due, and none whose call others hold."""
+    """A look for work reads no thread that is not due, none whose call others hold, and of each
+    tenant only the oldest."""
     file = tmp_path / "om.db"
     store = await SqliteStore.open(file)
     plans: list[str] = []
@@ -77,4 +78,6 @@ async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:
 
     await store._reader.run_alone(explain)
     await store.close()
-    assert any("thread_due (needs_caller=? AND due<?)" in step for step in plans)
+    of_tenant = "SEARCH waiting USING INDEX thread_due (tenant=? AND needs_caller=? AND due<?)"
+    assert plans.count(of_tenant) == 2  # those that need a caller, and the others
+    assert not any(step.startswith("SCAN thread") for step in plans)

@@ -124,6 +124,37 @@ async def select_other_tails(
     return tuple(tails)
 
 
+def _write_select_due() -> str:
+    """Return SQL for the due threads, tenants taking turns. Of each tenant it reads only the oldest
+    ones from the index. ?1: now; ?2: the limit; ?3: threads to skip; ?4: whether those that need a
+    caller count."""
+    oldest = """SELECT id FROM (SELECT id FROM thread AS waiting
+            WHERE waiting.tenant = owner.tenant AND needs_caller = {needs_caller} AND due <= ?1 AND {condition}
+            AND (tenant, resource, thread) NOT IN (
+                SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+                    json_extract(value, '$[2]') FROM json_each(?3)
+            ) AND NOT EXISTS (
+                SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
+                    = (waiting.tenant, waiting.resource, waiting.thread) AND until > {unix_now}
+            ) ORDER BY due, id LIMIT ?2)"""
+    without_caller = oldest.format(needs_caller=0, condition="TRUE", unix_now=UNIX_NOW)
+    with_caller = oldest.format(needs_caller=1, condition="?4", unix_now=UNIX_NOW)
+    return f"""WITH RECURSIVE owner (tenant) AS (
+            SELECT min(tenant) FROM thread WHERE due IS NOT NULL
+            UNION ALL SELECT (SELECT min(tenant) FROM thread
+                WHERE due IS NOT NULL AND thread.tenant > owner.tenant)
+            FROM owner WHERE owner.tenant IS NOT NULL
+        )
+        SELECT tenant, resource, thread FROM (
+            SELECT thread.tenant, resource, thread, due, id,
+                row_number() OVER (PARTITION BY thread.tenant ORDER BY due, id) AS turn
+            FROM owner CROSS JOIN thread ON id IN ({without_caller} UNION ALL {with_caller})
+        ) ORDER BY turn, due, id LIMIT ?2"""
+
+
+SELECT_DUE = _write_select_due()
+
+
 async def select_due(
     db: aiosqlite.Connection,
     now: float,
@@ -132,20 +163,8 @@ async def select_due(
     *,
     callers: bool = True,
 ) -> tuple[Key, ...]:
-    sql = f"""SELECT tenant, resource, thread FROM (
-            SELECT tenant, resource, thread, due, id,
-                row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn
-            FROM thread
-            WHERE needs_caller IN (0, ?) AND due <= ? AND (tenant, resource, thread) NOT IN (
-                SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
-                    json_extract(value, '$[2]') FROM json_each(?)
-            ) AND NOT EXISTS (
-                SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
-                    = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
-            )
-        ) ORDER BY turn, due, id LIMIT ?"""
-    parameters = (callers, now, json.dumps([*skip]), limit)
-    return tuple(Key(*row) for row in await select_rows(db, sql, parameters))
+    parameters = (now, limit, json.dumps([*skip]), callers)
+    return tuple(Key(*row) for row in await select_rows(db, SELECT_DUE, parameters))
 
 
 async def select_observations(
