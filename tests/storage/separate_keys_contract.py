@@ -35,12 +35,10 @@ class SeparatePlace:
         self,
         open_data: Callable[..., Awaitable[Any]],
         open_keys: Callable[[], Awaitable[KeyStore]],
-        run_sql: Callable[[str], Awaitable[list[Any]]],
         back_up: Callable[[], Awaitable[Callable[[], Awaitable[None]]]],
     ) -> None:
         self.open_data = open_data
         self.open_keys = open_keys
-        self.run_sql = run_sql  # on the data
         self.back_up = back_up  # the data alone; what it returns restores it
         self.stores: list[Any] = []
         self.key_stores: list[KeyStore] = []
@@ -72,12 +70,27 @@ class SeparatePlace:
         return set(listed)
 
     async def list_named(self) -> set[bytes]:
-        sql = """SELECT key_id FROM thread WHERE key_id IS NOT NULL
-            UNION SELECT substr(others, 1, 16) FROM thread WHERE length(others) > 16"""
-        return {bytes(id_) for (id_,) in await self.run_sql(sql)}
+        """Return the keys that rows of the data name."""
+        raise NotImplementedError
 
     async def count_beside(self) -> int:
-        return int((await self.run_sql("SELECT count(*) FROM data_key"))[0][0])
+        raise NotImplementedError
+
+
+class SqlPlace(SeparatePlace):
+    """The data is a file or a schema. `run_sql`: on the data."""
+
+    def __init__(self, run_sql: Callable[[str], Awaitable[list[Any]]], *places: Any) -> None:
+        super().__init__(*places)
+        self._run_sql = run_sql
+
+    async def list_named(self) -> set[bytes]:
+        sql = """SELECT key_id FROM thread WHERE key_id IS NOT NULL
+            UNION SELECT substr(others, 1, 16) FROM thread WHERE length(others) > 16"""
+        return {bytes(id_) for (id_,) in await self._run_sql(sql)}
+
+    async def count_beside(self) -> int:
+        return int((await self._run_sql("SELECT count(*) FROM data_key"))[0][0])
 
 
 def faults(store: Any) -> FaultyKeys:

@@ -16,7 +16,12 @@ from om_proxy.storage.postgres.key_store import PostgresKeyStore
 from om_proxy.storage.postgres.session import SchemaNames
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.memory_builder import KEY
-from tests.storage.separate_keys_contract import SeparateKeysContract, SeparatePlace, say
+from tests.storage.separate_keys_contract import (
+    SeparateKeysContract,
+    SeparatePlace,
+    SqlPlace,
+    say,
+)
 from tests.support.own_postgres import find_programs
 from tests.support.postgres_server import ask_server, own_schema
 
@@ -51,9 +56,7 @@ async def place(url: str, schema: str, tmp_path: Path) -> AsyncIterator[Separate
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
     with own_schema(url) as key_schema:
-        opened = SeparatePlace(
-            partial(PostgresStore.open, url, options), open_keys, run_sql, back_up
-        )
+        opened = SqlPlace(run_sql, partial(PostgresStore.open, url, options), open_keys, back_up)
         yield opened
         await opened.close()
 

@@ -22,7 +22,12 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
 from tests.storage.conversion_contract import OLD
 from tests.storage.memory_builder import KEY
-from tests.storage.separate_keys_contract import SeparateKeysContract, SeparatePlace, say
+from tests.storage.separate_keys_contract import (
+    SeparateKeysContract,
+    SeparatePlace,
+    SqlPlace,
+    say,
+)
 from tests.storage.sqlite.test_encryption import commit_canaries, count_canaries
 from tests.support.long_forms import long_form
 
@@ -62,7 +67,7 @@ async def place(tmp_path: Path) -> AsyncIterator[SeparatePlace]:
 
         return restore
 
-    opened = SeparatePlace(partial(SqliteStore.open, data), open_keys, run_sql, back_up)
+    opened = SqlPlace(run_sql, partial(SqliteStore.open, data), open_keys, back_up)
     yield opened
     await opened.close()
 
