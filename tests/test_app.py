@@ -537,7 +537,15 @@ async def test_settings_of_a_redis_reach_its_store(monkeypatch: pytest.MonkeyPat
     section = f'url: "{url}", prefix: mine, connections: 3, timeout: 2s, durable: false'
     storage = parse(f"storage: {{{section}}}").storage
     await open_store(storage, 5, create=False, on_connection_lost=opened.clear)
-    named = {"generations": 5, "create": False, "on_connection_lost": opened.clear}
+    named = {
+        "generations": 5,
+        "create": False,
+        "on_connection_lost": opened.clear,
+        "masters": None,
+        "separate": None,
+        "begins_encryption": False,
+        "moves_keys": False,
+    }
     assert opened == [(url, RedisOptions("mine", 3, timeout_s=2.0, durable=False), named)]
     await open_store(parse(f'storage: {{url: "{url}"}}').storage)
     assert opened[1][1] == RedisOptions()

@@ -577,7 +577,7 @@ async def _open_backend(
         if settings.is_postgres:
             return await _open_postgres(settings, generations, create, on_connection_lost, keys)
         if settings.is_redis:
-            return await _open_redis(settings, generations, create, on_connection_lost)
+            return await _open_redis(settings, generations, create, on_connection_lost, keys)
         path = settings.url.removeprefix("sqlite:///")
         return await SqliteStore.open(
             path,
@@ -637,6 +637,7 @@ async def _open_redis(
     generations: int | None,
     create: bool,
     on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
 ) -> Store:
     try:
         from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
@@ -655,6 +656,7 @@ async def _open_redis(
         generations=generations,
         create=create,
         on_connection_lost=on_connection_lost,
+        **keys._asdict(),
     )
 
 

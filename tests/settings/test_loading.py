@@ -77,7 +77,6 @@ def test_defaults() -> None:
         ("storage: {url: 'rediss://h?ssl_cert_reqs=foo'}", "storage.url = (hidden): must have no option ssl_cert_reqs that is other"),
         ("storage: {url: 'rediss://h?ssl_certfile='}", "storage.url = (hidden): must have no option ssl_certfile that is empty"),
         ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): must be 32 bytes as base64 or hex"),
-        (f"storage: {{url: 'redis://h', encryption_key: {'A' * 43}}}", "storage.encryption_key = (hidden): cannot encrypt a Redis yet"),
         ("storage: {keys_url: 'sqlite:///keys.db'}", "storage.keys_url = (hidden): needs storage.encryption_key"),
         ("storage: {keys_url: 'redis://h'}", "storage.keys_url = (hidden): must be sqlite:///<file> or postgresql://"),
         ("storage: {keys_url: 'sqlite:///:memory:'}", "storage.keys_url = (hidden): must be sqlite:///<file>"),

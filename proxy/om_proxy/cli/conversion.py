@@ -36,7 +36,7 @@ def run_conversion(
             moves_keys=moves_keys,
         )
         try:
-            # settings refuse a key for other stores
+            # each backend is one
             return await work(cast(ConvertibleStore, store))
         finally:
             await store.close()

@@ -26,8 +26,8 @@ async def rekey(store: ConvertibleStore) -> int:
         )
     if not is_erased:
         print(
-            "their bytes are still in the database: a reader holds them, or its tables must be "
-            "rewritten (PostgreSQL: om-proxy erase --rewrite)"
+            "their bytes are still in the database: a reader holds them, or its tables or log must "
+            "be rewritten (PostgreSQL: om-proxy erase --rewrite; Redis: BGREWRITEAOF)"
         )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)

@@ -392,16 +392,6 @@ class StorageSettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _check_encrypted_store(self) -> Self:
-        if self.encryption_key and self.is_redis:
-            # an operator must not believe that the stored text is encrypted
-            rule = (
-                "cannot encrypt a Redis yet: remove the key, or name a file or a PostgreSQL in url"
-            )
-            raise_faults([("encryption_key", rule)])
-        return self
-
-    @model_validator(mode="after")
     def _check_key_store(self) -> Self:
         if self.keys_url is None:
             return self

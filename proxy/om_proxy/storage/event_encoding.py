@@ -41,6 +41,9 @@ class SealedEvent(NamedTuple):
     # the fields with words of a conversation, encrypted; they are null in `data` then
     sealed: bytes | None
 
+    def without_texts(self) -> SealedEvent:
+        return self._replace(data=remove_texts(self.type, self.data), sealed=None)
+
 
 class EventRemoval(NamedTuple):
     """The events of a shared log that must change when one of its threads is forgotten."""

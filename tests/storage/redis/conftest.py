@@ -1,12 +1,15 @@
 """A prefix of its own for each test."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 from om_proxy.storage.base import Store
+from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from tests.storage.contract import Opener
+from tests.storage.conversion_contract import OpenWith
 from tests.support.redis_server import find_redis_url, own_prefix
 
 
@@ -29,3 +32,20 @@ def opener(url: str, prefix: str) -> Opener:
         return await RedisStore.open(url, options)
 
     return opened
+
+
+@pytest.fixture
+async def open_with(url: str, prefix: str) -> AsyncIterator[OpenWith]:
+    async with AsyncExitStack() as stack:
+
+        async def opened(*keys: bytes, begins_encryption: bool = False) -> RedisStore:
+            store = await RedisStore.open(
+                url,
+                RedisOptions(prefix=prefix, connections=3, timeout_s=30.0),
+                masters=MasterKeys(keys) if keys else None,
+                begins_encryption=begins_encryption,
+            )
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opened

@@ -70,13 +70,13 @@ async def test_what_was_read_before_a_loss_is_read_anew(
     store._pool.on_loss = lambda: losses.append(store._pool.loss_count)
     is_lost = False
 
-    async def lose_connection(session: Session, known: object) -> object:
+    async def lose_connection(session: Session, *known: object) -> object:
         nonlocal is_lost
         if not is_lost:
             is_lost = True
             number = await session.call("CLIENT", "ID")
             await session.call("CLIENT", "KILL", "ID", number, "SKIPME", "no")
-        return await select_newest(session, known)
+        return await select_newest(session, *known)
 
     select_newest = queries.select_newest
     monkeypatch.setattr(queries, "select_newest", lose_connection)

@@ -16,11 +16,13 @@ from om_proxy.storage.base import Change, ResourceWakeup, Store
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
 from tests.storage.contract import Opener
+from tests.storage.conversion_contract import OpenWith
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 LOG_KEY = resource_key(KEY)
 KEYS_OF_THE_STORE = {"secret", "schema", "version", "event", "pruned", "erasure", "erasure_turn"}
+KEYS_OF_AN_ENCRYPTED_STORE = KEYS_OF_THE_STORE | {"encryption", "key_counts"}
 
 
 @pytest.fixture
@@ -71,13 +73,15 @@ async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
             await stores[0].forget(thread.key)
 
 
+@pytest.mark.parametrize("keys", [(), (bytes(32),)], ids=["plain", "encrypted"])
 async def test_commits_beside_forgets_leave_nothing_behind(
-    stores: list[Store], url: str, prefix: str
+    open_with: OpenWith, url: str, prefix: str, keys: tuple[bytes, ...]
 ) -> None:
     """Threads of one resource are committed with its shared log, alone, delivered, forgotten one by
     one and all at once, by three processes. Then all is forgotten, and no key names anything."""
     names = "abcdef"
     rng = random.Random(7)
+    stores = [await open_with(*keys) for _ in range(3)]
 
     async def work(store: Store, number: int) -> int:
         done = 0
@@ -109,7 +113,7 @@ async def test_commits_beside_forgets_leave_nothing_behind(
     assert min(await asyncio.gather(*workers)) > 0
     while not (await stores[0].forget_batch(KEY.tenant)).is_last:
         continue
-    assert list_keys(url, prefix) <= KEYS_OF_THE_STORE
+    assert list_keys(url, prefix) <= KEYS_OF_AN_ENCRYPTED_STORE
 
 
 async def test_a_due_time_that_is_set_during_a_forget_stays(

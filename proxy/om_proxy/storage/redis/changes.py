@@ -8,8 +8,9 @@ from typing import NamedTuple
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENTS
+from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
 from om_proxy.storage.redis.event_rows import encode_new_event
-from om_proxy.storage.redis.rows import ThreadRow, encode
+from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key
 from om_proxy.storage.redis.session import Argument, Session
 
 # of one command: Lua holds no more than some thousands of values on its stack
@@ -47,11 +48,21 @@ class Changes:
         """Expect that nothing of the resource was written since. 0: nothing of it is stored."""
         self._expect("revision", tenant, resource, revision)
 
+    def expect_key(self, key: Key, key_id: bytes | None) -> None:
+        """Expect that the memory has this data key. A server that lost its newest commits may give
+        a version out again, to a state with another key."""
+        self._expect("key", *key, key_id or b"")
+
     def _expect(self, *condition: Argument) -> None:
         self._conditions += condition
         self._condition_count += 1
 
     # ── steps ──
+
+    def add_keys(self, keys: Iterable[WrappedKey]) -> None:
+        """Store new data keys, before the rows that name them."""
+        for key in keys:
+            self._steps += ("key", key.id, encode_wrapped_key(key))
 
     def call(self, *command: Argument) -> None:
         self._steps += ("call", len(command), *command)
@@ -82,6 +93,7 @@ class Changes:
             waiting if row.shared and row.pending > 0 else "",
             int(bool(row.others)),
             int(is_rewound),
+            row.key_ids,
         )
 
     def rewind(self, key: Key) -> None:
@@ -98,9 +110,9 @@ class Changes:
         """Set a field of a hash if it is still there."""
         self._steps += ("replace", name, field, value)
 
-    def add_events(self, key: Key, events: Iterable[Event]) -> None:
+    def add_events(self, key: Key, events: Iterable[Event], cipher: RowCipher = PLAIN) -> None:
         """Store events of a thread; with an empty resource, of one that is forgotten."""
-        encoded = [encode_new_event(key, event) for event in events][-MAX_EVENTS:]
+        encoded = [encode_new_event(key, event, cipher) for event in events][-MAX_EVENTS:]
         if encoded:
             self._steps += ("events", *key, len(encoded), *encoded)
 

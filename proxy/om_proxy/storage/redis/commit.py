@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message, resource_key
@@ -18,9 +20,11 @@ from om_proxy.storage.difference import (
     compute_difference,
     count_kept_generations,
 )
+from om_proxy.storage.encoding import find_stored_others
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
-from om_proxy.storage.redis.queries import select_generation_ids
+from om_proxy.storage.redis.queries import select_generation_ids, select_thread_rows
 from om_proxy.storage.redis.session import Session
 
 
@@ -34,6 +38,7 @@ class Commit:
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
         generations: int | None = None,
+        keys: CommitKeys = NO_COMMIT_KEYS,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
         all."""
@@ -41,7 +46,19 @@ class Commit:
         self._after = after
         self._difference = compute_difference(before, after, interrupted)
         self._events = events
-        self._row = rows.create_thread_row(after)
+        self._keys = keys
+        self._cipher = keys.ciphers.row
+        others = find_stored_others(after)
+        # texts that stay are not encrypted again: their column is read
+        self._keeps_others = bool(others and keys.key_id and not changes_others(before, after))
+        column = b"" if self._keeps_others else rows.encode_others(others, keys.ciphers)
+        self._row = rows.create_thread_row(after, self._cipher, column)
+        placed = (*self._difference.messages, *self._difference.interrupted)
+        self._marks = {one.message.seq: rows.encode_mark(one) for one in placed}
+        self._texts = {
+            seq: rows.seal_raw(seq, raw, self._cipher)
+            for seq, raw in ((one.message.seq, one.message.item.raw) for one in placed)
+        }
         self._kept_count = count_kept_generations(before, after, generations)
 
     async def prepare(self, session: Session, changes: Changes) -> None:
@@ -50,23 +67,27 @@ class Commit:
         if self._difference.dropped_chunks or self._kept_count is not None:
             older = await select_generation_ids(session, self.before.key)
         is_rewound = _is_rewound(self.before, self._after, self._difference)
-        changes.write_row(self.before.key, self._row, self._after.due_at, is_rewound=is_rewound)
+        changes.add_keys(self._keys.new_keys)
+        row = self._row
+        if self._keeps_others:
+            stored = await select_thread_rows(session, [self.before.key])
+            if self.before.key in stored:  # else its condition does not hold
+                row = replace(row, others=stored[self.before.key][1].others)
+        changes.write_row(self.before.key, row, self._after.due_at, is_rewound=is_rewound)
         self._add_messages(session, changes)
         self._add_notes(session, changes)
         self._drop_notes(session, changes, older)
         if self._kept_count is not None:
             await self._prune(session, changes, older)
-        changes.add_events(self.before.key, self._events)
+        changes.add_events(self.before.key, self._events, self._cipher)
 
     def _name(self, session: Session, part: str) -> str:
         return session.keys.of_thread(part, self.before.key)
 
     def _add_messages(self, session: Session, changes: Changes) -> None:
         difference = self._difference
-        placed = (*difference.messages, *difference.interrupted)
-        marks, texts = self._name(session, "marks"), self._name(session, "texts")
-        changes.set_fields(marks, {one.message.seq: rows.encode_mark(one) for one in placed})
-        changes.set_fields(texts, {one.message.seq: one.message.item.raw for one in placed})
+        changes.set_fields(self._name(session, "marks"), self._marks)
+        changes.set_fields(self._name(session, "texts"), self._texts)
         self._set_states(session, changes, difference.messages, "live")
         self._set_states(session, changes, difference.interrupted, "interrupted")
         if difference.may_supersede:
@@ -87,7 +108,8 @@ class Commit:
         notes, chunks = self._name(session, "notes"), self._name(session, "chunks")
         observations = difference.observations
         changes.set_fields(
-            notes, {entry.id: rows.encode_observation(entry) for entry, _ in observations}
+            notes,
+            {entry.id: rows.encode_observation(entry, self._cipher) for entry, _ in observations},
         )
         for entry, state in observations:
             if state == "chunk":
@@ -111,7 +133,8 @@ class Commit:
             return
         row, reflection = self._name(session, "row"), self._after.log.reflection
         if reflection:
-            changes.call("HSET", row, "reflection", rows.encode_reflection(reflection))
+            sealed = rows.encode_reflection(reflection, self._cipher)
+            changes.call("HSET", row, "reflection", sealed)
         else:
             changes.call("HDEL", row, "reflection")
 
@@ -172,11 +195,16 @@ class SharedCommit:
         shared_log: Change | None,
         wakeup: ResourceWakeup | None,
         generations: int | None,
+        keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
     ) -> None:
-        self._thread = Commit(*thread, generations)
+        """Encode the rows. `keys`: of the thread and of the shared log."""
+        self._keys = keys
+        self._thread = Commit(*thread, generations, keys[0])
         self._log_before = shared_log.before if shared_log else None
         self._log = (
-            Commit(*shared_log, generations) if shared_log and _is_changed(shared_log) else None
+            Commit(*shared_log, generations, keys[1])
+            if shared_log and _is_changed(shared_log)
+            else None
         )
         self._wakeup = wakeup
 
@@ -191,17 +219,25 @@ class SharedCommit:
     async def write(self, session: Session) -> tuple[WrittenRow, WrittenRow | None]:
         """Write everything. Raise `Conflict` if either has changed."""
         changes = Changes()
-        changes.expect_version(self._thread.before.key, self._thread.before.version)
+        _expect_state(changes, self._thread.before, self._keys[0])
         if self._log_before is not None:
-            changes.expect_version(self._log_before.key, self._log_before.version)
+            _expect_state(changes, self._log_before, self._keys[1])
         await self.add_steps(session, changes)
         applied = await changes.apply(session)
         if applied.failed is not None:
-            is_of_log = applied.failed == 1 and self._log_before is not None
+            is_of_log = applied.failed >= CONDITIONS_PER_MEMORY and self._log_before is not None
             raise create_conflict(
                 self._log_before if is_of_log and self._log_before else self._thread.before
             )
         return applied.rows[0], applied.rows[1] if self._log else None
+
+
+CONDITIONS_PER_MEMORY = 2
+
+
+def _expect_state(changes: Changes, before: Memory, keys: CommitKeys) -> None:
+    changes.expect_version(before.key, before.version)
+    changes.expect_key(before.key, keys.key_id if before.version else None)
 
 
 def _is_changed(change: Change) -> bool:

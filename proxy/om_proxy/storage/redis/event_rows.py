@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import StoredEvent
-from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.redis.keys import pack_names, split_names
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.event_encoding import SealedEvent, encode_event, open_event, seal_event
+from om_proxy.storage.redis.keys import pack_names, read_key_id, split_names
 from om_proxy.storage.redis.rows import decode_row, encode
 
 
-def encode_new_event(key: Key, event: Event) -> bytes:
+class OwnedEvent(NamedTuple):
+    """An event as it is stored, and whose it is."""
+
+    id: int
+    key: Key
+    event: SealedEvent
+    key_id: bytes | None  # of its memory's data key
+
+    def open(self, cipher: RowCipher) -> StoredEvent:
+        """Return the event with its texts."""
+        event = self.event
+        return StoredEvent(self.id, self.key, event.at, event.type, open_event(event, cipher))
+
+
+def encode_new_event(key: Key, event: Event, cipher: RowCipher) -> bytes:
     row = encode_event(event)
-    return _encode(key, row.at, row.type, row.data)
+    return encode_sealed_event(key, seal_event(row._replace(at=float(row.at)), cipher))
 
 
-def encode_changed_event(key: Key, event: StoredEvent, data: str) -> bytes:
-    """Encode a stored event with another key or data."""
-    return _encode(key, event.at, event.type, data)
+def encode_sealed_event(key: Key, event: SealedEvent) -> bytes:
+    at, type_, data, sealed = event
+    values = (type_, data) if sealed is None else (type_, data, sealed)
+    return pack_names(*key, repr(at)) + encode(values)
 
 
-def _encode(key: Key, at: float, type_: str, data: str) -> bytes:
-    return pack_names(*key, repr(float(at))) + encode((type_, data))
-
-
-def decode_event(event_id: bytes, stored: bytes) -> StoredEvent:
+def decode_event(event_id: bytes, stored: bytes, key_ids: bytes) -> OwnedEvent:
     (tenant, resource, thread, at), rest = split_names(stored, 4)
-    type_, data = decode_row(rest)
-    return StoredEvent(int(event_id), Key(tenant, resource, thread), float(at), type_, data)
+    type_, data, *sealed = decode_row(rest)
+    event = SealedEvent(float(at), type_, data, sealed[0] if sealed else None)
+    return OwnedEvent(int(event_id), Key(tenant, resource, thread), event, read_key_id(key_ids))

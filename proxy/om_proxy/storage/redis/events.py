@@ -12,15 +12,17 @@ from om_proxy.storage.base import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     EventPage,
-    StoredEvent,
     WebhookState,
 )
-from om_proxy.storage.event_encoding import remove_texts, remove_thread
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.event_encoding import remove_thread
 from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.event_rows import (
+    OwnedEvent,
     decode_event,
-    encode_changed_event,
     encode_new_event,
+    encode_sealed_event,
 )
 from om_proxy.storage.redis.rows import decode_row, encode
 from om_proxy.storage.redis.session import Session
@@ -36,7 +38,7 @@ class _EventPart(NamedTuple):
     newest: int
     pruned: int
     is_gap: bool
-    events: tuple[StoredEvent, ...]
+    events: tuple[OwnedEvent, ...]
 
 
 async def select_events(
@@ -45,12 +47,15 @@ async def select_events(
     keys: Sequence[Key] | None,
     after: int | None,
     limit: int,
+    keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`."""
     own = None if keys is None else [key for key in set(keys) if tenant in (None, key.tenant)]
     part = await _read_events(session, tenant, own, after, limit)
     cursor = part.events[-1].id if len(part.events) == limit else part.newest
-    return EventPage(part.events, cursor, part.is_gap)
+    held = await keyring.hold(session, {event.key_id for event in part.events})
+    events = tuple(event.open(held.find(event.key_id)) for event in part.events)
+    return EventPage(events, cursor, part.is_gap)
 
 
 async def _read_events(
@@ -60,7 +65,7 @@ async def _read_events(
     after: int | None,
     limit: int,
 ) -> _EventPart:
-    newest, pruned, is_gap, ids, data = await session.run(
+    newest, pruned, is_gap, ids, data, key_ids = await session.run(
         "events",
         "" if tenant is None else f"={tenant}",
         "" if after is None else after,
@@ -68,7 +73,7 @@ async def _read_events(
         NO_KEYS if keys is None else len(keys),
         *(name for key in keys or () for name in key),
     )
-    events = map(decode_event, ids, data)
+    events = map(decode_event, ids, data, key_ids)
     return _EventPart(int(newest), int(pruned), bool(is_gap), tuple(events))
 
 
@@ -84,9 +89,19 @@ async def select_position(session: Session, before: int) -> int:
     return int(await session.call("GET", names.of_store("pruned")) or 0)
 
 
-async def add_thread_events(session: Session, key: Key, events: Sequence[Event]) -> None:
-    encoded = [encode_new_event(key, event) for event in events][-MAX_EVENTS:]
-    await session.run("add_events", MAX_EVENTS, *key, len(encoded), *encoded)
+async def add_thread_events(
+    session: Session, key: Key, events: Sequence[Event], keyring: Keyring
+) -> None:
+    """Write the newest of these events of a thread. A thread that is not there has none."""
+    while True:
+        held = await hold_key_of(session, key, keyring)
+        encoded = [encode_new_event(key, event, held.row) for event in events[-MAX_EVENTS:]]
+        is_written = await session.run(
+            "add_events", MAX_EVENTS, *key, held.row_key_id or b"", len(encoded), *encoded
+        )
+        # else the thread has got another key meanwhile, or one that this process cannot have
+        if is_written or keyring.masters is None:
+            return
 
 
 async def prune_old(session: Session, now: float) -> None:
@@ -96,9 +111,14 @@ async def prune_old(session: Session, now: float) -> None:
         continue
 
 
-async def select_of_thread(session: Session, key: Key) -> tuple[StoredEvent, ...]:
+async def select_of_thread(session: Session, key: Key) -> tuple[OwnedEvent, ...]:
     """Return all events of a thread or shared log."""
     part = await _read_events(session, None, [key], None, MAX_EVENTS)
+    return part.events
+
+
+async def select_of_tenant(session: Session, tenant: str) -> tuple[OwnedEvent, ...]:
+    part = await _read_events(session, tenant, None, None, MAX_EVENTS)
     return part.events
 
 
@@ -107,9 +127,9 @@ async def erase_texts(session: Session, changes: Changes, keys: Iterable[Key]) -
     name = session.keys.of_store("event_data")
     for key in keys:
         for event in await select_of_thread(session, key):
-            data = remove_texts(event.type, event.data)
-            if data != event.data:
-                changes.replace_field(name, event.id, encode_changed_event(key, event, data))
+            without = event.event.without_texts()
+            if without != event.event:
+                changes.replace_field(name, event.id, encode_sealed_event(key, without))
 
 
 async def remove_from_log(session: Session, changes: Changes, log: Key, thread: str) -> int:
@@ -118,11 +138,10 @@ async def remove_from_log(session: Session, changes: Changes, log: Key, thread: 
     name = session.keys.of_store("event_data")
     stored = await select_of_thread(session, log)
     await erase_texts(session, changes, [log])
-    plain = [(e.id, e.type, remove_texts(e.type, e.data)) for e in stored]
-    removal = remove_thread(plain, thread)
-    by_id = {event.id: event for event in stored}
+    plain = {one.id: one.event.without_texts() for one in stored}
+    removal = remove_thread([(id_, e.type, e.data) for id_, e in plain.items()], thread)
     for id_, data in removal.changed:
-        changes.replace_field(name, id_, encode_changed_event(log, by_id[id_], data))
+        changes.replace_field(name, id_, encode_sealed_event(log, plain[id_]._replace(data=data)))
     for id_ in removal.deleted:
         changes.drop_event(id_)
     return len(removal.deleted)

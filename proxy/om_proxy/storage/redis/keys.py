@@ -13,6 +13,7 @@ from urllib.parse import quote_from_bytes
 from om_proxy.errors import ConfigError
 from om_proxy.memory.model import Key
 from om_proxy.storage.encoding import decode_text, encode_text
+from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES
 
 PREFIX_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 # behind every name that begins with the names before it
@@ -64,6 +65,17 @@ def split_names(data: bytes, count: int) -> tuple[tuple[str, ...], bytes]:
     """Return the first `count` names, and what stands behind them: MessagePack of a list."""
     *names, rest = re.split(rb"\0(?!\xff)", data, maxsplit=count)
     return tuple(decode_text(name.replace(b"\0\xff", b"\0")) for name in names), rest
+
+
+def read_key_id(key_ids: bytes | None) -> bytes | None:
+    """Return the id of a memory's own key, given the ids of all of its keys, one behind the other;
+    None: it is not encrypted."""
+    return key_ids[:KEY_ID_BYTES] if key_ids else None
+
+
+def split_key_ids(key_ids: bytes | None) -> list[bytes]:
+    joined = key_ids or b""
+    return [joined[at : at + KEY_ID_BYTES] for at in range(0, len(joined), KEY_ID_BYTES)]
 
 
 def unpack_key(packed: bytes) -> Key:

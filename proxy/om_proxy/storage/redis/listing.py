@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
     IdleThread,
@@ -43,8 +44,8 @@ class ListedRow(NamedTuple):
     is_leased: bool  # it, or in the list `idle` the log that it shares
     version: int
 
-    @property
-    def info(self) -> ThreadInfo:
+    def show(self, keys: HeldKeys) -> ThreadInfo:
+        """Return what a list shows. A thread whose key is not among these has no title."""
         row = self.row
         shared_tokens = self.shared_log.log_tokens if self.shared_log else None
         return row_decoding.decode_info(
@@ -63,16 +64,24 @@ class ListedRow(NamedTuple):
                 row.model,
                 row.state,
                 shared_tokens,
-                None,  # texts are not encrypted here
+                row.key_id,
             ),
-            NO_HELD_KEYS,
+            keys,
         )
+
+    @property
+    def active_at(self) -> float:
+        return self.show(NO_HELD_KEYS).active_at
+
+    @property
+    def place(self) -> ThreadPlace:
+        return find_place(self.show(NO_HELD_KEYS))
 
     @property
     def idle(self) -> IdleThread:
         shares_log = self.shared_log is not None
         return IdleThread(
-            self.key, self.version, self.info.active_at, self.row_id, shares_log, self.is_leased
+            self.key, self.version, self.active_at, self.row_id, shares_log, self.is_leased
         )
 
 
@@ -126,14 +135,19 @@ def _bound_names(tenant: str | None, resource: str | None) -> tuple[bytes, bytes
 
 
 async def select_all(
-    session: Session, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
+    session: Session,
+    tenant: str | None,
+    resource: str | None,
+    cursor: Key | None,
+    limit: int,
+    keyring: Keyring,
 ) -> tuple[ThreadInfo, ...]:
     """Return `Store.threads`."""
     selection = ThreadSelection(tenant, resource)
     infos: list[ThreadInfo] = []
     after = None if cursor is None else ThreadPlace(cursor, 0.0, 0)
     while len(infos) < limit:
-        page = await select_threads(session, selection, after, limit - len(infos))
+        page = await select_threads(session, selection, after, limit - len(infos), keyring)
         infos += page.threads
         after = page.end
         if after is None:
@@ -142,44 +156,56 @@ async def select_all(
 
 
 async def select_threads(
-    session: Session, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+    session: Session,
+    selection: ThreadSelection,
+    after: ThreadPlace | None,
+    limit: int,
+    keyring: Keyring,
 ) -> ThreadPage:
     """Return `Store.find_threads`."""
-    chosen: list[ThreadInfo] = []
+    chosen, end = await _choose_rows(session, selection, after, limit)
+    held = await keyring.hold(session, {one.row.key_id for one in chosen})
+    return ThreadPage(tuple(one.show(held) for one in chosen), end)
+
+
+async def _choose_rows(
+    session: Session, selection: ThreadSelection, after: ThreadPlace | None, limit: int
+) -> tuple[list[ListedRow], ThreadPlace | None]:
+    """Return the rows of a page, and where the next one begins."""
+    chosen: list[ListedRow] = []
     walked, place = 0, after
     while walked < MAX_WALKED_ROWS:
         count = min(ROWS_PER_SCRIPT, MAX_WALKED_ROWS - walked)
         page = await _read_behind(session, selection, place, count)
-        for info in page:
-            if not is_selected(info, selection):
+        for one in page:
+            # a title that is encrypted begins with nothing that anybody looks for
+            if not is_selected(one.show(NO_HELD_KEYS), selection):
                 continue
             if len(chosen) == limit:
-                return ThreadPage(tuple(chosen), find_place(chosen[-1]) if chosen else after)
-            chosen.append(info)
+                return chosen, chosen[-1].place if chosen else after
+            chosen.append(one)
         if len(page) < count:
-            return ThreadPage(tuple(chosen), None)
+            return chosen, None
         walked += count
-        place = find_place(page[-1])
-    return ThreadPage(tuple(chosen), place)
+        place = page[-1].place
+    return chosen, place
 
 
 async def _read_behind(
     session: Session, selection: ThreadSelection, place: ThreadPlace | None, count: int
-) -> list[ThreadInfo]:
+) -> list[ListedRow]:
     """Return the threads of the list behind a place, without looking at filters."""
     tenant = selection.tenant
     if selection.order == "recent":
         bounds: tuple[Argument, Argument] = ("", "")
         if place is not None:
             bounds = (float(place.active_at), f"{place.row_id:016d}")
-        listed = await read_page(session, "recent", tenant, *bounds, count)
-    else:
-        first, last = _bound_names(tenant, selection.resource)
-        if place is not None:
-            first = max(first[1:], pack_names(*place.key))
-            first = b"(" + first
-        listed = await read_page(session, "name", tenant, first, last, count)
-    return [one.info for one in listed]
+        return await read_page(session, "recent", tenant, *bounds, count)
+    first, last = _bound_names(tenant, selection.resource)
+    if place is not None:
+        first = max(first[1:], pack_names(*place.key))
+        first = b"(" + first
+    return await read_page(session, "name", tenant, first, last, count)
 
 
 async def list_rows(
@@ -200,7 +226,7 @@ async def select_idle(
     if after is not None:
         bounds = (float(after.active_at), f"{after.row_id:016d}")
     listed = await read_page(session, "idle", None, *bounds, limit)
-    return tuple(one.idle for one in listed if one.info.active_at < before)
+    return tuple(one.idle for one in listed if one.active_at < before)
 
 
 async def has_active_since(
@@ -210,7 +236,7 @@ async def has_active_since(
     later."""
     first, last = _bound_names(tenant, resource)
     while page := await read_page(session, "name", tenant, first, last, ROWS_PER_SCRIPT):
-        if any(one.info.active_at >= since for one in page):
+        if any(one.active_at >= since for one in page):
             return True
         first = b"(" + pack_names(*page[-1].key)
     return False
@@ -229,7 +255,7 @@ async def select_resource_names(
 
 
 async def select_resources(
-    session: Session, tenant: str, after: str | None, limit: int
+    session: Session, tenant: str, after: str | None, limit: int, keyring: Keyring
 ) -> tuple[ResourceInfo, ...]:
     """Return `Store.resources`."""
     first = b"[" + pack_names(tenant)
@@ -239,11 +265,14 @@ async def select_resources(
     listed = await session.call(
         "ZRANGEBYLEX", session.keys.of_store("resources"), first, last, "LIMIT", 0, limit
     )
-    found = [await select_resource(session, tenant, unpack_names(one)[1]) for one in listed]
+    names = [unpack_names(one)[1] for one in listed]
+    found = [await select_resource(session, tenant, name, keyring) for name in names]
     return tuple(info for info in found if info is not None)
 
 
-async def select_resource(session: Session, tenant: str, resource: str) -> ResourceInfo | None:
+async def select_resource(
+    session: Session, tenant: str, resource: str, keyring: Keyring
+) -> ResourceInfo | None:
     """Return `Store.resource`."""
     log_key = Key(tenant, resource, RESOURCE_THREAD)
     count, log = await session.call_many(
@@ -258,9 +287,10 @@ async def select_resource(session: Session, tenant: str, resource: str) -> Resou
     threads = count
     if log[2] is not None:
         threads -= 1
-        shared_log = ListedRow(
-            log_key, int(log[0]), float(log[1]), decode_thread_row(log[2]), None, None, False, 0
-        ).info
+        row = decode_thread_row(log[2])
+        held = await keyring.hold(session, [row.key_id])
+        listed = ListedRow(log_key, int(log[0]), float(log[1]), row, None, None, False, 0)
+        shared_log = listed.show(held)
     return ResourceInfo(
         tenant,
         resource,

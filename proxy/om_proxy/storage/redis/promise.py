@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from om_proxy.storage.base import Durability, Promise
 
-SCHEMA_VERSION = 1  # of the keys and their values
+SCHEMA_VERSION = 2  # of the keys and their values
 
 
-def create_promise(durable: Durability = "second", schema_version: int = SCHEMA_VERSION) -> Promise:
+def create_promise(
+    durable: Durability = "second",
+    schema_version: int = SCHEMA_VERSION,
+    *,
+    is_encrypted: bool = False,
+    has_separate_keys: bool = False,
+) -> Promise:
     """Return the promise of a server. `durable`: as it flushes its log."""
-    return Promise("redis", durable, "log", schema_version)
+    return Promise("redis", durable, "log", schema_version, is_encrypted, has_separate_keys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
     Observation,
+    Reflection,
 )
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import (
@@ -26,35 +27,84 @@ from om_proxy.storage.base import (
     StoredObservation,
     summarize_generation,
 )
-from om_proxy.storage.encryption.row_cipher import PLAIN_CIPHERS
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.keys import pack_names, unpack_key
-from om_proxy.storage.redis.session import Session
+from om_proxy.storage.redis.keys import pack_names, read_key_id, unpack_key
+from om_proxy.storage.redis.session import Command, Session
 
 IS_ABSENT, IS_HELD = 0, 1
 # in parts of a command: few enough for the server's other work to go on
 MARKS_PER_PAGE = 1_000
 
 
-async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
+class _Found(NamedTuple):
+    """What the script `load` returns of a memory that is not held as it stands."""
+
+    is_whole: bool  # else what has come since
+    row_id: int
+    version: int
+    due: float | None
+    row: rows.ThreadRow
+    reflection: bytes | None
+    parts: Sequence[Any]  # messages and notes
+
+
+async def select_newest(
+    session: Session, held: Sequence[Memory], keyring: Keyring
+) -> tuple[Memory, ...]:
     """Return the newest of these memories of one resource, all of one moment, and those that stand
     as they are held. Where the changes since do not tell all of one, all are read in full."""
-    found = await _load(session, held)
-    newest = [_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True)]
+    newest = await _load(session, held, keyring)
     if None not in newest:
         return tuple(memory for memory in newest if memory is not None)
-    read = await select_memories(session, [memory.key for memory in held])
+    read = await select_memories(session, [memory.key for memory in held], keyring)
     return tuple(
         memory if (memory.row_id, memory.version) == (now.row_id, now.version) else now
         for memory, now in zip(held, read, strict=True)
     )
 
 
-async def _load(session: Session, held: Sequence[Memory]) -> list[Any]:
+async def _load(session: Session, held: Sequence[Memory], keyring: Keyring) -> list[Memory | None]:
+    """Return the newest of these memories; None for one of which the changes do not tell all."""
     tenant, resource, _ = held[0].key
     wanted = [part for memory in held for part in _list_held(memory)]
-    found: list[Any] = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
-    return found
+    answers = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
+    found = [_read_answer(answer) for answer in answers]
+    for memory, one in zip(held, found, strict=True):
+        _note_row(keyring, memory, one)
+    ids = {
+        id_
+        for one in found
+        if isinstance(one, _Found)
+        for id_ in (one.row.key_id, one.row.others_key_id)
+    }
+    keys = await keyring.hold(session, ids)
+    return [_take_newest(memory, one, keys) for memory, one in zip(held, found, strict=True)]
+
+
+def _read_answer(answer: Any) -> _Found | int:
+    if isinstance(answer, int):
+        return answer
+    kind, row_id, version, due, row, reflection, *parts = answer
+    return _Found(
+        kind == b"all",
+        int(row_id),
+        int(version),
+        None if due is None else float(due),
+        rows.decode_thread_row(row),
+        reflection,
+        parts,
+    )
+
+
+def _note_row(keyring: Keyring, held: Memory, found: _Found | int) -> None:
+    """Note which key the memory has now. The key of one that is gone is held no longer."""
+    row_id = found.row_id if isinstance(found, _Found) else 0
+    if held.row_id and found != IS_HELD and row_id != held.row_id:
+        keyring.drop_row(held.row_id)
+    if isinstance(found, _Found):
+        keyring.note_row(found.row_id, found.version, found.row.key_id)
 
 
 def _list_held(memory: Memory) -> tuple[str | int, ...]:
@@ -62,32 +112,38 @@ def _list_held(memory: Memory) -> tuple[str | int, ...]:
     return memory.key.thread, memory.row_id, memory.version, seqs[-1], memory.next_id
 
 
-def _take_newest(held: Memory, parts: Any) -> Memory | None:
+def _take_newest(held: Memory, found: _Found | int, keys: HeldKeys) -> Memory | None:
     """Return the newest memory; None if the parts do not tell all of it."""
-    if parts == IS_HELD:
+    if found == IS_HELD:
         return held
-    if parts == IS_ABSENT:
+    if not isinstance(found, _Found):  # it is absent
         empty = Memory(key=held.key)
         return held if held == empty else empty
-    if parts[0] == b"since":
-        return _apply_changes(held, parts[1:])
-    return decode_memory(held.key, parts[1:])
+    ciphers = keys.find_thread(found.row.key_id, found.row.others)
+    if found.is_whole:
+        return decode_memory(held.key, found, ciphers)
+    return _apply_changes(held, found, ciphers)
 
 
-def _apply_changes(held: Memory, parts: Sequence[Any]) -> Memory | None:
-    row_id, version, due, row, reflection, marks, texts, log, chunks, notes = parts
-    memory, live_count = _decode_row(held.key, version, row_id, row, due)
-    live = [*held.tail, *map(rows.decode_message, marks, texts)]
+def _apply_changes(held: Memory, found: _Found, ciphers: ThreadCiphers) -> Memory | None:
+    marks, texts, log, chunks, notes = found.parts
+    cipher = ciphers.row
+    memory = _decode_row(held.key, found, ciphers)
+    live = [
+        *held.tail,
+        *(rows.decode_message(*pair, cipher) for pair in zip(marks, texts, strict=True)),
+    ]
     covered = [message.mark for message in live if message.seq <= memory.coverage]
     tail = tuple(message for message in live if message.seq > memory.coverage)
     known = {entry.id: entry for entry in (*held.log.entries, *held.chunks)}
-    known |= {entry.id: entry for entry in map(rows.decode_observation, notes)}
+    added = [rows.decode_observation(data, cipher) for data in notes]
+    known |= {entry.id: entry for entry in added}
     log_ids, chunk_ids = map(int, log), [*map(int, chunks)]
     entries = [known.get(id_) for id_ in log_ids]
     stored_chunks = [known.get(id_) for id_ in chunk_ids]
     # an older branch or generation that came back, or what was written in between
     is_partial = None in entries or None in stored_chunks
-    if is_partial or live_count != memory.covered_count + len(tail):
+    if is_partial or found.row.live_count != memory.covered_count + len(tail):
         return None
     return replace(
         memory,
@@ -96,48 +152,48 @@ def _apply_changes(held: Memory, parts: Sequence[Any]) -> Memory | None:
         log=replace(
             memory.log,
             entries=tuple(entry for entry in entries if entry is not None),
-            reflection=rows.decode_reflection(reflection) if reflection else None,
+            reflection=_decode_reflection(found, cipher),
         ),
         chunks=_sort_chunks(chunk for chunk in stored_chunks if chunk is not None),
     )
 
 
-def _decode_row(
-    key: Key, version: bytes, row_id: bytes, row: bytes, due: bytes | None
-) -> tuple[Memory, int]:
-    """Return a memory without its messages and notes, and the number of its live messages."""
-    decoded = rows.decode_thread_row(row)
-    columns = decoded.list_columns(None if due is None else float(due))
-    memory = row_decoding.decode_memory(key, int(version), int(row_id), columns, PLAIN_CIPHERS)
-    return memory, decoded.live_count
+def _decode_row(key: Key, found: _Found, ciphers: ThreadCiphers) -> Memory:
+    """Return a memory without its messages and notes."""
+    columns = found.row.list_columns(found.due)
+    return row_decoding.decode_memory(key, found.version, found.row_id, columns, ciphers)
+
+
+def _decode_reflection(found: _Found, cipher: RowCipher) -> Reflection | None:
+    return rows.decode_reflection(found.reflection, cipher) if found.reflection else None
 
 
 def _sort_chunks(chunks: Iterable[Observation]) -> tuple[Observation, ...]:
     return tuple(sorted(chunks, key=lambda chunk: (chunk.last, chunk.id)))
 
 
-def decode_memory(key: Key, parts: Sequence[Any]) -> Memory:
-    """Decode all parts that the script `load` returns of one memory."""
-    row_id, version, due, row, reflection, recent, tail, texts, log, chunks = parts
-    memory, _ = _decode_row(key, version, row_id, row, due)
+def decode_memory(key: Key, found: _Found, ciphers: ThreadCiphers) -> Memory:
+    recent, tail, texts, log, chunks = found.parts
+    cipher = ciphers.row
+    memory = _decode_row(key, found, ciphers)
     return replace(
         memory,
         recent=tuple(rows.decode_mark(mark) for mark in reversed(recent)),
-        tail=tuple(map(rows.decode_message, tail, texts)),
+        tail=tuple(rows.decode_message(*pair, cipher) for pair in zip(tail, texts, strict=True)),
         log=replace(
             memory.log,
-            entries=tuple(map(rows.decode_observation, log)),
-            reflection=rows.decode_reflection(reflection) if reflection else None,
+            entries=tuple(rows.decode_observation(data, cipher) for data in log),
+            reflection=_decode_reflection(found, cipher),
         ),
-        chunks=_sort_chunks(map(rows.decode_observation, chunks)),
+        chunks=_sort_chunks(rows.decode_observation(data, cipher) for data in chunks),
     )
 
 
-async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
+async def select_memories(
+    session: Session, keys: Sequence[Key], keyring: Keyring
+) -> tuple[Memory, ...]:
     """Return these memories of one resource, all of one moment."""
-    held = [Memory(key=key) for key in keys]
-    found = await _load(session, held)
-    newest = (_take_newest(memory, parts) for memory, parts in zip(held, found, strict=True))
+    newest = await _load(session, [Memory(key=key) for key in keys], keyring)
     return tuple(memory for memory in newest if memory is not None)  # nothing held, nothing partial
 
 
@@ -148,6 +204,7 @@ async def select_version(session: Session, key: Key) -> int:
 async def select_messages(
     session: Session,
     key: Key,
+    keyring: Keyring,
     after: int,
     through: int | None = None,
     limit: int | None = None,
@@ -160,19 +217,37 @@ async def select_messages(
     if not most:
         return ()
     found = await session.run("messages", *key, after, last, most, int(every), 1)
-    return tuple(map(rows.decode_stored_message, *found))
+    states, marks, texts, key_ids = found
+    cipher = (await keyring.hold_row(session, read_key_id(key_ids))).row
+    return tuple(
+        rows.decode_stored_message(*columns, cipher)
+        for columns in zip(states, marks, texts, strict=True)
+    )
 
 
-async def select_by_seq(session: Session, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+def _ask_for_keys(session: Session, key: Key) -> Command:
+    """Return the command that reads the ids of a memory's keys. Send it behind those that read its
+    texts: texts that were encrypted in between do not open then, and are never taken for plain."""
+    return ("HGET", session.keys.of_thread("row", key), "keys")
+
+
+async def select_by_seq(
+    session: Session, key: Key, seqs: Sequence[int], keyring: Keyring
+) -> tuple[Message, ...]:
     if not seqs:
         return ()
     wanted = sorted(set(seqs))
-    marks, texts = await session.call_many(
-        [("HMGET", session.keys.of_thread(part, key), *wanted) for part in ("marks", "texts")]
+    marks, texts, key_ids = await session.call_many(
+        [
+            ("HMGET", session.keys.of_thread("marks", key), *wanted),
+            ("HMGET", session.keys.of_thread("texts", key), *wanted),
+            _ask_for_keys(session, key),
+        ]
     )
+    cipher = (await keyring.hold_row(session, read_key_id(key_ids))).row
     pairs = zip(marks, texts, strict=True)
     return tuple(
-        rows.decode_message(mark, text) for mark, text in pairs if mark and text is not None
+        rows.decode_message(mark, text, cipher) for mark, text in pairs if mark and text is not None
     )
 
 
@@ -198,21 +273,26 @@ async def select_generation_ids(session: Session, key: Key) -> dict[int, tuple[i
     return {int(number): rows.decode_ids(ids) for number, ids in pairs}
 
 
-async def select_notes(session: Session, key: Key, ids: Collection[int]) -> dict[int, Observation]:
+async def select_notes(
+    session: Session, key: Key, ids: Collection[int], keyring: Keyring
+) -> dict[int, Observation]:
     if not ids:
         return {}
-    found = await session.call("HMGET", session.keys.of_thread("notes", key), *ids)
+    found, key_ids = await session.call_many(
+        [("HMGET", session.keys.of_thread("notes", key), *ids), _ask_for_keys(session, key)]
+    )
+    cipher = (await keyring.hold_row(session, read_key_id(key_ids))).row
     pairs = zip(ids, found, strict=True)
-    return {id_: rows.decode_observation(data) for id_, data in pairs if data is not None}
+    return {id_: rows.decode_observation(data, cipher) for id_, data in pairs if data is not None}
 
 
 async def select_generations(
-    session: Session, key: Key, before: int, limit: int | None = None
+    session: Session, key: Key, keyring: Keyring, before: int, limit: int | None = None
 ) -> tuple[Generation, ...]:
     """Return `Store.generations`. Generations with an empty log are not stored, and left out."""
     stored = await select_generation_ids(session, key)
     numbers = sorted((n for n in stored if n < before), reverse=True)[:limit]
-    notes = await select_notes(session, key, {id_ for n in numbers for id_ in stored[n]})
+    notes = await select_notes(session, key, {id_ for n in numbers for id_ in stored[n]}, keyring)
     # a generation that was pruned in between has lost entries
     return tuple(
         Generation(number, tuple(notes[id_] for id_ in stored[number]))
@@ -222,9 +302,10 @@ async def select_generations(
 
 
 async def select_summaries(
-    session: Session, key: Key, before: int
+    session: Session, key: Key, keyring: Keyring, before: int
 ) -> tuple[GenerationSummary, ...]:
-    return tuple(map(summarize_generation, await select_generations(session, key, before)))
+    found = await select_generations(session, key, keyring, before)
+    return tuple(map(summarize_generation, found))
 
 
 async def select_beginnings(session: Session, key: Key) -> dict[int, Beginning]:
@@ -234,14 +315,14 @@ async def select_beginnings(session: Session, key: Key) -> dict[int, Beginning]:
 
 
 async def select_observations(
-    session: Session, key: Key, after: int, limit: int
+    session: Session, key: Key, after: int, limit: int, keyring: Keyring
 ) -> tuple[StoredObservation, ...]:
     """Return `Store.observations`."""
     names = [session.keys.of_thread(part, key) for part in ("notes", "chunks")]
     stored, chunks = await session.call_many([("HKEYS", names[0]), ("ZRANGE", names[1], 0, -1)])
     ids = sorted(id_ for id_ in map(int, stored) if id_ > after)[:limit]
     chunk_ids = set(map(int, chunks))
-    notes = await select_notes(session, key, ids)
+    notes = await select_notes(session, key, ids, keyring)
     return tuple(
         StoredObservation(notes[id_], "chunk" if id_ in chunk_ids else "log")
         for id_ in ids
@@ -308,7 +389,7 @@ async def select_backlog(session: Session, shared_log: Key) -> Backlog:
 
 
 async def select_other_tails(
-    session: Session, key: Key, threads: int, messages: int
+    session: Session, key: Key, threads: int, messages: int, keyring: Keyring
 ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
     waiting = [one for one in await _select_waiting(session, key) if one[0] != key]
     # a thread without a turn comes last
@@ -317,14 +398,14 @@ async def select_other_tails(
     )
     tails = []
     for other, _, row in waiting[:threads]:
-        tail = await _select_newest_of_tail(session, other, row.coverage, messages)
+        tail = await _select_newest_of_tail(session, other, row.coverage, messages, keyring)
         if tail:
             tails.append((other, tail))
     return tuple(tails)
 
 
 async def _select_newest_of_tail(
-    session: Session, key: Key, coverage: int, limit: int
+    session: Session, key: Key, coverage: int, limit: int, keyring: Keyring
 ) -> tuple[Message, ...]:
     seqs = await session.call(
         "ZREVRANGEBYSCORE",
@@ -335,7 +416,7 @@ async def _select_newest_of_tail(
         0,
         limit,
     )
-    return await select_by_seq(session, key, [int(seq) for seq in seqs])
+    return await select_by_seq(session, key, [int(seq) for seq in seqs], keyring)
 
 
 # ── due ──

@@ -71,10 +71,11 @@ async def add_receipt(session: Session, receipt: StoredReceipt) -> None:
 
 async def select_receipt(session: Session, receipt_id: str, now: float) -> StoredReceipt | None:
     names = session.keys
-    data, done = await session.call_many(
+    data, done, doomed_count = await session.call_many(
         [
             ("HGET", names.of_store("receipt_data"), receipt_id),
             ("HGET", names.of_store("erasure"), "done"),
+            ("ZCARD", names.of_store("doomed_keys")),
         ]
     )
     if data is None:
@@ -83,7 +84,8 @@ async def select_receipt(session: Session, receipt_id: str, now: float) -> Store
     label, at, id_, scope, result, asked = decode_row(rest)
     if at < now - RECEIPTS_KEPT_S:
         return None
-    settled = _settle(ForgetResult(*result), is_done=int(done or 0) >= asked)
+    keys_settled = ForgetResult(*result).settle_keys(is_destroyed=not doomed_count)
+    settled = _settle(keys_settled, is_done=int(done or 0) >= asked)
     return StoredReceipt(id_, at, tenant, scope, label, settled)
 
 

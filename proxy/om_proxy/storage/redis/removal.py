@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.errors import Conflict, StorageError, UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -25,12 +25,16 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure
 from om_proxy.storage.encoding import decode_text
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
 from om_proxy.storage.redis.commit import Commit, SharedCommit, create_conflict
+from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.events import erase_texts, remove_from_log
+from om_proxy.storage.redis.keys import read_key_id, split_key_ids
 from om_proxy.storage.redis.listing import (
     ListedRow,
     has_active_since,
@@ -46,12 +50,14 @@ from om_proxy.storage.redis.queries import (
     select_outline,
     select_thread_rows,
 )
+from om_proxy.storage.redis.resealing import add_resealed_rows
 from om_proxy.storage.redis.session import Session
 
 T = TypeVar("T")
 
 # of a resource that others write to all the time
 MAX_ATTEMPTS = 50
+MAX_UNOPENED_ATTEMPTS = 10
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.001, 0.05
 # The threads of a batch: few enough for a short script, or one that is larger.
 MAX_BATCH_THREADS = 100
@@ -85,10 +91,18 @@ async def read_resource(session: Session, tenant: str, resource: str) -> Resourc
 
 
 async def try_until_applied(attempt: Callable[[], Awaitable[T | None]]) -> T:
-    """Try again as long as an attempt returns None: others wrote meanwhile."""
+    """Try again as long as an attempt returns None: others wrote meanwhile. A text that does not open
+    may be of a memory that has got another key meanwhile."""
     pause_s = FIRST_PAUSE_S
+    unopened_left = MAX_UNOPENED_ATTEMPTS
     for _ in range(MAX_ATTEMPTS):
-        result = await attempt()
+        try:
+            result = await attempt()
+        except UnopenedText:
+            unopened_left -= 1
+            if not unopened_left:
+                raise
+            result = None
         if result is not None:
             return result
         await asyncio.sleep(pause_s)
@@ -106,6 +120,7 @@ async def remove_thread(
     label_of: LabelThread,
     event: Event | None,
     now: float,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove a thread. Return what was removed. Raise Conflict, and remove nothing, if it is stored
     with another version than `expected_version`."""
@@ -117,7 +132,7 @@ async def remove_thread(
             raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
         changes = Changes()
         changes.expect_revision(key.tenant, key.resource, state.revision)
-        removed = await delete_rows(session, changes, [key])
+        removed = await delete_rows(session, changes, [key], keyring)
         if key.thread != RESOURCE_THREAD and RESOURCE_THREAD in state.threads:
             others = [
                 key._replace(thread=name)
@@ -125,7 +140,7 @@ async def remove_thread(
                 if is_shared and name not in (key.thread, RESOURCE_THREAD)
             ]
             removed = await _remove_from_log(
-                session, changes, key, others, label_of, removed, state.told, now
+                session, changes, key, others, label_of, removed, state.told, now, keyring
             )
         if event and removed.threads:
             changes.add_events(Key(key.tenant, "", ""), [event])
@@ -149,8 +164,11 @@ def ask_for_erasure(session: Session, changes: Changes) -> None:
     changes.call("HINCRBY", session.keys.of_store("erasure"), "asked", 1)
 
 
-async def delete_rows(session: Session, changes: Changes, keys: Sequence[Key]) -> ForgetResult:
-    """Add the steps that delete everything of these. Return the numbers of what is stored."""
+async def delete_rows(
+    session: Session, changes: Changes, keys: Sequence[Key], keyring: Keyring
+) -> ForgetResult:
+    """Add the steps that delete everything of these, with their keys. Return the numbers of what is
+    stored."""
     names = session.keys
     commands = [
         command
@@ -162,15 +180,25 @@ async def delete_rows(session: Session, changes: Changes, keys: Sequence[Key]) -
             ("HLEN", names.of_thread("generations", key)),
             ("HEXISTS", names.of_thread("row", key), "reflection"),
             ("ZCARD", names.of_thread("events", key)),
+            ("HGET", names.of_thread("row", key), "keys"),
         )
     ]
     counts = await session.call_many(commands)
     result = ForgetResult()
     for place, key in enumerate(keys):
         changes.delete_thread(key)
-        *own, events = counts[6 * place : 6 * place + 6]
-        result = result.add(ForgetResult(*own)._replace(events=events))
+        *own, events, key_ids = counts[7 * place : 7 * place + 7]
+        keyring.drop(split_key_ids(key_ids))
+        removed = ForgetResult(*own)._replace(events=events)
+        result = result.add(mark_copies(removed, read_key_id(key_ids), keyring))
     return result
+
+
+def mark_copies(removed: ForgetResult, key_id: bytes | None, keyring: Keyring) -> ForgetResult:
+    """Return the result with what becomes of copies of a memory that had this key, which goes."""
+    if not any(removed.counts.values()):
+        return removed
+    return removed._replace(backups=keyring.say_of_copies(key_id))
 
 
 async def _remove_from_log(
@@ -182,30 +210,52 @@ async def _remove_from_log(
     removed: ForgetResult,
     told: frozenset[str],
     now: float,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Remove the thread's part from the shared log. Return `removed` with that part added.
-    `others`: the threads that keep sharing it."""
+    `others`: the threads that keep sharing it. A log whose key is destroyed is nothing that anybody
+    can read: it stays with them."""
     log_key = resource_key(key)
     if not others:
-        log_result = await delete_rows(session, changes, [log_key])
+        log_result = await delete_rows(session, changes, [log_key], keyring)
         return removed.add(log_result._replace(threads=0))
+    stored = await select_thread_rows(session, [log_key])
+    key_id = stored[log_key][1].key_id if log_key in stored else None
+    # one that is gone since has taken the revision along
+    if log_key not in stored or await keyring.is_destroyed(session, key_id):
+        return removed
+    [shared_log] = await select_memories(session, [log_key], keyring)
+    older = await select_generations(session, log_key, keyring, shared_log.log.generation)
+    keys = await _change_key(session, changes, log_key, key_id, keyring)
     # they may hold the thread's words
     event_count = await remove_from_log(session, changes, log_key, key.thread)
-    removed = removed._replace(events=removed.events + event_count)
-    [shared_log] = await select_memories(session, [log_key])
-    older = await select_generations(session, log_key, shared_log.log.generation)
     plan = plan_log_removal(shared_log, older, key, others, label_of, now)
-    await Commit(shared_log, plan.log).prepare(session, changes)
+    await Commit(shared_log, plan.log, keys=keys).prepare(session, changes)
     await _delete_notes(session, changes, plan.log, plan.observations)
     for other, coverage in plan.uncovered:
-        await _uncover(session, changes, other, plan.log, label_of(other), coverage)
+        await _uncover(session, changes, other, plan.log, label_of(other), coverage, keyring)
     if plan.uncovered:
         # messages that are in a tail again may be due
         changes.set_due(log_key, now)
     uncovered = {other.thread for other, _ in plan.uncovered}
     told_keys = [key._replace(thread=name) for name in told - {key.thread, *uncovered}]
     await clear_others(session, changes, told_keys)
-    return plan.add_to(removed)
+    part = plan.add_to(ForgetResult(events=event_count))
+    return removed.add(mark_copies(part, key_id, keyring))
+
+
+async def _change_key(
+    session: Session, changes: Changes, log_key: Key, key_id: bytes | None, keyring: Keyring
+) -> CommitKeys:
+    """Add the steps that encrypt all rows of a log with another key: copies of the data hold what it
+    told of the thread. Return what its own row is to be written with."""
+    new = keyring.create_key()
+    if key_id is None or new is None:
+        return NO_COMMIT_KEYS
+    held = await keyring.hold(session, [key_id])
+    keyring.drop([key_id])
+    await add_resealed_rows(session, changes, log_key, held.find(key_id), new.key)
+    return await keyring.write_new(CommitKeys(ThreadCiphers(new.key), (new.stored,)))
 
 
 async def _delete_notes(
@@ -225,13 +275,19 @@ async def _delete_notes(
 
 
 async def _uncover(
-    session: Session, changes: Changes, key: Key, log: Memory, label: str, coverage: int
+    session: Session,
+    changes: Changes,
+    key: Key,
+    log: Memory,
+    label: str,
+    coverage: int,
+    keyring: Keyring,
 ) -> None:
     """Write a thread of which the log now covers less, up to the seq `coverage`."""
-    [thread] = await select_memories(session, [key])
+    [thread] = await select_memories(session, [key], keyring)
     outline = await select_outline(session, key)
     covered = [mark for mark in outline.live if mark.seq <= coverage]
-    tail = await select_messages(session, key, coverage)
+    tail = await select_messages(session, key, keyring, coverage)
     after = uncover_thread(
         thread,
         log,
@@ -240,7 +296,10 @@ async def _uncover(
         tuple(stored.message for stored in tail),
         (len(covered), sum(mark.tokens for mark in covered)),
     )
-    await Commit(thread, replace(after, other_threads_text="")).prepare(session, changes)
+    after = replace(after, other_threads_text="")
+    held = await hold_key_of(session, key, keyring)
+    keys = await keyring.write_new(keyring.plan_commit(thread, after, held))
+    await Commit(thread, after, keys=keys).prepare(session, changes)
 
 
 async def clear_others(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
@@ -257,6 +316,7 @@ async def remove_batch(
     tenant: str,
     resource: str | None,
     describe_forgotten: Callable[[Key], Event] | None,
+    keyring: Keyring,
     active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
@@ -272,10 +332,11 @@ async def remove_batch(
         if is_last:
             names.update(await select_resource_names(session, tenant, resource))
         changes = Changes()
-        removed = await delete_rows(session, changes, keys)
+        removed = await delete_rows(session, changes, keys, keyring)
         for name in sorted(names):
+            log_key = Key(tenant, name, RESOURCE_THREAD)
             removed = await _leave_resource(
-                session, changes, Key(tenant, name, RESOURCE_THREAD), keys, is_last, removed
+                session, changes, log_key, keys, is_last, removed, keyring
             )
         # after the revisions were read, so that no turn comes between
         if active_before is not None and await has_active_since(
@@ -304,12 +365,13 @@ async def _leave_resource(
     keys: Collection[Key],
     is_last: bool,
     removed: ForgetResult,
+    keyring: Keyring,
 ) -> ForgetResult:
     """Add what a batch changes in one resource besides its threads. Return the sums with that."""
     state = await read_resource(session, log_key.tenant, log_key.resource)
     changes.expect_revision(log_key.tenant, log_key.resource, state.revision)
     if is_last and RESOURCE_THREAD in state.threads:
-        log_result = await delete_rows(session, changes, [log_key])
+        log_result = await delete_rows(session, changes, [log_key], keyring)
         removed = removed.add(log_result._replace(threads=0))
     told = [log_key._replace(thread=name) for name in state.told]
     await clear_others(session, changes, [key for key in told if key not in keys])
@@ -332,7 +394,11 @@ def _take_batch(listed: Sequence[ListedRow]) -> list[ListedRow]:
 
 
 async def commit_erasing(
-    session: Session, change: Change, commit: SharedCommit, erasures: Sequence[NoteErasure]
+    session: Session,
+    change: Change,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    keyring: Keyring,
 ) -> WrittenRow:
     """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
     anything is written."""
@@ -344,7 +410,7 @@ async def commit_erasing(
         changes = Changes()
         changes.expect_revision(key.tenant, key.resource, state.revision)
         for erasure in erasures:
-            await _overwrite_entries(session, changes, erasure, state)
+            await _overwrite_entries(session, changes, erasure, state, keyring)
         await commit.add_steps(session, changes)
         ask_for_erasure(session, changes)
         applied = await changes.apply(session)
@@ -368,10 +434,15 @@ async def _check_versions(
 
 
 async def _overwrite_entries(
-    session: Session, changes: Changes, erasure: NoteErasure, state: ResourceState
+    session: Session,
+    changes: Changes,
+    erasure: NoteErasure,
+    state: ResourceState,
+    keyring: Keyring,
 ) -> None:
     key = erasure.key
-    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks])
+    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks], keyring)
+    cipher = (await hold_key_of(session, key, keyring)).row
     blanks = {
         blank.id: rows.encode_observation(
             replace(
@@ -382,7 +453,8 @@ async def _overwrite_entries(
                 suggestion=blank.suggestion,
                 title=blank.title,
                 parts=blank.parts,
-            )
+            ),
+            cipher,
         )
         for blank in erasure.blanks
         if blank.id in notes

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from om_proxy.errors import Conflict
 from om_proxy.storage.base import MessageState, StoredMessage, WholeThread
 from om_proxy.storage.difference import PlacedMessage
+from om_proxy.storage.encoding import find_stored_others
+from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
 from om_proxy.storage.redis.removal import ask_for_erasure
@@ -14,14 +16,27 @@ from om_proxy.storage.redis.session import Session
 
 
 class Restoration:
-    """The rows of a whole thread. The messages are encoded before a connection is taken."""
+    """The rows of a whole thread. Texts are encrypted before a connection is taken."""
 
-    def __init__(self, thread: WholeThread, over: int, *, keeps_row: bool) -> None:
+    def __init__(
+        self, thread: WholeThread, over: int, keys: CommitKeys, *, keeps_row: bool
+    ) -> None:
         self._thread = thread
         self._key = thread.memory.key
         self._over = over
         self._keeps_row = keeps_row
+        self._keys = keys
+        cipher = keys.ciphers.row
+        others = rows.encode_others(find_stored_others(thread.memory), keys.ciphers)
+        self._row = rows.create_thread_row(thread.memory, cipher, others)
         self._marks = {stored.message.seq: _encode_mark(stored) for stored in thread.messages}
+        self._texts = {
+            seq: rows.seal_raw(seq, raw, cipher)
+            for seq, raw in ((one.message.seq, one.message.item.raw) for one in thread.messages)
+        }
+        self._notes = {
+            entry.id: rows.encode_observation(entry, cipher) for entry, _ in thread.observations
+        }
 
     async def write(self, session: Session) -> WrittenRow:
         """Write everything. Raise `Conflict` if another state is stored."""
@@ -45,18 +60,18 @@ class Restoration:
             changes.call("HSET", row, "created_at", thread.created_at)
         if self._keeps_row:
             changes.call("HSET", row, "id", memory.row_id)
-        changes.write_row(self._key, rows.create_thread_row(memory), memory.due_at, is_rewound=True)
+        changes.add_keys(self._keys.new_keys)
+        changes.write_row(self._key, self._row, memory.due_at, is_rewound=True)
         if thread.delivered_seq is not None:
             changes.call("HSET", row, "delivered", thread.delivered_seq)
         if memory.log.reflection:
-            reflection = rows.encode_reflection(memory.log.reflection)
+            reflection = rows.encode_reflection(memory.log.reflection, self._keys.ciphers.row)
             changes.call("HSET", row, "reflection", reflection)
 
     def _add_messages(self, session: Session, changes: Changes) -> None:
         messages = self._thread.messages
         changes.set_fields(session.keys.of_thread("marks", self._key), self._marks)
-        texts = {stored.message.seq: stored.message.item.raw for stored in messages}
-        changes.set_fields(session.keys.of_thread("texts", self._key), texts)
+        changes.set_fields(session.keys.of_thread("texts", self._key), self._texts)
         states: Sequence[MessageState] = ("live", "superseded", "interrupted")
         for state in states:
             seqs = [stored.message.seq for stored in messages if stored.state == state]
@@ -65,8 +80,7 @@ class Restoration:
 
     def _add_notes(self, session: Session, changes: Changes) -> None:
         names, thread = session.keys, self._thread
-        notes = {entry.id: rows.encode_observation(entry) for entry, _ in thread.observations}
-        changes.set_fields(names.of_thread("notes", self._key), notes)
+        changes.set_fields(names.of_thread("notes", self._key), self._notes)
         for entry, state in thread.observations:
             if state == "chunk":
                 changes.call("ZADD", names.of_thread("chunks", self._key), entry.last, entry.id)

@@ -23,7 +23,16 @@ from om_proxy.storage.encoding import (
     encode_text,
     sum_for_resource,
 )
-from om_proxy.storage.encryption.row_cipher import PLAIN
+from om_proxy.storage.encryption.row_cipher import (
+    RowCipher,
+    ThreadCiphers,
+    WrappedKey,
+    read_others_key,
+    seal_others,
+    seal_text,
+)
+from om_proxy.storage.redis.keys import pack_names, split_names
+from om_proxy.storage.row_decoding import NOTE, REFLECTION
 
 encode = msgspec.msgpack.encode
 
@@ -54,12 +63,21 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     log_tokens: int
     reflected_tokens: int
+    key_id: bytes | None = None  # of its data key; None: its texts are not encrypted
 
     def list_columns(self, due: float | None) -> row_decoding.Row:
         """Return the columns `row_decoding.THREAD_COLUMNS`."""
         values = msgspec.structs.astuple(self)
-        key_id = None  # texts are not encrypted here
-        return (*values[:9], due, *values[9:-3], key_id, values[-3])
+        return (*values[:9], due, *values[9:-4], self.key_id, self.state)
+
+    @property
+    def key_ids(self) -> bytes:
+        """Its keys, as the scripts know them: one behind the other."""
+        return b"".join(id_ for id_ in (self.key_id, self.others_key_id) if id_ is not None)
+
+    @property
+    def others_key_id(self) -> bytes | None:
+        return read_others_key(self.key_id, self.others)
 
 
 _row_decoder = msgspec.msgpack.Decoder(ThreadRow)
@@ -70,8 +88,12 @@ def encode_optional_text(text: str | None) -> bytes | None:
     return None if text is None else encode_text(text)
 
 
-def create_thread_row(memory: Memory) -> ThreadRow:
-    is_shared = memory.scope == "resource"
+def encode_others(text: str, ciphers: ThreadCiphers) -> bytes:
+    return encode_text(text) if ciphers.row.key_id is None else seal_others(ciphers, text)
+
+
+def create_thread_row(memory: Memory, cipher: RowCipher, others: bytes) -> ThreadRow:
+    """Return the row. `others`: what its prompt tells of other threads, as it is stored."""
     return ThreadRow(
         memory.next_seq,
         memory.next_id,
@@ -87,13 +109,14 @@ def create_thread_row(memory: Memory) -> ThreadRow:
         memory.failures.retry_at,
         memory.failures.suspended,
         encode_optional_text(memory.model),
-        encode_optional_text(memory.title),
-        is_shared,
+        seal_text(cipher, b"thread", 0, b"title", memory.title),
+        memory.scope == "resource",
         *sum_for_resource(memory),
-        encode_text(memory.other_threads_text if is_shared else ""),
-        encode_state(memory, PLAIN),
+        others,
+        encode_state(memory, cipher),
         memory.log.tokens,
         memory.log.reflected_tokens,
+        cipher.key_id,
     )
 
 
@@ -129,16 +152,23 @@ def decode_parent(data: bytes) -> int:
     return int(decode_row(data)[9])
 
 
-def decode_message(mark: bytes, raw: bytes) -> Message:
-    return row_decoding.decode_message((*decode_row(mark)[:9], raw))
+def seal_raw(seq: int, raw: bytes, cipher: RowCipher) -> bytes:
+    """Return the JSON of a message as it is stored."""
+    return cipher.seal(b"message", seq, b"raw", raw)
 
 
-def decode_stored_message(state: bytes, mark: bytes, raw: bytes) -> StoredMessage:
+def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
+    return row_decoding.decode_message((*decode_row(mark)[:9], raw), cipher)
+
+
+def decode_stored_message(
+    state: bytes, mark: bytes, raw: bytes, cipher: RowCipher
+) -> StoredMessage:
     message_state = row_decoding.MESSAGE_STATES[int(state)]
-    return StoredMessage(decode_message(mark, raw), decode_parent(mark), message_state)
+    return StoredMessage(decode_message(mark, raw, cipher), decode_parent(mark), message_state)
 
 
-def encode_observation(entry: Observation) -> bytes:
+def encode_observation(entry: Observation, cipher: RowCipher) -> bytes:
     """Encode the columns `row_decoding.OBSERVATION_COLUMNS`."""
     return encode(
         (
@@ -146,13 +176,13 @@ def encode_observation(entry: Observation) -> bytes:
             entry.after,
             entry.last,
             entry.chain,
-            encode_text(entry.text),
+            seal_text(cipher, NOTE, entry.id, b"text", entry.text),
             entry.tokens,
             entry.source_tokens,
             entry.at,
-            encode_optional_text(entry.task),
-            encode_optional_text(entry.suggestion),
-            encode_optional_text(entry.title),
+            seal_text(cipher, NOTE, entry.id, b"task", entry.task),
+            seal_text(cipher, NOTE, entry.id, b"suggestion", entry.suggestion),
+            seal_text(cipher, NOTE, entry.id, b"title", entry.title),
             entry.kind,
             encode_text(entry.model),
             encode_parts(entry.parts),
@@ -163,29 +193,40 @@ def encode_observation(entry: Observation) -> bytes:
     )
 
 
-def decode_observation(data: bytes) -> Observation:
-    return row_decoding.decode_observation(decode_row(data))
+def decode_observation(data: bytes, cipher: RowCipher) -> Observation:
+    return row_decoding.decode_observation(decode_row(data), cipher)
 
 
-def encode_reflection(reflection: Reflection) -> bytes:
+def encode_reflection(reflection: Reflection, cipher: RowCipher) -> bytes:
     """Encode the columns `row_decoding.REFLECTION_COLUMNS`."""
+    number = reflection.generation
     return encode(
         (
-            reflection.generation,
+            number,
             json.dumps(reflection.sources),
-            encode_text(reflection.text),
+            seal_text(cipher, REFLECTION, number, b"text", reflection.text),
             reflection.tokens,
             reflection.source_tokens,
             reflection.at,
-            encode_optional_text(reflection.task),
-            encode_optional_text(reflection.suggestion),
+            seal_text(cipher, REFLECTION, number, b"task", reflection.task),
+            seal_text(cipher, REFLECTION, number, b"suggestion", reflection.suggestion),
             encode_text(reflection.model),
         )
     )
 
 
-def decode_reflection(data: bytes) -> Reflection:
-    return row_decoding.decode_reflection(decode_row(data))
+def decode_reflection(data: bytes, cipher: RowCipher) -> Reflection:
+    return row_decoding.decode_reflection(decode_row(data), cipher)
+
+
+def encode_wrapped_key(key: WrappedKey) -> bytes:
+    """Encode a data key: the id of its master key first, which the scripts read."""
+    return pack_names(key.master) + key.wrapped
+
+
+def decode_wrapped_key(id_: bytes, stored: bytes) -> WrappedKey:
+    (master,), wrapped = split_names(stored, 1)
+    return WrappedKey(id_, master, wrapped)
 
 
 def encode_ids(ids: Sequence[int]) -> str:

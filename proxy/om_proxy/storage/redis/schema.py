@@ -7,7 +7,7 @@ from om_proxy.storage.migrate import SchemaRow
 from om_proxy.storage.redis.promise import SCHEMA_VERSION
 from om_proxy.storage.redis.session import Session
 
-# the programs that may read and write what this one writes
+# the programs that may read and write what this one writes, as long as it is not encrypted
 MIN_READER = MIN_WRITER = 1
 
 
@@ -21,6 +21,8 @@ async def prepare_schema(session: Session, create: bool) -> None:
     if create:
         fields = {"version": SCHEMA_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER}
         await session.call_many([("HSETNX", name, *field) for field in fields.items()])
+        if (await read_schema_row(session)).version < SCHEMA_VERSION:
+            await session.call("HSET", name, "version", SCHEMA_VERSION)
 
 
 async def read_schema_row(session: Session) -> SchemaRow:

@@ -8,17 +8,19 @@ becomes of an error.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
+from om_proxy.errors import Conflict, KeysAway, UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
@@ -41,6 +43,9 @@ from om_proxy.storage.base import (
     WholeThread,
 )
 from om_proxy.storage.encoding import clear_cause
+from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
+from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
@@ -52,16 +57,18 @@ from om_proxy.storage.listing import (
     ThreadSelection,
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
-from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis import (
+    encryption,
     ledger,
     listing,
     queries,
     record_keeping,
+    reencryption,
     removal,
     schema,
     tenant_move,
 )
+from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.commit import SharedCommit
 from om_proxy.storage.redis.generation_removal import drop_generations
@@ -71,11 +78,14 @@ from om_proxy.storage.redis.log_rewriting import (
     LogRewriter,
     is_rewrite_pending,
 )
-from om_proxy.storage.redis.pool import ConnectionPool
+from om_proxy.storage.redis.pool import ConnectionPool, Work
 from om_proxy.storage.redis.promise import create_promise
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
 
 logger = structlog.get_logger("storage")
 
@@ -83,6 +93,13 @@ SECRET_BYTES = 32
 # what no request waits for: forgetting, pruning, sums over the store
 LONG_TIMEOUT_S = 60.0
 MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
+# of a log that the server may have rewritten a moment ago, or refuses to rewrite
+REWRITE_TIMEOUT_S = 300.0
+
+# of a log whose threads are forgotten one after the other
+MAX_REREADS = 2
+
+T = TypeVar("T")
 
 
 class RedisOptions(NamedTuple):
@@ -101,12 +118,22 @@ class RedisStore:
     """The `Store` protocol on Redis. Call `await RedisStore.open(url)`, and `close()` at the end."""
 
     def __init__(
-        self, pool: ConnectionPool, generations: int | None, rewrite_interval_s: float
+        self,
+        pool: ConnectionPool,
+        generations: int | None,
+        rewrite_interval_s: float,
+        masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
     ) -> None:
         self._pool = pool
         self._generations = generations
         self._known_secret: bytes | None = None  # None: not read yet
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
+        self._masters = masters
+        self._keys = Keyring(encryption.select_wrapped_keys, masters)
+        self._separate = separate
+        self._key_store_id: str | None = None
+        self._key_rows = encryption.SeparateRows(pool)
 
     @classmethod
     async def open(
@@ -118,11 +145,18 @@ class RedisStore:
         create: bool = True,
         on_connection_lost: Callable[[], None] = lambda: None,
         rewrite_interval_s: float = REWRITE_INTERVAL_S,
+        masters: MasterKeys | None = None,
+        separate: SeparateKeys | None = None,
+        begins_encryption: bool = False,
+        moves_keys: bool = False,
     ) -> RedisStore:
         """Open the store on this server. With `create=False`, raise StorageError if it holds nothing
         of om-proxy, and change nothing. `generations`: how many older generations of a log are kept;
         None: all. `on_connection_lost`: called when memories read so far may be no commit's any
-        more."""
+        more. `masters`: the master keys that its text is encrypted with; None: none. `separate`:
+        where its keys are; None: in the database. The store closes it. `begins_encryption`: a
+        database that is not encrypted is from now on. `moves_keys`: keys that are in the database
+        may be moved."""
         pool = await ConnectionPool.open(
             url,
             KeyNames(options.prefix),
@@ -130,9 +164,20 @@ class RedisStore:
             timeout_s=options.timeout_s,
             must_be_durable=options.durable,
         )
-        store = cls(pool, generations, rewrite_interval_s)
+        store = cls(pool, generations, rewrite_interval_s, masters, separate)
         try:
             await pool.write(lambda s: schema.prepare_schema(s, create), LONG_TIMEOUT_S)
+            store._key_store_id = await pool.write(
+                lambda s: encryption.admit(
+                    s,
+                    masters,
+                    separate,
+                    begins_encryption=begins_encryption,
+                    moves_keys=moves_keys,
+                ),
+                LONG_TIMEOUT_S,
+            )
+            store._keys.separate = separate
             if create:
                 await store._rewriter.start_if_pending()
         except BaseException:
@@ -145,6 +190,8 @@ class RedisStore:
     async def close(self) -> None:
         await self._rewriter.close()
         await self._pool.close()
+        if self._separate:
+            await self._separate.close()
 
     async def totals(self, now: float) -> StoreTotals:
         return await self._pool.read(lambda s: add_up_threads(s, now), LONG_TIMEOUT_S)
@@ -152,6 +199,8 @@ class RedisStore:
     async def ping(self) -> None:
         """Draw a version: a server that is full, or read-only, refuses that."""
         await self._pool.write(lambda s: s.call("INCR", s.keys.of_store("version")))
+        if self._separate:
+            await self._separate.ping()
 
     async def clock(self) -> float:
         seconds, microseconds = await self._pool.read(lambda s: s.call("TIME"))
@@ -160,15 +209,28 @@ class RedisStore:
     async def describe(self) -> Promise:
         row = await self._pool.read(schema.read_schema_row)
         server = self._pool.server  # known since the first connection
-        return create_promise(server.durability if server else "none", row.version)
+        return create_promise(
+            server.durability if server else "none",
+            row.version,
+            is_encrypted=self._masters is not None,
+            has_separate_keys=self._separate is not None,
+        )
 
     async def check_schema(self) -> None:
         await self._pool.read(schema.check_schema)
 
     # ── reading ──
 
+    async def _read_sealed(self, work: Work[T]) -> T:
+        """Run work that reads texts. A memory may get another key, or go with its key, between the
+        texts and the look for the key: then it is read once more."""
+        for _ in range(MAX_REREADS if self._masters else 0):
+            with suppress(UnopenedText):
+                return await self._pool.read(work)
+        return await self._pool.read(work)
+
     async def load(self, key: Key) -> Memory:
-        [memory] = await self._pool.read(lambda s: queries.select_memories(s, [key]))
+        [memory] = await self._read_sealed(lambda s: queries.select_memories(s, [key], self._keys))
         return memory
 
     async def version(self, key: Key) -> int:
@@ -189,9 +251,9 @@ class RedisStore:
             # this session may be of another server than the one that `held` was read from
             is_known = losses == self._pool.loss_count
             known = held if is_known else [Memory(key=memory.key) for memory in held]
-            return await queries.select_newest(session, known)
+            return await queries.select_newest(session, known, self._keys)
 
-        return await self._pool.read(select)
+        return await self._read_sealed(select)
 
     async def outline(self, key: Key) -> Outline:
         return await self._pool.read(lambda s: queries.select_outline(s, key))
@@ -199,25 +261,27 @@ class RedisStore:
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        found = await self._pool.read(
-            lambda s: queries.select_messages(s, key, after, through, limit)
+        found = await self._read_sealed(
+            lambda s: queries.select_messages(s, key, self._keys, after, through, limit)
         )
         return tuple(stored.message for stored in found)
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
     ) -> tuple[StoredMessage, ...]:
-        return await self._pool.read(
-            lambda s: queries.select_messages(s, key, after, through, limit, every=True)
+        return await self._read_sealed(
+            lambda s: queries.select_messages(s, key, self._keys, after, through, limit, every=True)
         )
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        return await self._pool.read(lambda s: queries.select_by_seq(s, key, seqs))
+        return await self._read_sealed(lambda s: queries.select_by_seq(s, key, seqs, self._keys))
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
-        return await self._pool.read(lambda s: queries.select_observations(s, key, after, limit))
+        return await self._read_sealed(
+            lambda s: queries.select_observations(s, key, after, limit, self._keys)
+        )
 
     async def generation_entries(
         self, key: Key, after: int, *, limit: int
@@ -229,10 +293,14 @@ class RedisStore:
     async def generations(
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
-        return await self._pool.read(lambda s: queries.select_generations(s, key, before, limit))
+        return await self._read_sealed(
+            lambda s: queries.select_generations(s, key, self._keys, before, limit)
+        )
 
     async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
-        return await self._pool.read(lambda s: queries.select_summaries(s, key, before))
+        return await self._read_sealed(
+            lambda s: queries.select_summaries(s, key, self._keys, before)
+        )
 
     async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
         return await self._pool.read(lambda s: queries.select_beginnings(s, key))
@@ -243,15 +311,15 @@ class RedisStore:
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._pool.read(
-            lambda s: queries.select_other_tails(s, key, threads, messages)
+        return await self._read_sealed(
+            lambda s: queries.select_other_tails(s, key, threads, messages, self._keys)
         )
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
         return await self._pool.read(
-            lambda s: event_rows.select_events(s, tenant, keys, after, limit)
+            lambda s: event_rows.select_events(s, tenant, keys, after, limit, self._keys)
         )
 
     async def event_position(self, before: int = 0) -> int:
@@ -268,13 +336,15 @@ class RedisStore:
         limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
         return await self._pool.read(
-            lambda s: listing.select_all(s, tenant, resource, cursor, limit)
+            lambda s: listing.select_all(s, tenant, resource, cursor, limit, self._keys)
         )
 
     async def find_threads(
         self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
     ) -> ThreadPage:
-        return await self._pool.read(lambda s: listing.select_threads(s, selection, after, limit))
+        return await self._pool.read(
+            lambda s: listing.select_threads(s, selection, after, limit, self._keys)
+        )
 
     async def idle_threads(
         self, before: float, after: ThreadPlace | None = None, limit: int = 100
@@ -284,10 +354,14 @@ class RedisStore:
     async def resources(
         self, tenant: str, after: str | None = None, limit: int = 100
     ) -> tuple[ResourceInfo, ...]:
-        return await self._pool.read(lambda s: listing.select_resources(s, tenant, after, limit))
+        return await self._pool.read(
+            lambda s: listing.select_resources(s, tenant, after, limit, self._keys)
+        )
 
     async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._pool.read(lambda s: listing.select_resource(s, tenant, resource))
+        return await self._pool.read(
+            lambda s: listing.select_resource(s, tenant, resource, self._keys)
+        )
 
     async def webhook_state(self, name: str) -> WebhookState | None:
         return await self._pool.read(lambda s: event_rows.select_webhook(s, name))
@@ -310,6 +384,13 @@ class RedisStore:
 
     # ── writing ──
 
+    async def _plan_keys(self, before: Memory, after: Memory) -> CommitKeys:
+        """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
+        held = self._keys.find_row(before)
+        if held is None:
+            held = await self._pool.read(lambda s: encryption.hold_key(s, before, self._keys))
+        return await self._keys.write_new(self._keys.plan_commit(before, after, held))
+
     async def commit(
         self,
         before: Memory,
@@ -324,11 +405,21 @@ class RedisStore:
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
+        changes = [thread, shared_log] if shared_log else [thread]
+        keys = [await self._plan_keys(change.before, change.after) for change in changes]
+        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
         new_count = len(thread.after.tail) - len(thread.before.tail)
         is_quick = new_count <= MANY_MESSAGES
         commit = encode() if is_quick else await run_off_loop(new_count, encode)
-        thread_row, log_row = await self._pool.write(commit.write)
+        try:
+            thread_row, log_row = await self._pool.write(commit.write)
+        except Conflict:
+            for change in changes:
+                self._keys.forget_row(change.before.row_id)
+            raise
+        for row, row_keys in zip((thread_row, log_row), keys, strict=False):
+            if row:
+                self._keys.note_row(row.row_id, row.version, row_keys.key_id)
         log_after = shared_log.after if shared_log else None
         if log_after and log_row:
             log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
@@ -340,13 +431,18 @@ class RedisStore:
 
     async def prune_records(self, now: float) -> None:
         await self._pool.write(lambda s: record_keeping.prune_records(s, now), LONG_TIMEOUT_S)
+        if self._separate:
+            with suppress(KeysAway):  # the next hour will do
+                await self._separate.sweep(self._key_rows)
 
     async def prune_ledger(self, now: float) -> None:
         await self._pool.write(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if events:
-            await self._pool.write(lambda s: event_rows.add_thread_events(s, key, events))
+            await self._pool.write(
+                lambda s: event_rows.add_thread_events(s, key, events, self._keys)
+            )
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
         await self._pool.write(lambda s: event_rows.set_webhook(s, name, state))
@@ -363,6 +459,7 @@ class RedisStore:
     ) -> tuple[Key, ...]:
         """Return `Store.claim`. Who looks for work also goes on with what a process that has ended
         had to erase."""
+        await self._destroy_doomed()
 
         async def work(session: Session) -> tuple[tuple[Key, ...], bool]:
             claimed = await queries.claim_due(
@@ -408,44 +505,43 @@ class RedisStore:
         await self._pool.write(lambda s: s.run("lease", *key, holder, ""))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        async def keep_first(session: Session) -> bytes:
-            name = session.keys.of_store("secret")
-            stored = await session.call("GET", name)
-            if stored is None:  # a full server can still be read
-                await session.call("SET", name, proposed or os.urandom(SECRET_BYTES), "NX")
-                stored = await session.call("GET", name)
-            return bytes(stored)
-
-        self._known_secret = await self._pool.write(keep_first)
+        secret = proposed or os.urandom(SECRET_BYTES)
+        self._known_secret = await self._pool.write(
+            lambda s: encryption.keep_secret(s, secret, self._masters, self._known_secret)
+        )
         return self._known_secret
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        self._known_secret = await self._pool.write(lambda s: s.run("adopt_secret", secret))
-        return bool(self._known_secret == secret)
+        value = self._masters.seal_secret(secret) if self._masters else secret
+        await self._pool.write(lambda s: s.run("adopt_secret", value))
+        return await self.secret() == secret
 
     async def _check_connection(self, session: Session) -> None:
         """Look at what a new connection leads to: a newer program may have changed the schema while
         the server was away, and a server that crashed may have lost the secret that it was given."""
         await schema.check_schema(session)
-        if self._known_secret is None:
+        if self._masters:
+            await encryption.readmit(session, self._masters, self._key_store_id)
+        known = self._known_secret
+        if known is None:
             return
-        name = session.keys.of_store("secret")
-        stored = await session.call("GET", name)
-        if stored is None:
-            with suppress(ResponseError):  # it is full: the next connection tries again
-                await session.call("SET", name, self._known_secret, "NX")
-                stored = await session.call("GET", name)
-        if stored not in (None, self._known_secret):
+        stored: bytes | None = None
+        with suppress(ResponseError):  # it is full: the next connection tries again
+            stored = await encryption.keep_secret(session, known, self._masters, known)
+        if stored not in (None, known):
             logger.error("storage.other_secret", advice="restart all processes of om-proxy")
 
     async def restore(
         self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
     ) -> Memory:
-        encode = partial(Restoration, thread, over, keeps_row=keeps_row)
+        keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
+        encode = partial(Restoration, thread, over, keys, keeps_row=keeps_row)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.write(restoration.write, LONG_TIMEOUT_S)
         if over:
             self._rewriter.start()
+            await self._destroy_doomed()
+        self._keys.note_row(row.row_id, row.version, keys.key_id)
         return replace(thread.memory, version=row.version, row_id=row.row_id)
 
     async def park(self, key: Key, parked: bool) -> bool:
@@ -482,10 +578,12 @@ class RedisStore:
         label_of = create_thread_labeler(await self.secret())
         now = await self.clock()
         removed = await self._pool.write(
-            lambda s: removal.remove_thread(s, key, expected_version, label_of, event, now),
+            lambda s: removal.remove_thread(
+                s, key, expected_version, label_of, event, now, self._keys
+            ),
             LONG_TIMEOUT_S,
         )
-        return self._begin_erasure(removed)
+        return await self._begin_erasure(removed)
 
     async def forget_batch(
         self,
@@ -495,10 +593,12 @@ class RedisStore:
         active_before: float | None = None,
     ) -> ForgetBatch:
         batch = await self._pool.write(
-            lambda s: removal.remove_batch(s, tenant, resource, describe_forgotten, active_before),
+            lambda s: removal.remove_batch(
+                s, tenant, resource, describe_forgotten, self._keys, active_before
+            ),
             LONG_TIMEOUT_S,
         )
-        return batch._replace(result=self._begin_erasure(batch.result))
+        return batch._replace(result=await self._begin_erasure(batch.result))
 
     async def commit_erasing(
         self,
@@ -506,13 +606,17 @@ class RedisStore:
         erasures: Sequence[NoteErasure],
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        commit = SharedCommit(change, None, wakeup, self._generations)
+        keys = await self._plan_keys(change.before, change.after)
+        commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
-            lambda s: removal.commit_erasing(s, change, commit, erasures), LONG_TIMEOUT_S
+            lambda s: removal.commit_erasing(s, change, commit, erasures, self._keys),
+            LONG_TIMEOUT_S,
         )
+        self._keys.note_row(row.row_id, row.version, keys.key_id)
         count = sum(len(erasure.blanks) for erasure in erasures)
         committed = replace(change.after, version=row.version, row_id=row.row_id)
-        return committed, self._begin_erasure(ForgetResult(observations=count))
+        # the notes' own key stays
+        return committed, await self._begin_erasure(ForgetResult(observations=count))
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]
@@ -521,17 +625,70 @@ class RedisStore:
             lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
         )
 
-    def _begin_erasure(self, removed: ForgetResult) -> ForgetResult:
+    async def _begin_erasure(self, removed: ForgetResult) -> ForgetResult:
         """Return the result with what is true of Redis's bytes: they have left its memory, and its
-        log keeps them until it is rewritten."""
+        log keeps them until it is rewritten, or until their keys are destroyed elsewhere."""
         server = self._pool.server
-        if not any(removed.counts.values()) or server is None or not server.has_log:
-            return removed
-        self._rewriter.start()
-        return removed._replace(log="pending")
+        if any(removed.counts.values()) and server is not None and server.has_log:
+            self._rewriter.start()
+            removed = removed._replace(log="pending")
+        return removed.settle_keys(is_destroyed=await self._destroy_doomed())
+
+    async def _destroy_doomed(self) -> bool:
+        """Destroy the keys of what was removed. Return False if any is left."""
+        return self._separate is None or await self._separate.destroy_doomed(self._key_rows)
 
     async def wait_erased(self) -> None:
         await self._rewriter.wait()
+        if self._separate:
+            await self._separate.wait_destroyed(self._key_rows)
+
+    # ── encrypting what is stored ──
+
+    async def encrypt_batch(self, after: int) -> EncryptedBatch:
+        plain, batch = await self._pool.read(
+            lambda s: reencryption.select_batch(s, after), LONG_TIMEOUT_S
+        )
+        count = 0
+        for key in plain:
+            encrypt = partial(reencryption.encrypt_memory, key=key, keys=self._keys)
+            count += await self._pool.write(encrypt, MOVE_TIMEOUT_S)
+        return batch._replace(memories=count)
+
+    async def move_batch(self) -> MovedBatch:
+        if self._separate is None:
+            return MovedBatch(0, is_last=True)
+        return await self._separate.move_batch(self._key_rows)
+
+    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
+        masters = self._require_masters()
+        if self._separate:
+            return await self._separate.rewrap_batch(after, masters)
+        rewrap = partial(reencryption.rewrap_batch, after=after, masters=masters)
+        return await self._pool.write(rewrap, LONG_TIMEOUT_S)
+
+    async def finish_rekeying(self) -> bool:
+        masters = self._require_masters()
+        if self._separate and await self._separate.has_older(masters.newest_id):
+            return False
+        finish = partial(reencryption.finish_rekeying, masters=masters)
+        return await self._pool.write(finish, LONG_TIMEOUT_S)
+
+    async def erase_replaced(self) -> bool:
+        """Have the server rewrite its log. Return False if it has not done so in time."""
+        server = self._pool.server
+        if server is None or not server.has_log:
+            return True
+        try:
+            async with asyncio.timeout(REWRITE_TIMEOUT_S):
+                await self._rewriter.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _require_masters(self) -> MasterKeys:
+        assert self._masters is not None  # the command asks for a key
+        return self._masters
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self._pool.write(lambda s: record_keeping.add_audit(s, tuple(records)))
@@ -553,7 +710,7 @@ class RedisStore:
             lambda s: listing.select_resource_names(s, old), LONG_TIMEOUT_S
         )
         for resource in names:
-            move = tenant_move.ResourceMove(old, new, resource, fingerprint, label_of)
+            move = tenant_move.ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
             moved = await self._pool.write(move, MOVE_TIMEOUT_S)
             threads += moved.threads
             messages += moved.messages

@@ -10,14 +10,16 @@ import msgspec
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import MAX_EVENTS, MoveResult
-from om_proxy.storage.encoding import decode_state, decode_text, encode_text, replace_views
-from om_proxy.storage.encryption.row_cipher import PLAIN
+from om_proxy.storage.base import MoveResult
+from om_proxy.storage.encoding import decode_state, replace_views
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher, open_others
+from om_proxy.storage.event_encoding import reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.event_rows import encode_changed_event
-from om_proxy.storage.redis.events import select_events, select_of_thread
+from om_proxy.storage.redis.event_rows import encode_sealed_event
+from om_proxy.storage.redis.events import select_of_tenant, select_of_thread
 from om_proxy.storage.redis.listing import select_resource_names
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.record_keeping import add_moved_records
@@ -50,12 +52,14 @@ class ResourceMove:
         resource: str,
         fingerprint: Fingerprint,
         label_of: LabelThread,
+        keyring: Keyring,
     ) -> None:
         self._old = old
         self._new = new
         self._resource = resource
         self._fingerprint = fingerprint
         self._label_of = label_of
+        self._keyring = keyring
 
     async def __call__(self, session: Session) -> MoveResult:
         return await try_until_applied(lambda: self._try_move(session))
@@ -100,7 +104,10 @@ class ResourceMove:
         new_key = old_key._replace(tenant=self._new)
         stored = await select_thread_rows(session, [old_key])
         _, row, due = stored[old_key]
-        marks, messages = await self._select_messages(session, old_key)
+        held = await self._keyring.hold(session, [row.key_id, row.others_key_id])
+        ciphers = held.find_thread(row.key_id, row.others)
+        cipher = ciphers.row
+        marks, messages = await self._select_messages(session, old_key, cipher)
         thread = rekeying.rekey_thread(name, messages)
         changes.move_thread(old_key, self._new)
         moved_marks = {
@@ -108,19 +115,19 @@ class ResourceMove:
             for seq, fp, chain in thread.list_message_keys()
         }
         changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)
-        await _move_notes(session, changes, old_key, new_key, thread)
-        await self._move_events(session, changes, rekeying, old_key, new_key)
-        state = decode_state(row.state, PLAIN)
+        await _move_notes(session, changes, old_key, new_key, thread, cipher)
+        await self._move_events(session, changes, rekeying, old_key, new_key, cipher)
+        state = decode_state(row.state, cipher)
         moved_row = msgspec.structs.replace(
             row,
-            others=encode_text(rekeying.relabel(decode_text(row.others))),
-            state=replace_views(state, thread.rekey_views(state.views), PLAIN),
+            others=rows.encode_others(rekeying.relabel(open_others(ciphers, row.others)), ciphers),
+            state=replace_views(state, thread.rekey_views(state.views), cipher),
         )
         changes.write_row(new_key, moved_row, due, is_rewound=True)
         return len(messages)
 
     async def _select_messages(
-        self, session: Session, key: Key
+        self, session: Session, key: Key, cipher: RowCipher
     ) -> tuple[dict[int, bytes], list[MessageIdentity]]:
         """Return the marks of all messages by seq, and what their keys are made from; their texts
         only page by page."""
@@ -128,12 +135,13 @@ class ResourceMove:
         messages: list[MessageIdentity] = []
         last_seq, count = 0, MESSAGES_PER_PAGE
         while count == MESSAGES_PER_PAGE:
-            states, page, texts = await session.run(
+            states, page, texts, _ = await session.run(
                 "messages", *key, last_seq, "+inf", MESSAGES_PER_PAGE, 1, 1
             )
-            for state, mark, raw in zip(states, page, texts, strict=True):
+            for state, mark, sealed in zip(states, page, texts, strict=True):
                 seq, fp, chain, *_, parent = rows.decode_row(mark)
                 is_live = int(state) == row_decoding.LIVE
+                raw = cipher.open(b"message", seq, b"raw", sealed)
                 moved = self._fingerprint(raw) or fp
                 messages.append(MessageIdentity(seq, parent, is_live, fp, chain, moved))
                 marks[seq] = mark
@@ -148,30 +156,42 @@ class ResourceMove:
         rekeying: ResourceRekeying,
         old_key: Key,
         new_key: Key,
+        cipher: RowCipher,
     ) -> None:
         # the shared log has a label too, which no note mentions
         old_label = self._label_of(Key(self._old, self._resource, RESOURCE_THREAD))
         new_label = self._label_of(Key(self._new, self._resource, RESOURCE_THREAD))
         name = session.keys.of_store("event_data")
-        for event in await select_of_thread(session, old_key):
-            data = rekeying.relabel(event.data).replace(old_label, new_label)
-            changes.replace_field(name, event.id, encode_changed_event(new_key, event, data))
+
+        def relabel(data: str) -> str:
+            return rekeying.relabel(data).replace(old_label, new_label)
+
+        for one in await select_of_thread(session, old_key):
+            event = reseal_event(one.event, cipher, cipher, relabel)
+            changes.replace_field(name, one.id, encode_sealed_event(new_key, event))
 
 
 async def _move_notes(
-    session: Session, changes: Changes, old_key: Key, new_key: Key, thread: ThreadRekeying
+    session: Session,
+    changes: Changes,
+    old_key: Key,
+    new_key: Key,
+    thread: ThreadRekeying,
+    cipher: RowCipher,
 ) -> None:
     found = await session.call("HGETALL", session.keys.of_thread("notes", old_key))
     notes = {
-        int(id_): rows.encode_observation(thread.rekey_observation(rows.decode_observation(data)))
+        int(id_): rows.encode_observation(
+            thread.rekey_observation(rows.decode_observation(data, cipher)), cipher
+        )
         for id_, data in zip(found[::2], found[1::2], strict=True)
     }
     changes.set_fields(session.keys.of_thread("notes", new_key), notes)
     reflection = await session.call("HGET", session.keys.of_thread("row", old_key), "reflection")
     if reflection is not None:
-        moved = thread.rekey_reflection(rows.decode_reflection(reflection))
+        moved = thread.rekey_reflection(rows.decode_reflection(reflection, cipher))
         row_name = session.keys.of_thread("row", new_key)
-        changes.call("HSET", row_name, "reflection", rows.encode_reflection(moved))
+        changes.call("HSET", row_name, "reflection", rows.encode_reflection(moved, cipher))
 
 
 async def move_rest(session: Session, old: str, new: str) -> None:
@@ -181,10 +201,9 @@ async def move_rest(session: Session, old: str, new: str) -> None:
     changes.move_ledger(old, "", new)
     names = session.keys
     nameless = Key(new, "", "")
-    page = await select_events(session, old, None, None, MAX_EVENTS)
-    for event in page.events:
+    for event in await select_of_tenant(session, old):
         if not event.key.resource:
-            data = encode_changed_event(nameless, event, event.data)
+            data = encode_sealed_event(nameless, event.event)
             changes.replace_field(names.of_store("event_data"), event.id, data)
             changes.call("ZREM", names.of_tenant("events", old), event.id)
             changes.call("ZADD", names.of_tenant("events", new), event.id, event.id)

@@ -10,6 +10,8 @@ for place = 1, conditions do
     local stands
     if kind == 'version' then
         stands = redis.call('HGET', name_key(take(), take(), ROW, take()), 'version') or '0'
+    elseif kind == 'key' then
+        stands = string.sub(key_ids_of(take(), take(), take()), 1, KEY_ID_BYTES)
     else -- revision
         stands = redis.call('GET', place_of(take(), take()) .. 'revision') or '0'
     end
@@ -21,13 +23,16 @@ local steps = {}
 
 function steps.call() redis.call(unpack(take_many(take_number()))) end
 
+-- A data key, before the row that names it.
+function steps.key() put_key(take(), take()) end
+
 -- The thread's own row, with its places in all lists.
 function steps.row()
     local tenant, resource, thread = take(), take(), take()
-    local row, coverage, generation, due, needs_caller, is_shared, active_at, waiting, is_told, is_rewound = unpack(take_many(10))
+    local row, coverage, generation, due, needs_caller, is_shared, active_at, waiting, is_told, is_rewound, key_ids = unpack(take_many(11))
     local version = next_version()
     local key, place = name_key(tenant, resource, ROW, thread), place_of(tenant, resource)
-    local found = redis.call('HMGET', key, 'id', 'created_at')
+    local found = redis.call('HMGET', key, 'id', 'created_at', 'keys')
     local id, created_at = found[1], found[2]
     if not id or not created_at then
         id, created_at = id or version, created_at or unix_now() -- a thread that is restored may keep its own
@@ -41,6 +46,7 @@ function steps.row()
     if waiting == '' then redis.call('HDEL', place .. 'waiting', thread) else redis.call('HSET', place .. 'waiting', thread, waiting) end
     if is_told == '1' then redis.call('SADD', place .. 'told', thread) else redis.call('SREM', place .. 'told', thread) end
     list_row(tenant, resource, thread, id, active_at == '' and created_at or active_at)
+    change_keys(key, found[3] or '', key_ids)
     put_due(tenant, resource, thread, due)
     written[#written + 1], written[#written + 2] = id, version
 end
@@ -98,10 +104,12 @@ end
 function steps.delete()
     local tenant, resource, thread = take(), take(), take()
     local id = redis.call('HGET', name_key(tenant, resource, ROW, thread), 'id')
+    local key_ids = key_ids_of(tenant, resource, thread)
     for _, event in ipairs(redis.call('ZRANGE', name_key(tenant, resource, EVENTS, thread), 0, -1)) do drop_event(event) end
     for _, part in ipairs(PARTS) do redis.call('DEL', name_key(tenant, resource, part, thread)) end
     drop_lease(tenant, resource, thread)
     if id then unlist_row(tenant, resource, thread, id) end
+    drop_keys(key_ids)
 end
 
 -- The leases of a tenant, or of its resource.

@@ -1,4 +1,5 @@
--- A page of events, and the marks around it: the newest id, the newest that was pruned, whether there is a gap, the ids, and their data.
+-- A page of events, and the marks around it: the newest id, the newest that was pruned, whether there is a gap, the ids, their data,
+-- and the ids of the keys of their threads.
 local tenant, after, limit, counted = take(), take(), take_number(), take_number()
 local newest = tonumber(redis.call('GET', EVENT) or '0')
 local pruned = tonumber(redis.call('GET', PRUNED) or '0')
@@ -20,4 +21,11 @@ else
 end
 local page = {}
 for place = 1, math.min(limit, #ids) do page[place] = ids[place] end
-return {whole(newest), whole(pruned), is_gap and 1 or 0, page, read_fields(EVENT_DATA, page)}
+local stored, key_ids, known = read_fields(EVENT_DATA, page), {}, {}
+for place, data in ipairs(stored) do
+    local names = unpack_names(data, 3)
+    local owner = pack(unpack(names))
+    if not known[owner] then known[owner] = key_ids_of(names[1], names[2], names[3]) end
+    key_ids[place] = known[owner]
+end
+return {whole(newest), whole(pruned), is_gap and 1 or 0, page, stored, key_ids}

@@ -1,4 +1,5 @@
--- Messages with `after < seq <= last`, at most `limit`: live ones, or all (`every`). Of each its state, its mark and, if wanted, its text.
+-- Messages with `after < seq <= last`, at most `limit`: live ones, or all (`every`). Of each its state, its mark and, if wanted, its text; and the ids
+-- of the thread's keys.
 local tenant, resource, thread, after, last, limit, every, with_texts = unpack(take_many(8))
 local function key(part) return name_key(tenant, resource, part, thread) end
 local states = {live = '1', superseded = '0', interrupted = '2'}
@@ -21,4 +22,4 @@ for place, message in ipairs(found) do
     if most >= 0 and place > most then break end
     seqs[place], page_states[place] = message[1], message[2]
 end
-return {page_states, read_fields(key('marks'), seqs), with_texts == '1' and read_fields(key('texts'), seqs) or {}}
+return {page_states, read_fields(key('marks'), seqs), with_texts == '1' and read_fields(key('texts'), seqs) or {}, key_ids_of(tenant, resource, thread)}

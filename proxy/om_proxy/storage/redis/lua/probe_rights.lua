@@ -5,7 +5,7 @@ local other = key .. ':other'
 local commands = {
     {'SADD', key, 'x'}, {'SMEMBERS', key}, {'SREM', key, 'y'}, {'EXISTS', key},
     {'INCR', key}, {'GET', key}, {'SET', key, 'x', 'NX'},
-    {'HDEL', key, 'x'}, {'HEXISTS', key, 'x'}, {'HGET', key, 'x'}, {'HGETALL', key}, {'HINCRBY', key, 'x', '1'}, {'HKEYS', key},
+    {'HDEL', key, 'x'}, {'HSCAN', key, '0'}, {'HEXISTS', key, 'x'}, {'HGET', key, 'x'}, {'HGETALL', key}, {'HINCRBY', key, 'x', '1'}, {'HKEYS', key},
     {'HLEN', key}, {'HMGET', key, 'x'}, {'HSET', key, 'x', 'y'}, {'HSETNX', key, 'x', 'y'}, {'HVALS', key},
     {'ZADD', key, '0', 'x'}, {'ZCARD', key}, {'ZCOUNT', key, '0', '0'}, {'ZRANGE', key, '0', '0'}, {'ZRANGEBYLEX', key, '-', '+'},
     {'ZRANGEBYSCORE', key, '0', '0'}, {'ZREM', key, 'x'}, {'ZREMRANGEBYSCORE', key, '0', '0'}, {'ZREVRANGE', key, '0', '0'},

@@ -58,6 +58,8 @@ local VERSION, EVENT, PRUNED, EVENT_LIST, EVENT_DATA =
     P .. ':version', P .. ':event', P .. ':pruned', P .. ':events', P .. ':event_data'
 local ROWS, NAMES, RESOURCES, RECENT, DUE_TENANTS = P .. ':rows', P .. ':names', P .. ':resources', P .. ':recent', P .. ':due_tenants'
 local LEDGER_RESOURCES = P .. ':ledger_resources'
+local ENCRYPTION, DATA_KEYS, KEY_COUNTS, NAMED_KEYS, DOOMED_KEYS =
+    P .. ':encryption', P .. ':data_keys', P .. ':key_counts', P .. ':named_keys', P .. ':doomed_keys'
 
 -- Lua would write a large number in its short form.
 local function whole(number) return string.format('%.0f', number) end
@@ -85,6 +87,70 @@ end
 local function read_fields(key, fields) return call_in_parts({'HMGET', key}, fields) end
 
 local function next_version() return whole(redis.call('INCR', VERSION)) end
+
+-- ── keys of memories ──
+
+local KEY_ID_BYTES = 16
+
+-- The ids of a memory's keys, one after the other: its own, and that of what its prompt tells of others. Empty: it is not encrypted.
+local function key_ids_of(tenant, resource, thread) return redis.call('HGET', name_key(tenant, resource, ROW, thread), 'keys') or '' end
+
+local function split_key_ids(joined)
+    local ids = {}
+    for start = 1, #joined, KEY_ID_BYTES do ids[#ids + 1] = string.sub(joined, start, start + KEY_ID_BYTES - 1) end
+    return ids
+end
+
+-- A stored key begins with the id of the master key that wraps it. How many each of these wraps is counted.
+local function count_key(stored, change) redis.call('HINCRBY', KEY_COUNTS, unpack_names(stored, 1)[1], change) end
+
+local function put_key(id, stored)
+    local before = redis.call('HGET', DATA_KEYS, id)
+    redis.call('HSET', DATA_KEYS, id, stored)
+    if before then count_key(before, -1) end
+    count_key(stored, 1)
+end
+
+local function clear_key(id)
+    local stored = redis.call('HGET', DATA_KEYS, id)
+    if not stored then return end
+    redis.call('HDEL', DATA_KEYS, id)
+    count_key(stored, -1)
+end
+
+-- A key goes with what it encrypts, whoever removes that. One in a key store is to be destroyed there.
+local function drop_keys(joined)
+    for _, id in ipairs(split_key_ids(joined)) do
+        clear_key(id)
+        redis.call('HDEL', NAMED_KEYS, id)
+        if redis.call('HEXISTS', ENCRYPTION, 'key_store') == 1 then redis.call('ZADD', DOOMED_KEYS, 0, id) end
+    end
+end
+
+-- Name the keys of a row that is written.
+local function change_keys(row, before, after)
+    if before == after then return end
+    local kept = {}
+    for _, id in ipairs(split_key_ids(after)) do
+        kept[id] = true
+        redis.call('HSET', NAMED_KEYS, id, 1)
+    end
+    for _, id in ipairs(split_key_ids(before)) do
+        if not kept[id] then drop_keys(id) end
+    end
+    if after == '' then redis.call('HDEL', row, 'keys') else redis.call('HSET', row, 'keys', after) end
+end
+
+-- Have the log rewritten: it holds what is no longer stored.
+local function ask_for_erasure() redis.call('HINCRBY', P .. ':erasure', 'asked', 1) end
+
+-- Programs that know less than this number of the schema may no longer use the database.
+local function exclude_older(number)
+    for _, field in ipairs({'min_reader', 'min_writer'}) do
+        local stored = redis.call('HGET', P .. ':schema', field)
+        if not stored or tonumber(stored) < tonumber(number) then redis.call('HSET', P .. ':schema', field, number) end
+    end
+end
 
 -- ── lists and due times ──
 

@@ -1,0 +1,258 @@
+"""Whether a Redis is encrypted, with which master key, and the keys of its memories.
+
+A step that writes a row names its keys; the script that removes the row, or gives it another key,
+destroys the old one in the same step (`lua/rows.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from om_proxy.errors import Conflict, WrongKeyStore
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.encryption.admission import check_key_store, check_master
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys, UnknownKeyCipher, WrappedKey
+from om_proxy.storage.redis.keys import read_key_id
+from om_proxy.storage.redis.rows import decode_wrapped_key
+from om_proxy.storage.redis.session import Argument, Session
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.encryption.separate_keys import SeparateKeys
+    from om_proxy.storage.redis.pool import ConnectionPool
+
+ENCRYPTED_SCHEMA = 2  # an older program would take sealed values for texts
+KEYS_PER_PAGE = 1_000
+NAMED_TIMEOUT_S = 60.0  # no request waits for this
+
+
+class EncryptionState(NamedTuple):
+    """What the database says of its encryption."""
+
+    master: str | None  # the id of the newest master key; None: it is not encrypted
+    key_store: str | None  # the id of the key store; None: its keys are beside the data
+    secret: bytes | None  # as it is stored
+    has_rows: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return self.secret is None and not self.has_rows
+
+
+async def read_state(session: Session) -> EncryptionState:
+    names = session.keys
+    marks, secret, has_rows = await session.call_many(
+        [
+            ("HMGET", names.of_store("encryption"), "master", "key_store"),
+            ("GET", names.of_store("secret")),
+            ("EXISTS", names.of_store("rows")),
+        ]
+    )
+    master, key_store = (None if mark is None else mark.decode() for mark in marks)
+    return EncryptionState(master, key_store, secret, bool(has_rows))
+
+
+async def admit(
+    session: Session,
+    masters: MasterKeys | None,
+    separate: SeparateKeys | None = None,
+    *,
+    begins_encryption: bool = False,
+    moves_keys: bool = False,
+) -> str | None:
+    """Return the id of the key store; None: the keys are beside the data. Raise WrongMasterKey or
+    WrongKeyStore unless this process has the keys that the database needs. An empty one is encrypted
+    from the start if there is a key, and with `begins_encryption` any is. `moves_keys`: one whose
+    keys are beside its data begins to use the key store."""
+    state = await read_state(session)
+    while masters and not state.master and (state.is_empty or begins_encryption):
+        try:
+            key_store = await separate.admit(None, binds=True) if separate else None
+        except WrongKeyStore:
+            # another process may have been first, and have filled it
+            if not (await read_state(session)).master:
+                raise
+            key_store = None
+        else:
+            await begin(session, masters, key_store, state, needs_empty=not begins_encryption)
+        state = await read_state(session)
+    check_master(state.master, masters)
+    if separate is None:
+        check_key_store(state.key_store, is_set=False)
+        return None
+    id_ = await separate.admit(state.key_store, binds=moves_keys)
+    await _bind_keys(session, state.key_store, id_)
+    return id_
+
+
+async def begin(
+    session: Session,
+    masters: MasterKeys,
+    key_store: str | None,
+    state: EncryptionState,
+    *,
+    needs_empty: bool,
+) -> None:
+    """Encrypt the secret, and from now on each memory that begins, unless the database is no longer
+    as `state` says."""
+    plain = state.secret or b""
+    sealed = masters.seal_secret(plain) if plain else b""
+    await session.run(
+        "begin_encryption",
+        masters.newest_id,
+        key_store or "",
+        plain,
+        sealed,
+        int(needs_empty),
+        ENCRYPTED_SCHEMA,
+    )
+
+
+async def _bind_keys(session: Session, stored: str | None, id_: str) -> None:
+    """Note which key store has the keys, if nothing says that. Raise WrongKeyStore if it is another
+    one."""
+    if stored is None:
+        name = session.keys.of_store("encryption")
+        await session.call("HSETNX", name, "key_store", id_)
+        stored = (await session.call("HGET", name, "key_store")).decode()
+    check_key_store(stored, is_set=True, offered=id_)
+
+
+async def readmit(session: Session, masters: MasterKeys, key_store: str | None) -> None:
+    """Look at what a new connection leads to. A server that crashed may have lost that it is
+    encrypted: it is marked again. Raise WrongMasterKey or WrongKeyStore if it has other keys."""
+    state = await read_state(session)
+    while not state.master:
+        await begin(session, masters, key_store, state, needs_empty=False)
+        state = await read_state(session)
+    check_master(state.master, masters)
+    if key_store is None:
+        check_key_store(state.key_store, is_set=False)
+    else:
+        await _bind_keys(session, state.key_store, key_store)
+
+
+async def keep_secret(
+    session: Session, proposed: bytes, masters: MasterKeys | None, known: bytes | None
+) -> bytes:
+    """Return the store's secret: the stored one, or `proposed`, which is stored then. `known`: the one
+    that this process has read. A process without a master key goes on with it once others have
+    encrypted it. Raise WrongMasterKey if there is none."""
+    state = await read_state(session)
+    if masters is None and state.master is not None:
+        if known is None:
+            check_master(state.master, masters)
+        return known or b""
+    stored = state.secret
+    if stored is None:  # a full server can still be read
+        name = session.keys.of_store("secret")
+        value = masters.seal_secret(proposed) if masters else proposed
+        await session.call("SET", name, value, "NX")
+        stored = await session.call("GET", name)
+    return masters.open_secret(stored) if masters else bytes(stored)
+
+
+# ── keys in a key store ──
+
+
+class SeparateRows:
+    """The `KeyRows` of a Redis."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def list_doomed_keys(self) -> list[bytes]:
+        return await self._pool.read(
+            lambda s: s.call("ZRANGE", s.keys.of_store("doomed_keys"), 0, KEYS_PER_PAGE - 1)
+        )
+
+    async def clear_doomed(self, ids: Sequence[bytes]) -> None:
+        await self._pool.write(lambda s: s.call("ZREM", s.keys.of_store("doomed_keys"), *ids))
+
+    async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
+        found = await self._pool.read(
+            lambda s: s.call("HMGET", s.keys.of_store("named_keys"), *ids), NAMED_TIMEOUT_S
+        )
+        return [id_ for id_, named in zip(ids, found, strict=True) if named is not None]
+
+    async def select_beside(self) -> list[WrappedKey]:
+        async def find_some(session: Session) -> list[WrappedKey]:
+            page = KeyPage([], b"0")
+            while page.next_cursor is not None and not page.keys:
+                page = await scan_keys(session, page.next_cursor)
+            return page.keys
+
+        return await self._pool.read(find_some, NAMED_TIMEOUT_S)
+
+    async def clear_beside(self, ids: Sequence[bytes]) -> None:
+        async def clear(session: Session) -> None:
+            found = await session.call("HMGET", session.keys.of_store("data_keys"), *ids)
+            pairs = zip(ids, found, strict=True)
+            stored = [(id_, before, b"") for id_, before in pairs if before is not None]
+            await replace_keys(session, stored)
+
+        await self._pool.write(clear, NAMED_TIMEOUT_S)
+
+
+class KeyPage(NamedTuple):
+    """Some of the keys beside the data."""
+
+    keys: list[WrappedKey]
+    next_cursor: bytes | None  # None: there are no more
+
+
+async def scan_keys(session: Session, cursor: bytes) -> KeyPage:
+    """Return some of the keys beside the data. What stays there meanwhile is in one of the pages."""
+    name = session.keys.of_store("data_keys")
+    following, found = await session.call("HSCAN", name, cursor, "COUNT", KEYS_PER_PAGE)
+    pairs = zip(found[::2], found[1::2], strict=True)
+    keys = [decode_wrapped_key(id_, stored) for id_, stored in pairs]
+    return KeyPage(keys, None if following == b"0" else following)
+
+
+async def replace_keys(session: Session, keys: Sequence[tuple[bytes, bytes, bytes]]) -> int:
+    """Replace keys as they are stored: id, the value that is there, the new one (empty: none).
+    Return how many were still the same."""
+    parts: list[Argument] = [part for key in keys for part in key]
+    return int(await session.run("replace_keys", len(keys), *parts)) if keys else 0
+
+
+# ── keys of memories ──
+
+
+async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:
+    """Return the wrapped data keys with these ids, as far as they are stored."""
+    found = await session.call("HMGET", session.keys.of_store("data_keys"), *key_ids)
+    pairs = zip(key_ids, found, strict=True)
+    return [decode_wrapped_key(id_, stored) for id_, stored in pairs if stored is not None]
+
+
+async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
+    """Return the key of a memory. Raise Conflict if it is no longer stored with its version."""
+    if held := keys.find_row(memory):
+        return held
+    held = await _read_key(session, memory, keys)
+    if isinstance(held.row, UnknownKeyCipher):
+        # it may have gone, with its memory, between the row and the look for it
+        held = await _read_key(session, memory, keys)
+    return held
+
+
+async def _read_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
+    name = session.keys.of_thread("row", memory.key)
+    id_, version, key_ids = await session.call("HMGET", name, "id", "version", "keys")
+    if version is None or (int(id_), int(version)) != (memory.row_id, memory.version):
+        raise Conflict(f"thread {memory.key.thread} has changed; load it again")
+    key_id = read_key_id(key_ids)
+    keys.note_row(memory.row_id, memory.version, key_id)
+    return await keys.hold_row(session, key_id)
+
+
+async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
+    """Return the key of the memory that has this name now."""
+    if keys.masters is None:
+        return NO_HELD_KEYS
+    key_ids = await session.call("HGET", session.keys.of_thread("row", key), "keys")
+    return await keys.hold_row(session, read_key_id(key_ids))
