@@ -1,10 +1,9 @@
-"""A new master key takes over while several processes serve from one PostgreSQL: no request fails, none
-goes without memory, and the old key is refused afterwards."""
+"""A new master key takes over while several processes serve from one PostgreSQL or Redis: no request
+fails, none goes without memory, and the old key is refused afterwards."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,21 +13,25 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from om_proxy.errors import WrongMasterKey
+from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process, free_port
+from tests.support.long_forms import IS_LONG, long_form
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
+from tests.support.redis_server import find_redis_url, own_prefix
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SERVERS = 2
 CLIENTS = 3
 # turns that each client has taken between two steps, at least
-IS_WHOLE = os.environ.get("OM_TEST_LONG") == "all"
-TURNS = 20 if IS_WHOLE else 2
+TURNS = 20 if IS_LONG else 2
 
 
 class Rotation:
@@ -129,7 +132,7 @@ async def run_servers(folder: Path, url: str, schema: str) -> AsyncIterator[Rota
                 """,
                 encoding="utf-8",
             )
-            write_keys(config, (OLD,) if IS_WHOLE else (OLD, NEW))
+            write_keys(config, (OLD,) if IS_LONG else (OLD, NEW))
             processes.append(Process(config, port))
         try:
             for process in processes:
@@ -149,25 +152,59 @@ async def run_rekey(config: Path) -> str:
     return said.decode()
 
 
-async def open_with(url: str, schema: str, key: bytes) -> PostgresStore:
-    options = PostgresOptions(prefix=schema, connections=1, timeout_s=30.0)
-    return await PostgresStore.open(url, options, masters=MasterKeys([key]))
+class PostgresPlace:
+    """A schema."""
+
+    def __init__(self) -> None:
+        self.url = find_postgres_url()
+        self.own = own_schema
+
+    async def open_with(self, schema: str, key: bytes) -> Store:
+        options = PostgresOptions(prefix=schema, connections=1, timeout_s=30.0)
+        return await PostgresStore.open(self.url, options, masters=MasterKeys([key]))
+
+    def list_masters(self, schema: str) -> list[str]:
+        """Return the master keys that wrap any data key."""
+        sql = f'SELECT DISTINCT master FROM "{schema}".data_key'  # noqa: S608 - a name of our own
+        return [master for (master,) in ask_server(self.url, lambda c: c.fetch(sql))]
 
 
-async def test_a_master_key_is_changed_under_load(tmp_path: Path) -> None:
+class RedisPlace:
+    """A prefix."""
+
+    def __init__(self) -> None:
+        self.url = find_redis_url()
+        self.own = own_prefix
+
+    async def open_with(self, prefix: str, key: bytes) -> Store:
+        options = RedisOptions(prefix=prefix, connections=1, timeout_s=30.0)
+        return await RedisStore.open(self.url, options, masters=MasterKeys([key]))
+
+    def list_masters(self, prefix: str) -> list[str]:
+        with redis.Redis.from_url(self.url) as server:
+            stored = server.hvals(f"{prefix}:data_keys")
+        return sorted({value.partition(b"\0")[0].decode() for value in stored})
+
+
+@pytest.mark.parametrize(
+    "place_of", [PostgresPlace, pytest.param(RedisPlace, marks=long_form)], ids=["pg", "redis"]
+)
+async def test_a_master_key_is_changed_under_load(
+    tmp_path: Path, place_of: type[PostgresPlace] | type[RedisPlace]
+) -> None:
     """In the short form each server can read both keys from the start, and keeps them."""
-    url = find_postgres_url()
-    with own_schema(url) as schema:
-        async with run_servers(tmp_path, url, schema) as rotation:
+    place = place_of()
+    with place.own(place.url) as name:
+        async with run_servers(tmp_path, place.url, name) as rotation:
             clients = [asyncio.create_task(rotation.converse(n)) for n in range(CLIENTS)]
             rotation.clients = clients
             await rotation.go_on()
-            if IS_WHOLE:
+            if IS_LONG:
                 await rotation.restart_each(OLD, NEW)
             await rotation.restart_each(NEW, OLD)
             assert (await run_rekey(rotation.processes[0].config)).startswith("wrapped anew: ")
             await rotation.go_on()
-            if IS_WHOLE:
+            if IS_LONG:
                 await rotation.restart_each(NEW)
             rotation.is_over = True
             await asyncio.gather(*clients)
@@ -176,8 +213,7 @@ async def test_a_master_key_is_changed_under_load(tmp_path: Path) -> None:
             assert {status for status, _ in statuses} == {200}
             assert {memory for _, memory in statuses} <= {"raw", "applied"}
             assert statuses.total() > 3 * CLIENTS * TURNS
-        masters = f'SELECT DISTINCT master FROM "{schema}".data_key'  # noqa: S608 - a name of our own
-        assert ask_server(url, lambda c: c.fetch(masters)) == [(MasterKeys([NEW]).newest_id,)]
+        assert place.list_masters(name) == [MasterKeys([NEW]).newest_id]
         with pytest.raises(WrongMasterKey, match=MasterKeys([NEW]).newest_id):
-            await open_with(url, schema, OLD)
-        await (await open_with(url, schema, NEW)).close()
+            await place.open_with(name, OLD)
+        await (await place.open_with(name, NEW)).close()
