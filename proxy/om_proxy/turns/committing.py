@@ -33,6 +33,10 @@ from om_proxy.turns.unstored_entries import UnstoredEntries
 WARM_CACHE_S = 60.0
 
 
+def accept_any(_: Memory) -> None:
+    """Let a turn be committed on any state of its thread."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Committer:
     """Writes turns to the store. No other class does."""
@@ -51,16 +55,24 @@ class Committer:
         accounted: AccountedTurn = NOTHING_ACCOUNTED,
         *,
         is_end_unseen: bool = False,
+        check: Callable[[Memory], None] = accept_any,
     ) -> CommittedTurn:
         """Commit the turn. If another commit came first, compute the turn again.
 
         `reply`: the complete reply. `interrupted`: what came of a reply that broke off.
         `accounted`: what the turn adds to the thread's ledger, once, whichever attempt succeeds.
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
-        since.
+        since. `check`: raises an error unless the turn may be committed on this state of the
+        thread. No other commit comes between.
         """
         attempt = partial(
-            self._try_commit, turn, reply, interrupted, accounted, is_end_unseen=is_end_unseen
+            self._try_commit,
+            turn,
+            reply,
+            interrupted,
+            accounted,
+            is_end_unseen=is_end_unseen,
+            check=check,
         )
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
@@ -100,8 +112,10 @@ class Committer:
         accounted: AccountedTurn,
         *,
         is_end_unseen: bool,
+        check: Callable[[Memory], None],
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
+        check(reconciled.memory)
         if self.reconciler.is_forgotten(turn, reconciled.memory):
             self.memories.emit_forgotten(turn.key)
             return NOTHING_COMMITTED

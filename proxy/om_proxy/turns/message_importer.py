@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,10 +12,10 @@ from om_proxy.apis.api import Request
 from om_proxy.background.scheduler import Background
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.callers import Caller
-from om_proxy.memory.model import Key, resource_key
+from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.policy import MemoryContext
-from om_proxy.turns.committing import Committer
+from om_proxy.turns.committing import Committer, accept_any
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import TakenForSideRequest
 
@@ -45,20 +46,26 @@ class MessageImporter:
     background: Background
 
     async def store(
-        self, caller: Caller, request: Request, context: MemoryContext
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        check: Callable[[Memory], None] = accept_any,
     ) -> ImportedMessages:
         """Store the new messages of a whole history. `caller.key` must be set. Raise Conflict if
-        the thread holds other messages: then nothing is stored."""
+        the thread holds other messages: then nothing is stored. `check`: raises an error unless the
+        messages may be added to this state of the thread."""
         try:
             turn = await self.reconciler.reconcile(caller, request, context, Hints(history="full"))
         except TakenForSideRequest as exc:
             raise Conflict(OTHER_CONVERSATION) from exc
+        check(turn.reconciled.memory)
         verdict, count = turn.reconciled.verdict, turn.reconciled.sent.count
         if not verdict.new:
             return ImportedMessages(0, count, turn.reconciled.memory.revision)
         if verdict.forks:
             raise Conflict(OTHER_CONVERSATION)
-        memory = (await self.committer.commit(turn)).memory
+        memory = (await self.committer.commit(turn, check=check)).memory
         if memory is None:
             # overtaken by a turn or a forgetting; asked again, it is compared anew
             raise Conflict("the thread has changed while its messages came; send them again")

@@ -13,6 +13,7 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.turns import message_importer
+from om_proxy.turns.committing import Committer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, FOREIGN, OWN, ask
 
@@ -247,6 +248,30 @@ async def test_an_import_takes_nothing_back(run: Running) -> None:
     answer = await send_messages(run, other)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "om_conflict")
     assert await list_texts(run) == [message["content"] for message in CONVERSATION[1:]]
+
+
+async def test_messages_for_another_version_are_refused(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the thread changes after its version was looked at: nothing is stored."""
+    await send_messages(run, CONVERSATION)
+    tag = (await ask(run, "GET", "/threads/old")).headers["etag"]
+    commit = Committer.commit
+
+    async def commit_behind_another(self: Committer, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Committer, "commit", commit)
+        changed = await ask(run, "PATCH", "/threads/old", OWN, {"title": "Crates"})
+        assert changed.status_code == 200
+        return await commit(self, *args, **options)
+
+    monkeypatch.setattr(Committer, "commit", commit_behind_another)
+    longer = [*CONVERSATION, {"role": "user", "content": "And crate 9?"}]
+    refused = await send_messages(run, longer, **{"If-Match": tag})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "om_conflict")
+    assert len(await list_texts(run)) == 4
+    tag = (await ask(run, "GET", "/threads/old")).headers["etag"]
+    stored = await send_messages(run, longer, **{"If-Match": tag})
+    assert (stored.status_code, stored.json()["created"]) == (200, 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from typing import Annotated, Literal
@@ -18,8 +19,10 @@ from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import require_resource
 from om_proxy.errors import BadRequest, NotFound, UsageError
 from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.memory.model import Memory
 from om_proxy.moving.importing import ImportOptions, import_memory
 from om_proxy.thread_admin import check_version
+from om_proxy.turns.committing import accept_any
 
 
 class ImportQuery(Query, frozen=True):
@@ -120,10 +123,14 @@ async def import_messages(services: AdminServices, call: AdminCall) -> ImportedM
         raise BadRequest("memory is off for these requests (memory.enabled)")
     caller = read_caller(call)
     require_resource(caller, context)
+    check: Callable[[Memory], None] = accept_any
     if call.expected_version is not None:
         memory = await services.thread_admin.load_memory(call.named_key)
         check_version(memory, call.expected_version)
-    imported = await services.message_importer.store(caller, request, context)
+        # a thread that moves to another scope has another version before its messages come
+        if memory.scope == (caller.scope or context.effective.memory.scope):
+            check = partial(check_version, expected=call.expected_version)
+    imported = await services.message_importer.store(caller, request, context, check)
     return ImportedMessageCounts(**imported._asdict())
 
 
