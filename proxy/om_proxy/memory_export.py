@@ -199,6 +199,8 @@ def _select_fields(value: Struct, left_out: Sequence[str]) -> Record:
 
 def _message_record(stored: StoredMessage) -> Record:
     message = stored.message
+    # few messages have look-ups, and only those a field for them
+    look_ups = {} if message.look_ups is None else {"look_ups": encode_value(message.look_ups)}
     return {
         "om": "message",
         "seq": message.seq,
@@ -209,6 +211,7 @@ def _message_record(stored: StoredMessage) -> Record:
         "tokens": message.tokens,
         "at": message.at,
         "encoding": message.encoding,
+        **look_ups,
     }
 
 

@@ -10,15 +10,24 @@ from msgspec.structs import replace
 
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark, Memory, Message
+from om_proxy.memory.rounds import LookedUp, Round
 from tests.memory.building import KEY, message
 
 
 def numbered(seqs: Sequence[int]) -> tuple[Message, ...]:
     made = (message(seq, EMPTY_CHAIN, "user", MESSAGE_FRAMING_TOKENS + seq % 7) for seq in seqs)
-    return tuple(replace(m, encoding="o200k_base" if m.seq % 5 else "cl100k_base") for m in made)
+    return tuple(
+        replace(
+            m,
+            encoding="o200k_base" if m.seq % 5 else "cl100k_base",
+            look_ups=None if m.seq % 6 else LOOKED_UP,
+        )
+        for m in made
+    )
 
 
-Told = tuple[tuple[Mark, ...], int, int, frozenset[str]]
+LOOKED_UP = LookedUp((Round(b"call", (b"result",)),))
+Told = tuple[tuple[Mark, ...], int, int, frozenset[str], tuple[Message, ...]]
 
 
 def told(messages: Sequence[Message]) -> Told:
@@ -27,13 +36,20 @@ def told(messages: Sequence[Message]) -> Told:
     return (
         tuple(m.mark for m in messages),
         tokens,
-        sum(len(m.item.raw) for m in messages),
+        sum(len(m.item.raw) + (len(b"callresult") if m.look_ups else 0) for m in messages),
         encodings,
+        tuple(m for m in messages if m.look_ups),
     )
 
 
 def tells(stretch: MessageList) -> Told:
-    return stretch.marks, stretch.framed_tokens, stretch.json_bytes, stretch.encodings
+    return (
+        stretch.marks,
+        stretch.framed_tokens,
+        stretch.json_bytes,
+        stretch.encodings,
+        stretch.with_look_ups,
+    )
 
 
 SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)

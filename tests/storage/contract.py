@@ -36,6 +36,7 @@ from om_proxy.memory.model import (
     replace_log,
     resource_key,
 )
+from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.storage.base import (
     Change,
     Durability,
@@ -528,6 +529,21 @@ class StoreContract(
         thread = MemoryBuilder().say(replace(item("x"), raw=raw))
         await store.commit(Memory(key=KEY), thread.memory())
         assert [m.item.raw for m in await store.messages(KEY, 0)] == [raw]
+
+    async def test_look_ups_stay_with_their_message(self, store: Store) -> None:
+        """Whatever bytes a server has sent in them; they come and go as the rest of the message
+        does."""
+        thread = MemoryBuilder().say(*(item(name) for name in ODD))
+        for message, raw in zip(list(thread.every.values()), ODD.values(), strict=True):
+            one = Round(raw, (raw, raw))
+            thread.every[message.seq] = replace(message, look_ups=LookedUp((one,), one, 9))
+        stored = await store.commit(Memory(key=KEY), thread.memory())
+        kept = [message.look_ups for message in thread.tail]
+        assert [m.look_ups for m in await store.messages(KEY, 0)] == kept
+        first = replace(thread.tail[0], look_ups=None)
+        without = await store.commit(stored, replace(stored, tail=(first, *stored.tail[1:])))
+        assert (await store.refresh(stored)).tail == without.tail
+        assert [m.look_ups for m in (await store.load(KEY)).tail] == [None, *kept[1:]]
 
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
     async def test_odd_text_survives(self, store: Store, text: str) -> None:

@@ -27,6 +27,7 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
+from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.storage.base import MessageState, Outline, Store, StoredMessage
 
 KEY = Key("tenant", "resource", "thread")
@@ -37,6 +38,12 @@ def item(text: str, role: str = "user", **more: Any) -> Item:
     return Item(
         raw, role, extend_chain(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more
     )
+
+
+def look_up(text: bytes) -> LookedUp:
+    """Return look-ups with this text in each of their messages."""
+    one = Round(b'{"calls":"' + text + b'"}', (text, b"\xff" + text))
+    return LookedUp((one, one), one, 7)
 
 
 class MemoryBuilder:
@@ -133,9 +140,12 @@ class MemoryBuilder:
         return self
 
     def chat(self, count: int, text: str = "word") -> MemoryBuilder:
-        """Add `count` different messages, of user and assistant alternately."""
+        """Add `count` different messages, of user and assistant alternately. The model has looked
+        something up for every other reply."""
         roles = ("user", "assistant")
         new = [self._store(item(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)]
+        for seq in new[1::4]:
+            self.every[seq] = replace(self.every[seq], look_ups=look_up(item(text).raw))
         self._set_live([*self.live, *new])
         return self
 
@@ -302,6 +312,8 @@ def small_things() -> dict[str, Any]:
         "timezone": "Europe/Lisbon",
         "undated_to": 3,
         "history_after": 2,
+        "look_ups_after": 5,
+        "look_ups_log_state": (2, 3),
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
         "failures": Failures(3, 1_700_000_600.75, True, "observe om_cut_off"),

@@ -23,6 +23,7 @@ class MessageList(tuple["Message", ...]):
     _framed_tokens: int | None = None
     _json_bytes: int | None = None
     _encodings: frozenset[str] | None = None
+    _with_look_ups: tuple[Message, ...] | None = None
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -39,7 +40,7 @@ class MessageList(tuple["Message", ...]):
 
     @property
     def json_bytes(self) -> int:
-        """Bytes of the messages' JSON."""
+        """Bytes of the messages' JSON, with that of their look-ups."""
         if self._json_bytes is None:
             self._json_bytes = _sum_bytes(self)
         return self._json_bytes
@@ -50,6 +51,13 @@ class MessageList(tuple["Message", ...]):
         if self._encodings is None:
             self._encodings = frozenset([m.encoding for m in self])
         return self._encodings
+
+    @property
+    def with_look_ups(self) -> tuple[Message, ...]:
+        """The messages for which the model has looked something up: mostly none."""
+        if self._with_look_ups is None:
+            self._with_look_ups = _find_look_ups(self)
+        return self._with_look_ups
 
     def count_to(self, seq: int) -> int:
         """Return the number of messages with at most this seq: mostly none or all."""
@@ -95,6 +103,8 @@ class MessageList(tuple["Message", ...]):
             longer._json_bytes = self._json_bytes + _sum_bytes(fresh)
         if self._encodings is not None:
             longer._encodings = self._encodings.union([m.encoding for m in fresh])
+        if self._with_look_ups is not None:
+            longer._with_look_ups = self._with_look_ups + _find_look_ups(fresh)
         return longer
 
     def _first_messages(self, count: int) -> MessageList:
@@ -116,7 +126,11 @@ def _sum_framed_tokens(messages: Iterable[Message]) -> int:
 
 
 def _sum_bytes(messages: Iterable[Message]) -> int:
-    return sum([len(m.item.raw) for m in messages])
+    return sum([m.json_bytes for m in messages])
+
+
+def _find_look_ups(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple([m for m in messages if m.look_ups is not None])
 
 
 def _seq(message: Message) -> int:

@@ -27,6 +27,7 @@ from msgspec.structs import force_setattr, replace
 
 from om_proxy.memory.ledger import EMPTY_LEDGER, History, ThreadLedger
 from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.rounds import LookedUp
 
 EMPTY_CHAIN = bytes(16)  # the chain before the first message
 # marks kept before coverage, enough to recognise a client's window;
@@ -101,6 +102,8 @@ class Message(Struct, frozen=True):
     at: float  # unix seconds when the proxy first saw it
     # what `tokens` was counted by; another model's encoding gives another count; empty: not known
     encoding: str = ""
+    # of the model, before this reply of its own: only later prompts show them
+    look_ups: LookedUp | None = None
     # always made at birth: every request looks at the marks of the whole tail
     mark: Mark = EMPTY_MARK
 
@@ -111,8 +114,14 @@ class Message(Struct, frozen=True):
 
     @property
     def framed_tokens(self) -> int:
-        """Tokens it costs in a prompt."""
+        """Tokens it costs in a prompt, without its look-ups."""
         return self.tokens + MESSAGE_FRAMING_TOKENS
+
+    @property
+    def json_bytes(self) -> int:
+        """Bytes of its JSON, with that of its look-ups."""
+        look_up_bytes = 0 if self.look_ups is None else self.look_ups.json_bytes
+        return len(self.item.raw) + look_up_bytes
 
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.item.role} {self.tokens}t {self.item.fp.hex()[:6]}>"
@@ -383,6 +392,10 @@ class Memory(Struct, frozen=True, kw_only=True):
     # generation and length of the shared log that this prompt was last built from
     shown_log_state: tuple[int, int] = (0, 0)
     shown_pins_version: int = 0  # of that log
+    # prompts show the look-ups of the messages after this seq, as long as they are built from a log
+    # of this generation and length (memory/recall/kept.py)
+    look_ups_after: int = 0
+    look_ups_log_state: tuple[int, int] = (0, 0)
     ledger: ThreadLedger = EMPTY_LEDGER
 
     @property

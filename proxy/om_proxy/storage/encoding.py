@@ -14,6 +14,7 @@ from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
+from om_proxy.memory.rounds import LookedUp
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.row_cipher import RowCipher
@@ -43,6 +44,8 @@ class ThreadState:
     pins: tuple[Pin, ...] = ()
     pins_version: int = 0
     shown_pins_version: int = 0
+    look_ups_after: int = 0
+    look_ups_log_state: tuple[int, int] = (0, 0)
     reflected_from: int | None = None  # older rows have none: no edit has begun their generation
     # the fields of `ProtectedState`, encrypted; None: they stand in their own places
     sealed: bytes | None = None
@@ -62,6 +65,7 @@ _PROTECTED_FIELDS = (*ProtectedState._fields, "sealed")
 
 _parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
 _state_decoder = msgspec.json.Decoder(ThreadState)
+_look_ups_decoder = msgspec.msgpack.Decoder(LookedUp)
 _protected_decoder = msgspec.json.Decoder(ProtectedState)
 _STATE_PLACE = (b"thread", 0, b"state")
 
@@ -91,6 +95,8 @@ def encode_state(memory: Memory, cipher: RowCipher) -> bytes:
         pins=shown.pins,
         pins_version=memory.log.pins_version,
         shown_pins_version=memory.shown_pins_version,
+        look_ups_after=memory.look_ups_after,
+        look_ups_log_state=memory.look_ups_log_state,
         sealed=sealed,
     )
     return msgspec.json.encode(state)
@@ -150,6 +156,15 @@ def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
 
 def decode_parts(column: bytes | None) -> tuple[Part, ...]:
     return _parts_decoder.decode(column) if column else ()
+
+
+def encode_look_ups(look_ups: LookedUp | None) -> bytes | None:
+    """Encode as MessagePack, which holds the messages byte for byte, whatever a server has sent."""
+    return None if look_ups is None else msgspec.msgpack.encode(look_ups)
+
+
+def decode_look_ups(column: bytes) -> LookedUp:
+    return _look_ups_decoder.decode(column)
 
 
 def encode_calls(calls: tuple[str, ...]) -> str | None:

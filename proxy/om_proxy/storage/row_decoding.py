@@ -20,11 +20,13 @@ from om_proxy.memory.model import (
     ObservationLog,
     Reflection,
 )
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage import encoding
 from om_proxy.storage.base import Backlog, MessageState, StoredMessage
 from om_proxy.storage.encoding import (
     ResourceSums,
     decode_calls,
+    decode_look_ups,
     decode_parts,
     decode_state,
     read_shown_state,
@@ -45,7 +47,7 @@ Row = tuple[Any, ...]  # the columns that its SQL names, in that order
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""
 MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens"
-MESSAGE_COLUMNS = f"{MARK_COLUMNS}, at, encoding, raw"
+MESSAGE_COLUMNS = f"{MARK_COLUMNS}, at, encoding, raw, look_ups"
 OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources, depth, replaces"""
 REFLECTION_COLUMNS = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
@@ -87,10 +89,15 @@ def decode_mark(row: Row) -> Mark:
 
 def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     """Decode the columns `MESSAGE_COLUMNS`."""
-    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed = row
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups = row
     raw = cipher.open(b"message", seq, b"raw", sealed)
     item = Item(raw, decode_text(role), fp, _decode_calls(calls), decode_optional_text(answers))
-    return Message(seq, item, chain, tokens, at, intern(encoding))
+    kept = None if look_ups is None else _open_look_ups(seq, look_ups, cipher)
+    return Message(seq, item, chain, tokens, at, intern(encoding), kept)
+
+
+def _open_look_ups(seq: int, sealed: bytes, cipher: RowCipher) -> LookedUp:
+    return decode_look_ups(cipher.open(b"message", seq, b"look_ups", sealed))
 
 
 def decode_stored_message(row: Row, cipher: RowCipher = PLAIN) -> StoredMessage:
@@ -206,6 +213,8 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row, ciphers: Thread
         other_threads_text=open_others(ciphers, others),
         shown_log_state=decoded.shown,
         shown_pins_version=decoded.shown_pins_version,
+        look_ups_after=decoded.look_ups_after,
+        look_ups_log_state=decoded.look_ups_log_state,
         undated_to=decoded.undated_to,
         history_after=decoded.history_after,
         ledger=decoded.ledger,

@@ -257,7 +257,7 @@ def _pair_with_parents(live: tuple[Mark, ...]) -> Iterable[tuple[Mark, int]]:
 def _measure_turn(turn: SpooledTurn, differences: Iterable[Difference]) -> int:
     """Return the bytes that the turn holds, roughly."""
     message_bytes = sum(
-        len(placed.message.item.raw) + MESSAGE_OVERHEAD_BYTES
+        placed.message.json_bytes + MESSAGE_OVERHEAD_BYTES
         for difference in differences
         for placed in (*difference.messages, *difference.interrupted)
     )

@@ -11,7 +11,6 @@ from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints
 from om_proxy.memory.model import Memory
-from om_proxy.memory.notes.ranges import write_range_line
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import (
     ContextOptions,
@@ -21,6 +20,7 @@ from om_proxy.memory.prompt.context import (
     hint_without_notes,
     observation_block,
 )
+from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.policy import MemoryContext
 
 MAX_RENDERED_BLOCKS = 256

@@ -1,69 +1,11 @@
-"""The ranges of messages that notes stand for."""
+"""What looks like a range of messages in a memory model's answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part
 from om_proxy.memory.notes.observations import parse_observation
-from om_proxy.memory.notes.ranges import remove_range_lines, write_range_line
-
-OWN, OTHER = "1111111111111111", "3f9c2a7700000000"
-
-
-def entry(after: int = 0, last: int = 0, *parts: Part) -> Observation:
-    return Observation(
-        id=1,
-        after=after,
-        last=last,
-        chain=EMPTY_CHAIN,
-        text="a",
-        tokens=1,
-        source_tokens=1,
-        at=0.0,
-        parts=parts,
-    )
-
-
-def part(label: str, after: int, last: int) -> Part:
-    return Part(label, after, last, EMPTY_CHAIN)
-
-
-MINE, THEIRS = part(OWN, 11, 40), part(OTHER, 0, 7)
-
-
-@dataclass(frozen=True)
-class Case:
-    entry: Observation
-    label: str | None
-    line: str
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(entry(11, 40), None, "[m12-m40]"),
-        Case(entry(11, 12), None, "[m12]"),
-        Case(entry(40, 40), None, ""),  # a rollback note
-        Case(entry(0, 0, MINE), OWN, "[m12-m40]"),
-        Case(entry(0, 0, THEIRS), OTHER, "[3f9c2a77.m1-m7]"),
-        Case(entry(0, 0, MINE, THEIRS), OTHER, "[3f9c2a77.m1-m7]"),
-        # text of a reflection that is about no single thread
-        Case(entry(0, 0, MINE, THEIRS), None, "[m12-m40, 3f9c2a77.m1-m7]"),
-        Case(
-            entry(0, 0, *[part(f"{n:016x}", 0, 9) for n in range(99)]),
-            None,
-            f"[{', '.join(['00000000.m1-m9'] * 8)}]",
-        ),
-        Case(entry(0, 0, part(OTHER, 0, 0)), OTHER, ""),  # its thread has left the log
-    ],
-)
-def test_line_names_what_an_entry_covers(case: Case) -> None:
-    """A reader finds the messages by it; what covers no message has no line."""
-    assert write_range_line(case.entry, case.label, OWN) == case.line
-    assert remove_range_lines(case.line) == ""
+from om_proxy.memory.notes.ranges import remove_range_lines
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from om_proxy.errors import UnopenedText
-from om_proxy.storage.encoding import decode_text, encode_text
+from om_proxy.memory.model import Message
+from om_proxy.storage.encoding import decode_text, encode_look_ups, encode_text
 
 KEY_ID_BYTES = 16
 
@@ -70,6 +71,12 @@ def seal_text(
 ) -> bytes | None:
     """Return a text as an encrypted memory stores it."""
     return None if text is None else cipher.seal(table, row, column, encode_text(text))
+
+
+def seal_look_ups(cipher: RowCipher, message: Message) -> bytes | None:
+    """Return the column `look_ups` of a message."""
+    look_ups = encode_look_ups(message.look_ups)
+    return None if look_ups is None else cipher.seal(b"message", message.seq, b"look_ups", look_ups)
 
 
 def open_text(cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any) -> str:

@@ -53,6 +53,7 @@ MESSAGE: Columns = {
     "at": _FLOAT,
     "encoding": "text",
     "raw": "bytea",
+    "look_ups": "bytea",
 }
 OBSERVATION: Columns = {
     "id": "bigint",

@@ -38,7 +38,8 @@ IS_CHANGED = "(thread.id, thread.version) IS DISTINCT FROM (held.id, held.versio
 IS_TOLD_AS_CHANGES = "thread.id = held.id AND thread.rewound <= held.version"
 _SINCE = f"CASE WHEN {IS_CHANGED} AND {IS_TOLD_AS_CHANGES} THEN"
 _CHANGED_MESSAGES = f"""{_SINCE} ARRAY (
-    SELECT ROW (live = 1, {row_decoding.MARK_COLUMNS}, at, encoding, CASE WHEN live = 1 THEN raw END) FROM om.message
+    SELECT ROW (live = 1, {row_decoding.MARK_COLUMNS}, at, encoding, CASE WHEN live = 1 THEN raw END,
+        CASE WHEN live = 1 THEN look_ups END) FROM om.message
     WHERE thread_id = thread.id AND seq > held.coverage AND v > held.version ORDER BY seq) END"""
 _CHANGED_NOTES = f"""{_SINCE} ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS}) FROM om.observation
     WHERE thread_id = thread.id AND v > held.version AND (observation.state = 'chunk' OR observation.id IN (

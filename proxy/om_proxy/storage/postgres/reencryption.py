@@ -38,7 +38,8 @@ SELECT_ROW = "SELECT key_id, title, others, state FROM om.thread WHERE id = $1 F
 # a title that is encrypted begins with nothing that anybody looks for
 UPDATE_ROW = f"""UPDATE om.thread SET (key_id, title, has_plain_title, others, state, version)
     = ROW ($2, $3::bytea, false, $4::bytea, $5::bytea, {NEXT_VERSION}) WHERE id = $1"""
-MESSAGE: Columns = {"seq": "bigint", "raw": "bytea"}
+MESSAGE: Columns = {"seq": "bigint", "raw": "bytea", "look_ups": "bytea"}
+MESSAGE_COLUMNS = (b"raw", b"look_ups")
 NOTES: Columns = {
     "id": "bigint",
     "text": "bytea",
@@ -134,7 +135,10 @@ class _KeyChange:
 
     async def rewrite_messages(self) -> None:
         async for page in self._pages(SELECT_MESSAGES):
-            rows = [(seq, self.reseal(b"message", seq, b"raw", raw)) for seq, raw in page]
+            rows = [
+                (seq, *self._reseal_texts(b"message", seq, MESSAGE_COLUMNS, values))
+                for seq, *values in page
+            ]
             await self._session.execute(UPDATE_MESSAGES, self._id, *transpose(rows, MESSAGE))
 
     async def rewrite_notes(self) -> None:

@@ -19,6 +19,7 @@ from om_proxy.storage.encoding import (
 from om_proxy.storage.encryption.row_cipher import (
     RowCipher,
     ThreadCiphers,
+    seal_look_ups,
     seal_others,
     seal_text,
 )
@@ -115,6 +116,7 @@ def encode_message(placed: PlacedMessage, live: int, cipher: RowCipher) -> Row:
         message.at,
         message.encoding,
         cipher.seal(b"message", message.seq, b"raw", item.raw),
+        seal_look_ups(cipher, message),
     )
 
 

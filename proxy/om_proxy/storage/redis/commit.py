@@ -54,7 +54,7 @@ class Commit:
         column = b"" if self._keeps_others else rows.encode_others(others, keys.ciphers)
         self._row = rows.create_thread_row(after, self._cipher, column)
         placed = (*self._difference.messages, *self._difference.interrupted)
-        self._marks = {one.message.seq: rows.encode_mark(one) for one in placed}
+        self._marks = {one.message.seq: rows.encode_mark(one, self._cipher) for one in placed}
         self._texts = {
             seq: rows.seal_raw(seq, raw, self._cipher)
             for seq, raw in ((one.message.seq, one.message.item.raw) for one in placed)

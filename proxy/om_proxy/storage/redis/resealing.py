@@ -19,12 +19,21 @@ async def add_resealed_rows(
     """Add the steps that write messages, notes, the pending reflection and events of a memory anew.
     The caller's condition tells whether what is read here stands."""
     names = session.keys
-    texts, notes, reflection = await session.call_many(
+    marks, texts, notes, reflection = await session.call_many(
         [
+            ("HGETALL", names.of_thread("marks", key)),
             ("HGETALL", names.of_thread("texts", key)),
             ("HGETALL", names.of_thread("notes", key)),
             ("HGET", names.of_thread("row", key), "reflection"),
         ]
+    )
+    changes.set_fields(
+        names.of_thread("marks", key),
+        {
+            int(seq): resealed
+            for seq, mark in zip(marks[::2], marks[1::2], strict=True)
+            if (resealed := rows.reseal_mark(mark, old, new)) is not None
+        },
     )
     changes.set_fields(
         names.of_thread("texts", key),

@@ -9,6 +9,7 @@ from om_proxy.storage.base import MessageState, StoredMessage, WholeThread
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import CommitKeys
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
 from om_proxy.storage.redis.removal import ask_for_erasure
@@ -29,7 +30,9 @@ class Restoration:
         cipher = keys.ciphers.row
         others = rows.encode_others(find_stored_others(thread.memory), keys.ciphers)
         self._row = rows.create_thread_row(thread.memory, cipher, others)
-        self._marks = {stored.message.seq: _encode_mark(stored) for stored in thread.messages}
+        self._marks = {
+            stored.message.seq: _encode_mark(stored, cipher) for stored in thread.messages
+        }
         self._texts = {
             seq: rows.seal_raw(seq, raw, cipher)
             for seq, raw in ((one.message.seq, one.message.item.raw) for one in thread.messages)
@@ -92,5 +95,5 @@ class Restoration:
         changes.set_fields(names.of_thread("beginnings", self._key), beginnings)
 
 
-def _encode_mark(stored: StoredMessage) -> bytes:
-    return rows.encode_mark(PlacedMessage(stored.message, stored.parent))
+def _encode_mark(stored: StoredMessage, cipher: RowCipher) -> bytes:
+    return rows.encode_mark(PlacedMessage(stored.message, stored.parent), cipher)

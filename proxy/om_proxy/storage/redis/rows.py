@@ -28,11 +28,14 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
     read_others_key,
+    seal_look_ups,
     seal_others,
     seal_text,
 )
 from om_proxy.storage.redis.keys import pack_names, split_names
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
+
+LOOK_UPS_PLACE = 10  # in a mark that has any
 
 encode = msgspec.msgpack.encode
 
@@ -120,9 +123,11 @@ def create_thread_row(memory: Memory, cipher: RowCipher, others: bytes) -> Threa
     )
 
 
-def encode_mark(placed: PlacedMessage) -> bytes:
-    """Encode all of a message but its JSON."""
+def encode_mark(placed: PlacedMessage, cipher: RowCipher) -> bytes:
+    """Encode all of a message but its JSON. Few messages have look-ups, and only those a place for
+    them."""
     message, item = placed.message, placed.message.item
+    look_ups = seal_look_ups(cipher, message)
     return encode(
         (
             message.seq,
@@ -135,6 +140,7 @@ def encode_mark(placed: PlacedMessage) -> bytes:
             message.at,
             message.encoding,
             placed.parent,
+            *([] if look_ups is None else [look_ups]),
         )
     )
 
@@ -158,7 +164,19 @@ def seal_raw(seq: int, raw: bytes, cipher: RowCipher) -> bytes:
 
 
 def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
-    return row_decoding.decode_message((*decode_row(mark)[:9], raw), cipher)
+    columns = decode_row(mark)
+    look_ups = columns[LOOK_UPS_PLACE] if len(columns) > LOOK_UPS_PLACE else None
+    return row_decoding.decode_message((*columns[:9], raw, look_ups), cipher)
+
+
+def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
+    """Return the mark with its look-ups under the new key; None for a mark without any."""
+    columns = decode_row(data)
+    if len(columns) <= LOOK_UPS_PLACE:
+        return None
+    place = (b"message", columns[0], b"look_ups")
+    opened = old.open(*place, columns[LOOK_UPS_PLACE])
+    return encode((*columns[:LOOK_UPS_PLACE], new.seal(*place, opened)))
 
 
 def decode_stored_message(

@@ -139,7 +139,8 @@ class ResourceMove:
                 "messages", *key, last_seq, "+inf", MESSAGES_PER_PAGE, 1, 1
             )
             for state, mark, sealed in zip(states, page, texts, strict=True):
-                seq, fp, chain, *_, parent = rows.decode_row(mark)
+                seq, fp, chain = rows.decode_row(mark)[:3]
+                parent = rows.decode_parent(mark)
                 is_live = int(state) == row_decoding.LIVE
                 raw = cipher.open(b"message", seq, b"raw", sealed)
                 moved = self._fingerprint(raw) or fp

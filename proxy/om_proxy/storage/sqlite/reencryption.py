@@ -34,8 +34,9 @@ SELECT_KEY = "SELECT key_id FROM thread WHERE id = ?"
 SELECT_ROW = "SELECT key_id, title, others, state FROM thread WHERE id = ?"
 UPDATE_ROW = f"""UPDATE thread SET (key_id, title, others, state, version) = (?, ?, ?, ?, {NEXT_VERSION})
     WHERE id = ?"""
-SELECT_MESSAGES = f"SELECT seq, raw FROM message WHERE thread_id = ? AND seq > ? ORDER BY seq LIMIT {ROWS_PER_PAGE}"
-UPDATE_MESSAGE = "UPDATE message SET raw = ? WHERE thread_id = ? AND seq = ?"
+SELECT_MESSAGES = f"""SELECT seq, raw, look_ups FROM message
+    WHERE thread_id = ? AND seq > ? ORDER BY seq LIMIT {ROWS_PER_PAGE}"""
+UPDATE_MESSAGE = "UPDATE message SET (raw, look_ups) = (?, ?) WHERE thread_id = ? AND seq = ?"
 SELECT_NOTES = f"""SELECT id, text, task, suggestion, title FROM observation
     WHERE thread_id = ? AND id > ? ORDER BY id LIMIT {ROWS_PER_PAGE}"""
 UPDATE_NOTES = """UPDATE observation SET (text, task, suggestion, title) = (?, ?, ?, ?)
@@ -112,7 +113,15 @@ class _KeyChange:
 
     async def rewrite_messages(self) -> None:
         async for page in self._pages(SELECT_MESSAGES):
-            rows = [(self.reseal(b"message", seq, b"raw", raw), self._id, seq) for seq, raw in page]
+            rows = [
+                (
+                    self.reseal(b"message", seq, b"raw", raw),
+                    self.reseal(b"message", seq, b"look_ups", look_ups),
+                    self._id,
+                    seq,
+                )
+                for seq, raw, look_ups in page
+            ]
             await self._db.executemany(UPDATE_MESSAGE, rows)
 
     async def rewrite_notes(self) -> None:

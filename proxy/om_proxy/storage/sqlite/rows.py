@@ -19,6 +19,7 @@ from om_proxy.storage.encryption.row_cipher import (
     PLAIN,
     RowCipher,
     ThreadCiphers,
+    seal_look_ups,
     seal_others,
     seal_text,
 )
@@ -128,6 +129,7 @@ def encode_message(placed: PlacedMessage, cipher: RowCipher = PLAIN, *, live: in
         message.at,
         message.encoding,
         cipher.seal(b"message", message.seq, b"raw", item.raw),
+        seal_look_ups(cipher, message),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.memory.recall.rounds import MAX_KEPT_BYTES, LookedUp, Round, keep_rounds
+from om_proxy.memory.rounds import MAX_KEPT_BYTES, LookedUp, Round, keep_rounds
 
 
 def build_round(name: bytes, result_bytes: int = 100) -> Round:

@@ -35,6 +35,11 @@ class LookedUp(NamedTuple):
     beside: Round | None = None
     tokens: int = 0  # of all these messages, with framing; they are counted when the turn ends
 
+    @property
+    def json_bytes(self) -> int:
+        beside = count_bytes(self.beside) if self.beside else 0
+        return sum(map(count_bytes, self.rounds)) + beside
+
     def __repr__(self) -> str:
         """Leave out the messages, as `Round` does."""
         beside = " and one beside" if self.beside else ""

@@ -1,0 +1,35 @@
+"""Name the messages that a note stands for: `[m12-m40]`, or `[3f9c2a77.m1-m7]` of another
+conversation. The actor reads the ranges and looks those messages up; no memory model sees them.
+
+A range is made of what an entry covers, so it never changes.
+"""
+
+from __future__ import annotations
+
+from om_proxy.memory.model import Observation
+from om_proxy.memory.recall.message_ids import write_message_id
+
+# of a text that is about no single thread; sections name the other threads
+MAX_RANGES_IN_LINE = 8
+
+
+def write_range_line(entry: Observation, label: str | None, own_label: str) -> str:
+    """Return the line for a section of an entry; empty if it covers no message.
+
+    `label`: of the section's thread, or None for a text about no single one. `own_label`: of the
+    thread that the actor talks in; empty if the log is its own.
+    """
+    if not entry.parts:
+        ranges = [_write_range("", entry.after, entry.last)] if entry.last > entry.after else []
+    else:
+        ranges = [
+            _write_range("" if part.label == own_label else part.label, part.after, part.last)
+            for part in entry.parts
+            if part.last > part.after and label in (None, part.label)
+        ]
+    return f"[{', '.join(ranges[:MAX_RANGES_IN_LINE])}]" if ranges else ""
+
+
+def _write_range(label: str, after: int, last: int) -> str:
+    first = write_message_id(after + 1, label)
+    return first if after + 1 == last else f"{first}-{write_message_id(last)}"
