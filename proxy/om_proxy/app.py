@@ -282,7 +282,7 @@ class App:
             self.background,
             token_counter,
             secret,
-            engine.deliveries,
+            engine.committer,
             self._clock,
             self.ledger_writer,
         )

@@ -80,14 +80,16 @@ def create_admin_services(
     background: Background,
     token_counter: TokenCounter,
     secret: bytes,
-    deliveries: Deliveries,
+    committer: Committer,
     clock: Callable[[], float] = time.time,
     ledger_writer: LedgerWriter | None = None,
 ) -> AdminServices:
     """Create the performers that people reach by the admin API and by the command. `secret`: the
-    store's own. `ledger_writer`: of a process that counts calls."""
+    store's own. `committer`: the one that stores turns in this process. `ledger_writer`: of a process
+    that counts calls."""
+    reconciler = committer.reconciler
     previewer = ContextPreviewer(
-        memories, policies, background, token_counter, secret, clock, deliveries
+        memories, policies, background, token_counter, secret, clock, reconciler.deliveries
     )
     memories.on_words_erased.append(previewer.drop_texts)
     event_reader = EventReader(memories, background.find_operation)
@@ -107,20 +109,20 @@ def create_admin_services(
         MessageReader(memories),
         MemoryExporter(memories.store),
         AuditLog(memories.store, partial(label_thread, secret), clock),
-        _create_message_importer(memories, background, token_counter, secret, deliveries, clock),
+        MessageImporter(reconciler, committer, background),
     )
 
 
-def _create_message_importer(
-    memories: Memories,
-    background: Background,
-    token_counter: TokenCounter,
-    secret: bytes,
-    deliveries: Deliveries,
-    clock: Callable[[], float],
-) -> MessageImporter:
+def create_committer(
+    memories: Memories, background: Background, token_counter: TokenCounter, secret: bytes
+) -> Committer:
+    """Create what stores messages in a process that serves no requests; the engine has its own."""
     reconciler = Reconciler(
-        memories, token_counter, secret, clock, background.last_seq_being_read, deliveries
+        memories,
+        token_counter,
+        secret,
+        time.time,
+        background.last_seq_being_read,
+        Deliveries(memories.store),
     )
-    committer = Committer(memories, reconciler, token_counter, clock)
-    return MessageImporter(reconciler, committer, background)
+    return Committer(memories, reconciler, token_counter, time.time)

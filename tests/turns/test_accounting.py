@@ -65,7 +65,7 @@ async def test_without_usage_the_reply_is_counted_once() -> None:
     async with open_turns() as t:
         counter = Counting()
         object.__setattr__(t.engine.accountant, "token_counter", counter)
-        object.__setattr__(t.engine._committer, "token_counter", counter)
+        object.__setattr__(t.engine.committer, "token_counter", counter)
         await close(t, await t.open([user("a")]), make_reply(LONG))
         memory = await t.parts.memory()
         assert memory.ledger.full.output == memory.tail[-1].tokens > 100

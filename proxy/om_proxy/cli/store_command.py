@@ -18,7 +18,7 @@ from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.app import open_store
 from om_proxy.cli.exit_status import INTERRUPTED
-from om_proxy.composition import create_admin_services, create_background
+from om_proxy.composition import create_admin_services, create_background, create_committer
 from om_proxy.doctor.report import find_database
 from om_proxy.edge.admin.access import Visitor
 from om_proxy.edge.admin.audited import answer_route
@@ -37,7 +37,6 @@ from om_proxy.settings import Settings, WatchedSettings, load
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.telemetry.logs import configure_log
-from om_proxy.turns.deliveries import Deliveries
 from om_proxy.upstream import AiohttpTransport
 
 COMMAND_CALLER = "cli"  # in the audit
@@ -144,7 +143,7 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         background,
         token_counter,
         secret,
-        Deliveries(store),
+        create_committer(memories, background, token_counter, secret),
         time.time,
         ledger_writer,
     )

@@ -76,7 +76,7 @@ class Engine:
         self._reconciler = reconciler = Reconciler(
             memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
         )
-        self._committer = committer = Committer(memories, reconciler, token_counter, clock)
+        self.committer = committer = Committer(memories, reconciler, token_counter, clock)
         memories.on_retire += [self.deliveries.drop, committer.unstored.drop]
         memories.on_forget += [*memories.on_retire, self._deferred.forget]
         memories.on_words_erased.append(renderer.drop_blocks)
@@ -192,9 +192,9 @@ class Engine:
         item = await self._reconciler.read_reply_item(turn, reply)
         complete = item is not None and reply is not None and reply.complete
         if not complete and turn.reconciled.verdict.forks:
-            self._committer.add_unstored(turn, accounted.entry)
+            self.committer.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
-        committed = await self._committer.commit(
+        committed = await self.committer.commit(
             turn,
             item if complete else None,
             None if complete else item,
@@ -288,14 +288,14 @@ class Engine:
     ) -> None:
         """Add the figure of a prompt that was built after its turn was closed."""
         entry = self.accountant.account_shadow(turn, reply, accounted, shadow)
-        self._committer.add_unstored(turn.opened, entry)
+        self.committer.add_unstored(turn.opened, entry)
 
     def close_repeated(self, turn: PreparedTurn, reply: Reply) -> int:
         """Close the turn if this very reply is stored already: a retry that got the stored reply
         needs no commit. Return the seq of the reply, or 0 if the turn is not closed."""
-        reply_seq = self._committer.find_stored_reply_seq(turn.opened, reply)
+        reply_seq = self.committer.find_stored_reply_seq(turn.opened, reply)
         if reply_seq:
-            self._committer.add_unstored(turn.opened, self.accountant.account_repeated(turn, reply))
+            self.committer.add_unstored(turn.opened, self.accountant.account_repeated(turn, reply))
         return reply_seq
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
@@ -312,4 +312,4 @@ class Engine:
         forks."""
         opened = turn.opened
         if opened.should_store and not opened.reconciled.verdict.forks:
-            await self._committer.commit(opened)
+            await self.committer.commit(opened)
