@@ -42,7 +42,7 @@ CONNECTIONS, AT_ONCE = 10, 64
 CLAIMED = 16  # as a process with the default concurrency claims
 PAGE = 100
 TEMPLATE = Key("template", "resource", "thread")
-TABLES = ("thread", "message", "observation", "entry")
+MEASURED_TABLES = ("thread", "message", "observation", "entry")
 # of the rows that are copied: what differs, `n` counts the copies
 OWN_VALUES = {
     "thread": {
@@ -136,7 +136,7 @@ async def copy_threads(server: Server, count: int) -> None:
         "now": time.time(),
     }
     template = await server.read("SELECT min(id) FROM om.thread")
-    for table in TABLES:
+    for table in MEASURED_TABLES:
         columns = await server.columns_of(table)
         own = {name: text.format(**values) for name, text in OWN_VALUES[table].items()}
         selected = ", ".join(own.get(column, f"{table}.{column}") for column in columns)
@@ -287,7 +287,7 @@ async def measure_forgetting(store: PostgresStore, dice: random.Random, count: i
 
 async def measure_vacuum(server: Server) -> list[Figure]:
     figures = []
-    for table in TABLES:
+    for table in MEASURED_TABLES:
         began = time.perf_counter()
         await server.run(f"VACUUM om.{table}")
         taken = (time.perf_counter() - began) * 1e3
@@ -299,7 +299,7 @@ async def measure_vacuum(server: Server) -> list[Figure]:
 async def list_sizes(server: Server) -> Iterator[str]:
     lines = ["| table | rows | bytes a row | of them indexes |", "| --- | ---: | ---: | ---: |"]
     total = 0
-    for table in TABLES:
+    for table in MEASURED_TABLES:
         rows = await server.read(f"SELECT count(*) FROM om.{table}")  # noqa: S608 - our own names
         size = await server.read(f"SELECT pg_total_relation_size('om.{table}')")
         indexes = await server.read(f"SELECT pg_indexes_size('om.{table}')")
@@ -320,7 +320,7 @@ async def run(url: str, schema: str, count: int, seconds: float) -> None:
             await store_template(store)
             await copy_threads(server, count)
         with said("vacuumed and analysed"):
-            for table in TABLES:
+            for table in MEASURED_TABLES:
                 await server.run(f"VACUUM ANALYZE om.{table}")
         print("\n".join(await list_sizes(server)), flush=True)
         print("\n| | p50 ms | p95 ms | p99 ms | |\n| --- | ---: | ---: | ---: | --- |")

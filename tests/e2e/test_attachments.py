@@ -17,7 +17,7 @@ from tests.e2e.running import Running, run_with_scripted_models
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo" + "A" * 400
 SCAN = "data:image/jpeg;base64,/9j/" + "B" * 400
-REPORT = "data:application/pdf;base64,JVBERi0xLjQK" + "C" * 400
+PDF_DATA_URL = "data:application/pdf;base64,JVBERi0xLjQK" + "C" * 400
 SMALL = "observation: {message_tokens: 3000, buffer_tokens: 900, block_timeout: 5s}"
 LONG = (
     "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
@@ -26,7 +26,7 @@ LONG = (
 SAID: list[dict[str, Any]] = [
     {"type": "text", "text": "See these, and what the report says of crate 7:"},
     {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}},
-    {"type": "file", "file": {"filename": "report.pdf", "file_data": REPORT}},
+    {"type": "file", "file": {"filename": "report.pdf", "file_data": PDF_DATA_URL}},
     {"type": "file", "file": {"filename": "scan.jpg", "file_data": SCAN}},
 ]
 

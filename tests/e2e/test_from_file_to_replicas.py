@@ -25,7 +25,7 @@ from tests.support.postgres_server import find_postgres_url, own_schema
 pytestmark = pytest.mark.slow
 
 # four of them are more than a thread may have raw
-REPORT = "Pier {n} is 2.85 m high, takes {n} boats and opens at {n} o'clock on Mondays. " * 20
+PIER_REPORT = "Pier {n} is 2.85 m high, takes {n} boats and opens at {n} o'clock on Mondays. " * 20
 THREADS = ("monday", "tuesday", "wednesday", "thursday", "friday")
 Message = dict[str, Any]
 
@@ -115,7 +115,7 @@ async def test_two_replicas_go_on_where_one_file_stood(tmp_path: Path) -> None:
             async with site.serve(old):
                 for number in range(5):
                     for thread, history in histories.items():
-                        report = REPORT.format(n=f"{number}{len(thread)}")
+                        report = PIER_REPORT.format(n=f"{number}{len(thread)}")
                         status = await site.say(old, thread, history, report)
                 assert status == "applied"
                 await site.run_command("copy", "old.db", "one.yaml")  # names what changes meanwhile

@@ -23,7 +23,7 @@ would give this answer for the person asked about; partly if a reader might; los
 
 Answer with one line for each fact and nothing else: its id, a colon, and one of kept, partly, lost."""
 
-_LINE = re.compile(
+_FACT_LINE_PATTERN = re.compile(
     r"^[\s*`>-]*(?P<id>[\w.-]+)[`*]*\s*:[\s*`]*(?P<verdict>kept|partly|lost)\b",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -58,7 +58,9 @@ def _line(fact: Fact) -> str:
 def read_verdicts(answer: str, facts: Sequence[Fact]) -> dict[str, Verdict]:
     """Verdicts by the fact's id. Raises ValueError naming the facts that the answer leaves out: a
     judge's silence is no verdict."""
-    verdicts: Mapping[str, Any] = {m["id"]: m["verdict"].lower() for m in _LINE.finditer(answer)}
+    verdicts: Mapping[str, Any] = {
+        m["id"]: m["verdict"].lower() for m in _FACT_LINE_PATTERN.finditer(answer)
+    }
     if missing := [fact.id for fact in facts if fact.id not in verdicts]:
         raise ValueError(f"the judge's answer has no verdict on {', '.join(missing)}")
     return {fact.id: verdicts[fact.id] for fact in facts}

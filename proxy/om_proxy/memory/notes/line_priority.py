@@ -13,7 +13,9 @@ from typing import NamedTuple
 KEPT_MARKS = "🔴✅"
 
 _BULLET = r"(?:[*+•‣◦–—-]|\d{1,3}[.)])"
-_LINE = re.compile(rf"(?P<indent>[ \t]*)(?P<bullet>{_BULLET}[ \t]*)?(?P<mark>[🔴🟡🟢✅])?")
+_NOTE_LINE_PATTERN = re.compile(
+    rf"(?P<indent>[ \t]*)(?P<bullet>{_BULLET}[ \t]*)?(?P<mark>[🔴🟡🟢✅])?"
+)
 _DATE_HEADING = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
 _HEADING = re.compile(r"\s*(?:#|\*\*|<)|.*:\s*$")
 _DATE_LEVEL, _HEADING_LEVEL = -2, -1  # further left than any line
@@ -63,7 +65,7 @@ def _find_kept(lines: list[_Line], texts: list[str]) -> set[int]:
 def _read_line(text: str) -> _Line:
     if _DATE_HEADING.match(text):
         return _Line(_DATE_LEVEL, None)
-    found = _LINE.match(text)
+    found = _NOTE_LINE_PATTERN.match(text)
     assert found is not None  # every part may be missing
     level = len(found["indent"].expandtabs(TAB_COLUMNS))
     if not (level or found["bullet"] or found["mark"]):

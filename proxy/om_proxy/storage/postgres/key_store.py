@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LONG_TIMEOUT_S = 60.0  # for what no request waits for
 CONNECTIONS = 4
 FIND_TABLE = "SELECT to_regclass('om.key_store') IS NOT NULL"
-TABLES = """
+KEY_STORE_TABLES = """
 CREATE TABLE om.key_store (
     number smallint PRIMARY KEY CHECK (number = 1),
     id     text     NOT NULL,
@@ -106,7 +106,7 @@ class PostgresKeyStore:
             stored = await _find_id(session)
             if stored is None:
                 await session.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
-                await session.execute(TABLES)
+                await session.execute(KEY_STORE_TABLES)
                 await session.execute(INSERT_ID, id_, FORMAT)
             return stored or id_
 

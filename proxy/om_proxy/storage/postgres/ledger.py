@@ -25,7 +25,7 @@ from om_proxy.storage.postgres.session import UNIX_NOW, Session
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400
 
-_LINE: Columns = {
+_LEDGER_COLUMNS: Columns = {
     "tenant": "text",
     "resource": "text",
     "day": "bigint",
@@ -34,11 +34,11 @@ _LINE: Columns = {
     "history": "text",
 }
 _SUMS: Columns = dict.fromkeys(Account.__struct_fields__, "bigint")
-_LEDGER: Columns = {**_LINE, **_SUMS}
-_LINE_NAMES, _SUM_NAMES = list_names(_LINE), list_names(_SUMS)
+_LEDGER: Columns = {**_LEDGER_COLUMNS, **_SUMS}
+_LINE_NAMES, _SUM_NAMES = list_names(_LEDGER_COLUMNS), list_names(_SUMS)
 # of a source that has no columns of the table, and so not their order of texts either
 _LINE_ORDER = ", ".join(
-    f'{name} COLLATE "C"' if type_ == "text" else name for name, type_ in _LINE.items()
+    f'{name} COLLATE "C"' if type_ == "text" else name for name, type_ in _LEDGER_COLUMNS.items()
 )
 _ADD_SUMS = ", ".join(f"{name} = ledger.{name} + excluded.{name}" for name in _SUMS)
 _ON_CONFLICT = f"ON CONFLICT ({_LINE_NAMES}) DO UPDATE SET {_ADD_SUMS}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 PRAGMAS = ("journal_mode = TRUNCATE", "synchronous = FULL", "secure_delete = ON")
-TABLES = (
+KEY_STORE_TABLES = (
     """CREATE TABLE key_store (
         only   INTEGER PRIMARY KEY CHECK (only = 1),
         id     TEXT NOT NULL,
@@ -78,7 +78,7 @@ class SqliteKeyStore:
     def _found(self, id_: str) -> str:
         def create(db: sqlite3.Connection) -> str:
             if not db.execute(HAS_TABLES).fetchone()[0]:
-                for table in TABLES:
+                for table in KEY_STORE_TABLES:
                     db.execute(table)
                 db.execute("INSERT INTO key_store VALUES (1, ?, ?, 0)", (id_, FORMAT))
             return _read_id(db)

@@ -17,7 +17,7 @@ from om_proxy.turns.committing import Committer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, FOREIGN, OWN, ask
 
-REPORT = "Crate {n} weighs {n} kilos and goes to dock {n} at Quarry Steps. " * 12
+CRATE_REPORT = "Crate {n} weighs {n} kilos and goes to dock {n} at Quarry Steps. " * 12
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Where is crate 7?"},
@@ -59,7 +59,7 @@ async def test_an_export_comes_back(run: Running) -> None:
     """Notes included. The client goes on with the same prompt."""
     chat = run.chat("crates")
     for number in range(6):
-        _, receipt = await chat.say(REPORT.format(n=number))
+        _, receipt = await chat.say(CRATE_REPORT.format(n=number))
         await run.app.background.wait_idle()
     assert receipt["status"] == "applied"
     whole, prompt = await export(run), await preview(run, chat.history)
@@ -231,7 +231,7 @@ async def test_a_conversation_becomes_a_thread(run: Running) -> None:
 async def test_a_long_conversation_gets_its_notes(run: Running) -> None:
     messages = [{"role": "system", "content": "Be brief."}]
     for number in range(12):
-        messages.append({"role": "user", "content": REPORT.format(n=number)})
+        messages.append({"role": "user", "content": CRATE_REPORT.format(n=number)})
         messages.append({"role": "assistant", "content": f"Dock {number} it is."})
     assert (await send_messages(run, messages)).json()["created"] == 24
     await run.app.background.wait_idle()
