@@ -147,8 +147,8 @@ OTHERS = (
     ),
     Mutant(
         _QUERIES,
-        "(thread.tenant, thread.resource, thread.thread)",
-        "(lease.tenant, thread.resource, thread.thread)",
+        "(waiting.tenant, waiting.resource, waiting.thread)",
+        "(lease.tenant, waiting.resource, waiting.thread)",
         STORE,
     ),
     Mutant(_SQLITE, "UNIQUE (tenant, resource, thread)", "UNIQUE (resource, thread)", STORE),
