@@ -53,9 +53,10 @@ async def test_pages_read_each_message_once(
             seqs = read_seqs(answer.text)
             assert answer.found == len(seqs)
             read = read + seqs if direction > 0 else seqs + read
-            if "; more: " not in answer.text:
+            way_on = re.search(r"; more: page (-?\d+)\n", answer.text)
+            if way_on is None:
                 break
-            page = int(re.search(r"; more: page (-?\d+)\n", answer.text)[1])  # type: ignore[index]
+            page = int(way_on[1])
         assert read == expected
 
 

@@ -107,7 +107,13 @@ def needs_tenant(route: AdminRoute) -> bool:
 
 async def fill_path(run: Running, route: AdminRoute) -> str:
     """Return the path with what the thread of `run` is and has."""
-    names = {"{thread}": "crates", "{resource}": "crates", "{id}": "1", "{receipt}": "no-receipt"}
+    names = {
+        "{thread}": "crates",
+        "{resource}": "crates",
+        "{id}": "1",
+        "{seq}": "1",
+        "{receipt}": "no-receipt",
+    }
     if "{tenant}" in route.path:
         stored = await run.app.store.threads(None, limit=1)
         names["{tenant}"] = stored[0].key.tenant if stored else "forgotten"

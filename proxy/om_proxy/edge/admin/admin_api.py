@@ -191,11 +191,12 @@ def _read_name(segment: str, query: Struct) -> str:
 def _find_entry_id(scope: Scope) -> int | None:
     """Return the number that the path names; None if it names none. Raise NotFound for another
     word."""
-    word: str | None = scope["path_params"].get("id")
+    names: Mapping[str, str] = scope["path_params"]
+    word = names.get("id", names.get("seq"))
     if word is None:
         return None
     if not re.fullmatch(r"[0-9]{1,15}", word):
-        raise NotFound("an entry's id is a number")
+        raise NotFound("an id in the path is a number")
     return int(word)
 
 

@@ -129,7 +129,7 @@ class AdminCall(Struct, frozen=True, kw_only=True):
     # its tenant; None on a route about no single one
     key: Key | None = None
     path_names: Mapping[str, str] = {}  # decoded
-    entry_id: int | None = None  # that the path names
+    entry_id: int | None = None  # of an entry or a message: the number that the path names
     expected_version: int | None = None  # of `If-Match`
     headers: Sequence[Header] = ()
     wants_body: bool = True  # of the answer; False: the method is HEAD

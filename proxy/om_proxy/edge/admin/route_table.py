@@ -16,6 +16,7 @@ from om_proxy.edge.admin.routes import (
     messages,
     notes,
     pins,
+    provenance,
     resources,
     stats,
     steering,
@@ -25,6 +26,7 @@ from om_proxy.edge.admin.routes import (
 ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     *threads.ROUTES,
     *messages.ROUTES,
+    *provenance.ROUTES,
     *context.ROUTES,
     *notes.ROUTES,
     *steering.ROUTES,

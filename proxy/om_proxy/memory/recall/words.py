@@ -67,7 +67,7 @@ STOP_WORDS = frozenset(
     their theirs them themselves then there these they this those through to too under until up
     upon us ve very was wasn we were weren what when where which while who whom whose why will with
     won would wouldn yes yet you your yours yourself yourselves
-    """.split()  # noqa: SIM905 a list of 170 quoted words is not readable
+    """.split()  # noqa: SIM905 - a list of 170 quoted words is not readable
 )
 
 _stem = Stemmer.Stemmer("porter", 0).stemWord
