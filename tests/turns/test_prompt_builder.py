@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import orjson
 
+from om_proxy.apis.api import Reply
 from om_proxy.errors import ModelError
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.rounds import LookedUp, Round
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.turns.turn import PreparedTurn
+from tests.memory.building import KEY
 from tests.support.performing import SMALL, HeldAnswer
 from tests.turns.test_engine import (
     LONG,
     SYSTEM,
     Message,
+    Turns,
     assistant,
     make_reply,
     open_turns,
     read_forwarded,
+    request,
     texts,
     user,
 )
@@ -110,3 +118,128 @@ async def test_a_tail_within_its_limit_goes_as_it_came() -> None:
     async with open_turns(settings=LIMITED) as t:
         opened = await t.open([user("hello"), assistant("hi"), user("and now?")])
         assert (opened.status, opened.body) == ("raw", None)
+
+
+# ── what the model has looked up ──────────────────────────────────────────────────────────────────
+
+CANARY = "canary of a look-up"
+LOOK_UP: Message = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "ours", "function": {"name": "recall", "arguments": "{}"}}],
+}
+FOUND: Message = {"role": "tool", "tool_call_id": "ours", "content": CANARY}
+LOOKED_UP = LookedUp((Round(orjson.dumps(LOOK_UP), (orjson.dumps(FOUND),)),))
+
+
+def call_tool(number: int) -> Message:
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def tool_result(number: int) -> Message:
+    return {"role": "tool", "tool_call_id": f"c{number}", "content": f"file {number}"}
+
+
+async def take_turn(
+    t: Turns, sent: list[Message], reply: Message, look_ups: LookedUp | None = None
+) -> PreparedTurn:
+    """Take a turn that offers the tool."""
+    opened = await t.engine.open_turn(
+        Caller(KEY, KEY.tenant, "on"),
+        request(sent),
+        t.parts.context(),
+        Hints(),
+        recall_tool="recall",
+    )
+    answer = Reply(orjson.dumps(reply), True, "stop", look_ups=look_ups)
+    await t.engine.close_turn(opened, answer, accepted=True)
+    return opened
+
+
+async def test_a_look_up_is_shown_in_its_place_until_the_notes_change() -> None:
+    """The model looks something up, then calls a tool of the client, and three more: each prompt
+    has the look-up once, before its reply, and is the beginning of the next one. With other notes it
+    is gone. No memory model ever reads it, and it is not stored as a message."""
+    async with open_turns() as t:
+        sent = [*(await t.history(4))[:-1], user("which file was it?")]
+        before = read_forwarded(await take_turn(t, sent, call_tool(0), LOOKED_UP))
+        assert LOOK_UP not in before
+        for number in range(4):
+            sent += [call_tool(number), tool_result(number)]
+            last = number == 3
+            reply = assistant("that one") if last else call_tool(number + 1)
+            turn = await take_turn(t, sent, reply)
+            prompt = read_forwarded(turn)
+            assert prompt[: len(before)] == before
+            place = prompt.index(call_tool(0))
+            assert prompt[place - 2 : place] == [LOOK_UP, FOUND]
+            assert prompt.count(FOUND) == 1
+            before = prompt
+        assert await t.live() == [str(m["content"]) if m["content"] else None for m in sent] + [
+            "that one"
+        ]
+        generation = (await t.parts.memory()).log.state
+        sent.append(assistant("that one"))
+        while (await t.parts.memory()).log.state == generation:
+            sent.append(user(f"next: {LONG}"))
+            prompt = read_forwarded(await take_turn(t, sent, assistant(f"well: {LONG}")))
+            sent.append(assistant(f"well: {LONG}"))
+            await t.parts.background.wait_idle()
+        after = read_forwarded(await take_turn(t, [*sent, user("and?")], assistant("so")))
+        assert FOUND in before
+        assert FOUND not in after
+        assert CANARY not in repr(t.parts.models.asked)
+
+
+async def test_with_look_ups_in_every_third_turn_prompts_begin_alike() -> None:
+    """As long as the notes stay, each prompt begins with the whole prompt before it, with the
+    rounds of its reply: a provider's cache holds all of it."""
+    async with open_turns() as t:
+        sent: list[Message] = []
+        before, state, kept = [], None, 0
+        for number in range(24):
+            sent.append(user(f"question {number}: {LONG if number % 2 else 'short'}"))
+            looked_up = LOOKED_UP if number % 3 == 0 else None
+            turn = await take_turn(t, sent, assistant(f"answer {number}"), looked_up)
+            prompt = read_forwarded(turn) if turn.body else [SYSTEM, *sent]
+            shown = turn.opened.reconciled.projected.log.state
+            if shown == state:
+                assert prompt[: len(before)] == before
+                kept += FOUND in prompt
+            before = [*prompt, *((LOOK_UP, FOUND) if looked_up else ())]
+            state = shown
+            sent.append(assistant(f"answer {number}"))
+            await t.parts.background.wait_idle()
+        assert kept >= 8
+        assert state != (0, 0)
+
+
+async def test_a_reply_that_the_client_altered_shows_no_look_up() -> None:
+    """Nor does a request that does not offer the tool."""
+    async with open_turns() as t:
+        await take_turn(t, [user("which?")], assistant("that one"), LOOKED_UP)
+        same = [user("which?"), assistant("that one"), user("sure?")]
+        assert (await t.open(same)).body is None
+        shown = read_forwarded(await take_turn(t, same, assistant("yes")))
+        assert shown == [SYSTEM, same[0], LOOK_UP, FOUND, *same[1:]]
+        altered = [same[0], assistant("that one, or another"), same[2], assistant("yes")]
+        for question in ("really?", "truly?"):
+            altered.append(user(question))
+            turn = await take_turn(t, altered, assistant("yes"))
+            assert turn.body is None or FOUND not in read_forwarded(turn)
+            altered.append(assistant("yes"))
+
+
+async def test_tokens_of_look_ups_are_counted_in_the_prompt_alone() -> None:
+    """They are sent, and so in the receipt; no threshold counts them."""
+    async with open_turns() as t:
+        await take_turn(t, [user("which?")], assistant("that one"), LOOKED_UP)
+        memory = await t.parts.memory()
+        [look_ups] = [m.look_ups for m in memory.tail if m.look_ups]
+        assert look_ups.tokens > 8
+        same = [user("which?"), assistant("that one"), user("sure?")]
+        turn = await take_turn(t, same, assistant("yes"))
+        difference = turn.receipt["tokens-sent"] - turn.receipt["tokens-received"]
+        assert difference == look_ups.tokens
+        assert turn.receipt["pending-tokens"] == (await t.open(same)).receipt["pending-tokens"]

@@ -18,6 +18,7 @@ from om_proxy.memory.model import Item
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import ToolUse
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.digests import Digests
 from om_proxy.memory.usage import Usage
 
@@ -67,6 +68,7 @@ class Reply(Struct, frozen=True):
     usage: Usage | None = None  # None: the server reports none
     error: bool = False  # the body or an event of the stream reports one
     others: tuple[bytes, ...] = ()  # the messages of the other choices, by index
+    look_ups: LookedUp | None = None  # of the model, before the reply that the client saw
 
     def __repr__(self) -> str:
         message = f"{len(self.message)} bytes" if self.message is not None else "nothing"
@@ -157,7 +159,8 @@ class Api(Protocol):
         self, request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
     ) -> bytes:
         """Return the request's body with the client's instructions, memory's texts, and this tail
-        in place of its messages. Every other byte stays. Empty texts leave no trace."""
+        in place of its messages, each with its look-ups. Every other byte stays. Empty texts leave
+        no trace."""
 
     def drop_texts(self) -> None:
         """Drop the texts that were kept to write them faster: people may have forgotten them."""

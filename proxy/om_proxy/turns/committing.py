@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
 from om_proxy.memory.ledger import TurnEntry, add_turn, join_ledgers
-from om_proxy.memory.model import Item, Memory, Message
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Item, Memory, Message
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory_cache import Memories, retry_on_conflict
 from om_proxy.models import TokenCounter
@@ -56,6 +57,7 @@ class Committer:
         *,
         is_end_unseen: bool = False,
         check: Callable[[Memory], None] = accept_any,
+        look_ups: LookedUp | None = None,
     ) -> CommittedTurn:
         """Commit the turn. If another commit came first, compute the turn again.
 
@@ -63,8 +65,11 @@ class Committer:
         `accounted`: what the turn adds to the thread's ledger, once, whichever attempt succeeds.
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
         since. `check`: raises an error unless the turn may be committed on this state of the
-        thread. No other commit comes between.
+        thread. No other commit comes between. `look_ups`: of the complete reply; their tokens are
+        counted here.
         """
+        if look_ups is not None:
+            look_ups = await self._count_look_ups(look_ups, turn.request.model or "")
         attempt = partial(
             self._try_commit,
             turn,
@@ -73,6 +78,7 @@ class Committer:
             accounted,
             is_end_unseen=is_end_unseen,
             check=check,
+            look_ups=look_ups,
         )
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
@@ -113,6 +119,7 @@ class Committer:
         *,
         is_end_unseen: bool,
         check: Callable[[Memory], None],
+        look_ups: LookedUp | None,
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
@@ -131,7 +138,7 @@ class Committer:
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
         after, interrupted_messages = await self._apply_turn(
-            turn, reconciled, reply, interrupted, accounted.reply_tokens
+            turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups
         )
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry
@@ -157,6 +164,7 @@ class Committer:
         reply: Item | None,
         interrupted: Item | None,
         reply_tokens: int | None,
+        look_ups: LookedUp | None,
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
         seq. `reply_tokens`: of either reply; None: it is counted here."""
@@ -183,6 +191,7 @@ class Committer:
             reply_tokens=reply_tokens,
             encoding=encoding,
             asked_at=turn.asked_at,
+            look_ups=look_ups,
         )
         after = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
@@ -194,6 +203,14 @@ class Committer:
 
     async def _count_tokens(self, item: Item, model: str) -> int:
         return (await self.token_counter.count({0: item.raw}, model))[0]
+
+    async def _count_look_ups(self, look_ups: LookedUp, model: str) -> LookedUp:
+        beside = [look_ups.beside] if look_ups.beside else []
+        rounds = (*look_ups.rounds, *beside)
+        messages = [raw for one in rounds for raw in (one.assistant, *one.results)]
+        counts = await self.token_counter.count(dict(enumerate(messages)), model)
+        tokens = sum(counts.values()) + MESSAGE_FRAMING_TOKENS * len(messages)
+        return look_ups._replace(tokens=tokens)
 
     def _is_retry_recorded(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Return whether storing the time of this retry would change nothing: the last turn is
@@ -240,9 +257,15 @@ class Committer:
 
 def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
     """Return the memory with the values that the prompt was built with: the render date, the time
-    zone, and the text about other threads. If the prompt had no notes, or the log has changed since,
-    set only the time zone."""
+    zone, the text about other threads, and which look-ups have left. If the prompt had no notes, or
+    the log has changed since, set only the time zone and the look-ups."""
     built = turn.reconciled.projected
+    if built.look_ups_log_state != memory.look_ups_log_state:
+        memory = replace(
+            memory,
+            look_ups_after=built.look_ups_after,
+            look_ups_log_state=built.look_ups_log_state,
+        )
     # Compare `shared_log` too: one of the other threads may have been forgotten since, and their
     # text with it.
     is_log_unchanged = (

@@ -200,6 +200,7 @@ class Engine:
             None if complete else item,
             accounted,
             is_end_unseen=is_end_unseen,
+            look_ups=reply.look_ups if complete and reply else None,
         )
         if committed.memory is not None:
             self._wake(turn)

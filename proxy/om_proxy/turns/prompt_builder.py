@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -13,7 +13,9 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
-from om_proxy.memory.prompt.tail import Piece, build_tail
+from om_proxy.memory.prompt.tail import Piece, build_tail, put_in_look_ups
+from om_proxy.memory.recall.kept import choose_shown_look_ups, drop_left_look_ups
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.reasons import Reason, Status
@@ -58,12 +60,21 @@ class PromptBuilder:
         sent = turn.reconciled.sent
         shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log_ref else projected
         has_notes = bool(shown.log.entries or projected.other_threads_text or shown.log.pins)
+        look_ups: Mapping[int, LookedUp] = {}
+        # only a request that offers the tool shows what was looked up with it
+        if turn.recall_tool:
+            projected = drop_left_look_ups(projected, shown.log.state)
+            look_ups = choose_shown_look_ups(projected)
+            turn = replace_projected(turn, projected)
         max_tokens = turn.context.effective.limits.tail_limit_tokens
-        if not has_notes and max_tokens is None and is_everything_sent(projected, sent):
+        is_plain = not has_notes and not look_ups
+        if is_plain and max_tokens is None and is_everything_sent(projected, sent):
             return PromptPlan(turn)
         pieces = build_tail(projected, turn.reconciled.verdict, sent)
+        if look_ups:
+            pieces = put_in_look_ups(pieces, look_ups)
         kept, left_out = prompt_cost.limit_tail(pieces, max_tokens)
-        may_be_original = not has_notes and not left_out
+        may_be_original = is_plain and not left_out
         # compared last: it cuts every known message out of the body
         if may_be_original and [p.raw for p in pieces] == list(turn.request.messages):
             return PromptPlan(turn)

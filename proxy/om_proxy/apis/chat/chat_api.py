@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from om_proxy.apis.api import Api, Request
 from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool
+from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.apis.chat.layout import assemble, drop_texts
 from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.apis.chat.splice import StreamSplice
@@ -48,7 +49,7 @@ class ChatApi:
             request.instruction_roles,
             block,
             hint,
-            [piece.raw for piece in tail],
+            write_tail(tail),
             layout,
         )
         return chat_request.replace_messages(request, messages)

@@ -44,9 +44,10 @@ def forwarded_tokens(pieces: Sequence[Piece]) -> int:
 
 
 def _piece_tokens(piece: Piece) -> int:
-    return (
-        _guess_tokens(piece.raw) if piece.tokens is None else piece.tokens + MESSAGE_FRAMING_TOKENS
-    )
+    look_ups = 0 if piece.look_ups is None else piece.look_ups.tokens
+    if piece.tokens is None:
+        return _guess_tokens(piece.raw) + look_ups
+    return piece.tokens + MESSAGE_FRAMING_TOKENS + look_ups
 
 
 def _guess_tokens(raw: bytes) -> int:

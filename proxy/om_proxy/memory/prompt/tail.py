@@ -3,12 +3,14 @@ it did not send."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Item, Memory, Message
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict
 
@@ -23,6 +25,7 @@ class Piece(Struct, frozen=True):
     tokens: int | None  # payload; None: it differs from the stored message, and is guessed
     seq: int  # of the message it shows; 0: it shows none, or several
     sent: bool
+    look_ups: LookedUp | None = None  # shown with it
 
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
@@ -46,6 +49,17 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
         first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since
     return tuple(pieces if all(piece.sent for piece in pieces) else _drop_orphans(pieces))
+
+
+def put_in_look_ups(pieces: Sequence[Piece], look_ups: Mapping[int, LookedUp]) -> tuple[Piece, ...]:
+    """Return the tail with the look-ups of these messages, by seq. A message that the client has
+    altered gets none: it is not the one that they were made for."""
+    return tuple(
+        replace(piece, look_ups=look_ups[piece.seq])
+        if piece.seq in look_ups and piece.tokens is not None
+        else piece
+        for piece in pieces
+    )
 
 
 def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) -> Iterable[Piece]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import PARTIAL_STYLES, Cell, Item, Memory, Message, extend_chain
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict
 from om_proxy.memory.transcript.views import record_view
@@ -27,6 +28,7 @@ def apply_turn(
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
     asked_at: float = 0.0,
+    look_ups: LookedUp | None = None,
 ) -> Memory:
     """Return the memory after this turn: without the superseded messages, with the new ones and the
     reply in their place, and with the request's view.
@@ -35,7 +37,7 @@ def apply_turn(
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
     messages are unanswered; that is also the projected memory that a prompt is built from.
-    `asked_at`: when the request came.
+    `asked_at`: when the request came. `look_ups`: of the reply.
     """
     cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)
@@ -53,6 +55,8 @@ def apply_turn(
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     added = [*_new_messages(memory, verdict, sent, tokens, now, cut_seq), *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
+    if answer and look_ups:
+        fresh = (*fresh[:-1], replace(fresh[-1], look_ups=look_ups))
     is_partial = verdict.style in PARTIAL_STYLES
     after = replace(
         memory,
@@ -181,7 +185,10 @@ def _take_version(
     count."""
     if index not in tokens:
         return replace(message, item=sent.item(index))
-    return replace(message, item=sent.item(index), tokens=tokens[index], encoding=encoding)
+    item = sent.item(index)
+    # look-ups were made for the message as it was, and not for one that says something else
+    look_ups = message.look_ups if item.fp == message.item.fp else None
+    return replace(message, item=item, tokens=tokens[index], encoding=encoding, look_ups=look_ups)
 
 
 def _rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:
