@@ -19,6 +19,8 @@ from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
 from om_proxy.memory.lifecycle.expiry import LogRetiredWhy, RetiredWhy
 from om_proxy.memory.model import Key
+from om_proxy.memory.recall.look_ups import LookUpMode, LookUpOutcome
+from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.usage import Usage
 from om_proxy.reasons import Reason, Status
 
@@ -45,6 +47,17 @@ class TurnEnded(Struct, frozen=True):
     upstream: str = ""  # the model server's name in the settings
     first_byte_s: float | None = None  # from the newest prompt sent; None: no answer came
     usage: Usage | None = None  # None: not reported, or the reply was not read
+    recall: Offer | None = None  # None: the tool for look-ups is not for this request
+    recall_steps: int = 0
+    later_rounds: int = 0  # of the reply, after the first
+
+
+class LookUpsMade(Struct, frozen=True):
+    """A reply's model has looked up earlier messages, in one step."""
+
+    key: Key
+    look_ups: tuple[tuple[LookUpMode, LookUpOutcome], ...]
+    seconds: float
 
 
 class RequestRefused(Struct, frozen=True):
@@ -190,6 +203,7 @@ class Decided(Struct, frozen=True):
 
 Fact = (
     TurnEnded
+    | LookUpsMade
     | RequestRefused
     | UnreachedTurnEnded
     | Bypassed

@@ -67,6 +67,7 @@ class Background:
 def closing(turns: TurnClosing, name: str, reply: Reply) -> asyncio.Task[None]:
     exchange = SimpleNamespace(
         turn=SimpleNamespace(name=name),
+        recall=None,
         caller=SimpleNamespace(key=SimpleNamespace(thread="t")),
         body=b"",
         missed_at=None,

@@ -11,6 +11,7 @@ from om_proxy.facts import (
     Fact,
     Facts,
     Forgotten,
+    LookUpsMade,
     MemoryCallEnded,
     MemoryWorkFailed,
     Observed,
@@ -271,3 +272,16 @@ def test_made_up_models_leave_no_place_behind() -> None:
     assert counting.values()[("om_usage_tokens_total", "input", "other", "actor")] == (
         2 * MAX_CACHED_PLACES
     )
+
+
+def test_look_ups() -> None:
+    """Each look-up of a step counts by itself, its time once; the rounds count with their turn."""
+    counting = Counting()
+    sums = counting.count(
+        LookUpsMade(KEY, (("search", "found"), ("search", "found"), ("threads", "error")), 0.02),
+        turn(later_rounds=2, recall_steps=1),
+    )
+    assert sums["om_recall_total", "mode", "search", "outcome", "found"] == (2.0,)
+    assert sums["om_recall_total", "mode", "threads", "outcome", "error"] == (1.0,)
+    assert sum(sums[("om_recall_seconds",)][:-1]) == 1.0
+    assert sums[("om_recall_rounds_total",)] == (2.0,)

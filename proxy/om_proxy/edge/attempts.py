@@ -1,4 +1,5 @@
-"""Send up to three prompts for one request, one after another: rewritten, original, shortened.
+"""Send up to three prompts for one request, one after another: rewritten, original, shortened. The
+rewritten one may offer the tool for look-ups; if it is refused, it is sent once more without.
 
 Each is sent only if the model server refused the one before
 (docs/spec/behaviour.md#refused-prompts):
@@ -16,11 +17,14 @@ import time
 from msgspec.structs import replace
 
 from om_proxy.apis import refusals
+from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body
 from om_proxy.edge.exchange import Exchange, describe_bypass
+from om_proxy.edge.recall_offers import RecallOffers, RecallRecord
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
+from om_proxy.memory.recall.offering import Offer
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.shadow import needs_shadow
@@ -28,6 +32,8 @@ from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import Upstream, UpstreamResponse, join_url
 
 RETRY_WITH_ORIGINAL_STATUSES = (400, 413, 422)
+REFUSES_TOOL_STATUSES = (400, 422)
+STATUS_OK = 200
 # How long the store may take around the observation that shortens a prompt. The observation itself
 # has `block_timeout`.
 MAX_SHORTEN_STORE_S = 1.0
@@ -37,12 +43,18 @@ class Attempts:
     """The sender of an exchange's prompts. It records in the exchange which one was answered."""
 
     def __init__(
-        self, engine: Engine, background: Background, upstream: Upstream, facts: Facts
+        self,
+        engine: Engine,
+        background: Background,
+        upstream: Upstream,
+        facts: Facts,
+        offers: RecallOffers,
     ) -> None:
         self._engine = engine
         self._background = background
         self._upstream = upstream
         self._facts = facts
+        self._offers = offers
 
     async def send(self, exchange: Exchange) -> UpstreamResponse:
         """Send the prompts. Return the answer for the client. Raise OmError if the model server
@@ -63,14 +75,46 @@ class Attempts:
     async def _send_rewritten_or_original(self, exchange: Exchange) -> UpstreamResponse:
         turn = exchange.turn
         if turn is None or turn.body is None:
-            return await self._send(exchange, exchange.body)
-        answer = await self._send(exchange, turn.body)
+            return await self.send_body(exchange, exchange.body)
+        if exchange.recall is not None and exchange.recall.tool:
+            answer = await self._send_with_tool(exchange, exchange.recall, turn.body)
+        else:
+            answer = await self.send_body(exchange, turn.body)
         if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
         await answer.aclose()
+        exchange.recall = None  # its prompt has no notes
         exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
         exchange.turn = count_original_as_sent(turn)
-        return await self._send(exchange, exchange.body)
+        return await self.send_body(exchange, exchange.body)
+
+    async def _send_with_tool(
+        self, exchange: Exchange, recall: RecallRecord, body: bytes
+    ) -> UpstreamResponse:
+        """Send the prompt with the tool that looks up earlier messages. If the model server refuses
+        it, send the prompt once more without (docs/spec/recall.md#offered)."""
+        assert exchange.request is not None  # only a readable request has a turn
+        assert exchange.context is not None  # the same
+        upstream, model = exchange.upstream.name, exchange.request.model
+        has_threads = exchange.context.effective.memory.retrieval.scope == "resource"
+        try:
+            offering = exchange.request.api.write_round(
+                body, recall.tool, (), has_threads=has_threads
+            )
+        except Unreadable:
+            exchange.recall = None
+            return await self.send_body(exchange, body)
+        answer = await self.send_body(exchange, offering)
+        if answer.status not in REFUSES_TOOL_STATUSES:
+            if answer.status == STATUS_OK:
+                self._offers.count_accepted(upstream, model)
+            return answer
+        await answer.aclose()
+        recall.withdraw(Offer.REFUSED)
+        answer = await self.send_body(exchange, body)
+        if answer.status == STATUS_OK:
+            self._offers.count_refused(upstream, model)
+        return answer
 
     async def _send_shortened(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
@@ -113,7 +157,7 @@ class Attempts:
         self, exchange: Exchange, body: bytes
     ) -> UpstreamResponse | None:
         try:
-            answer = await self._send(exchange, body)
+            answer = await self.send_body(exchange, body)
         except OmError:
             return None
         if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
@@ -121,7 +165,8 @@ class Attempts:
         await answer.aclose()
         return None
 
-    async def _send(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
+    async def send_body(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
+        """Send one body to the exchange's model server. Raise OmError."""
         upstream = exchange.upstream
         scope = exchange.scope
         exchange.has_contacted_upstream = True

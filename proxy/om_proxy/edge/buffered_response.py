@@ -30,15 +30,15 @@ async def buffer_body(
             read_chunks.append(chunk)
             read_bytes += len(chunk)
             if read_bytes > max_bytes:
-                return _replay(answer, read_chunks, chunks), None
+                return replay(answer, read_chunks, chunks), None
     except UpstreamError as exc:
-        return _replay(answer, read_chunks, _break_off(exc)), None
+        return replay(answer, read_chunks, break_off(exc)), None
     except BaseException:
         await answer.aclose()
         raise
     await answer.aclose()
     body = _decompress(answer, b"".join(read_chunks), max_bytes)
-    return _replay(answer, read_chunks, chunks), body
+    return replay(answer, read_chunks, chunks), body
 
 
 class _ReplayedBody(httpx.AsyncByteStream):
@@ -55,9 +55,11 @@ class _ReplayedBody(httpx.AsyncByteStream):
             yield chunk
 
 
-def _replay(
+def replay(
     answer: UpstreamResponse, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]
 ) -> UpstreamResponse:
+    """Return the answer as if nothing of its body had been read."""
+
     async def close(_response: RawResponse, _is_read: bool) -> None:
         await answer.aclose()
 
@@ -65,7 +67,7 @@ def _replay(
     return UpstreamResponse(RawResponse(answer.status, answer.headers, body), close)
 
 
-async def _break_off(exc: UpstreamError) -> AsyncIterator[bytes]:
+async def break_off(exc: UpstreamError) -> AsyncIterator[bytes]:
     """Break off at once, as the body that was read did."""
     raise exc
     yield b""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.apis.api import Api, Request, Unreadable
@@ -30,6 +31,8 @@ from om_proxy.edge.exchange import (
 )
 from om_proxy.edge.headers import ask_uncompressed
 from om_proxy.edge.inline_comments import InlineComments
+from om_proxy.edge.recall_offers import RecallOffers
+from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
@@ -51,7 +54,7 @@ from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.telemetry.logs import get_thread_label
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
-from om_proxy.upstream import Upstream
+from om_proxy.upstream import Upstream, UpstreamResponse
 
 logger = structlog.get_logger("turn")
 
@@ -78,11 +81,16 @@ class ChatRoute:
         facts: Facts,
         inline: InlineEvents,
         tracer: ChatTracer | None = None,
+        create_look_ups: CreateLookUps | None = None,
     ) -> None:
         self._inline = inline
         self._api = api
         self._engine = engine
-        self._attempts = Attempts(engine, background, upstream, facts)
+        self._offers = RecallOffers()
+        self._attempts = Attempts(engine, background, upstream, facts, self._offers)
+        self._recalling = (
+            Recalling(self._attempts.send_body, create_look_ups, facts) if create_look_ups else None
+        )
         self._closing = TurnClosing(engine, background, budget, facts)
         self._secret = secret
         self._facts = facts
@@ -196,7 +204,15 @@ class ChatRoute:
                 return
             require_resource(exchange.caller, context)
             exchange.context = context
+            retrieval = context.effective.memory.retrieval
+            if retrieval.enabled and self._recalling is not None:
+                upstream = exchange.upstream.name
+                exchange.recall = self._offers.decide(
+                    exchange.request, upstream, retrieval.max_steps
+                )
             exchange.turn = await self._open_turn(exchange, exchange.request, context)
+            if exchange.recall is not None and not exchange.turn.has_notes:
+                exchange.recall = None
         except BadRequest:
             raise  # an ambiguous request is refused, not guessed at
         except TakenForSideRequest:
@@ -208,6 +224,7 @@ class ChatRoute:
                 raise MemoryAway(
                     "the memory of this conversation cannot be read at the moment; try again"
                 ) from exc
+            exchange.recall = None
             exchange.status, exchange.reason = Status.DEGRADED, choose_bypass_reason(exc)
             self._facts.emit(describe_bypass(exchange, exc))
             self._mark_missed(exchange, exc)
@@ -262,7 +279,12 @@ class ChatRoute:
         deadline = Deadline(MAX_OPEN_S)
         return await deadline.run(
             self._engine.open_turn(
-                exchange.caller, request, context, read_hints(exchange), deadline
+                exchange.caller,
+                request,
+                context,
+                read_hints(exchange),
+                deadline,
+                exchange.recall.tool if exchange.recall is not None else None,
             )
         )
 
@@ -273,7 +295,7 @@ class ChatRoute:
         async with DisconnectWatch(exchange.scope, receive) as client_left:
             disconnected = None if exchange.upstream.on_disconnect == "drain" else client_left
             try:
-                answer = await run_unless_disconnected(disconnected, self._attempts.send(exchange))
+                answer = await run_unless_disconnected(disconnected, self._ask(exchange))
             except OmError as exc:
                 await self._closing.close_without_reply(exchange, exc.status)
                 await responses.send_error(send, exc, build_receipt(exchange))
@@ -290,6 +312,13 @@ class ChatRoute:
                 exchange.report_copies_after_answer()
             outcome = await self._closing.relay(exchange, answer, send, disconnected)
             self._report_end(exchange, answer.status, outcome)
+
+    async def _ask(self, exchange: Exchange) -> UpstreamResponse:
+        """Return the answer as the client shall see it. Raise OmError if there is none."""
+        answer = await self._attempts.send(exchange)
+        if exchange.recall is None or exchange.recall.tool is None or self._recalling is None:
+            return answer
+        return await self._recalling.follow(exchange, answer)
 
     def _report_end(self, exchange: Exchange, status: int, end: str) -> None:
         turn = exchange.turn
@@ -310,6 +339,11 @@ class ChatRoute:
             first_byte_s=exchange.first_byte_s,
             usage=exchange.usage,
         )
+        if (recall := exchange.recall) is not None:
+            later_rounds = len(recall.later_usages)
+            ended = replace(
+                ended, recall=recall.word, recall_steps=recall.steps, later_rounds=later_rounds
+            )
         self._facts.emit(ended)
         if exchange.span is not None:
             exchange.span.end(ended)

@@ -13,6 +13,7 @@ from om_proxy.apis.api import Request
 from om_proxy.edge.chat_tracer import ChatSpan
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.inline_comments import InlineComments
+from om_proxy.edge.recall_offers import RecallRecord
 from om_proxy.errors import BadRequest, raise_site
 from om_proxy.facts import Bypassed
 from om_proxy.identity.callers import Caller
@@ -73,6 +74,8 @@ class Exchange:
     shadow: asyncio.Task[ShadowPrompt | None] | None = None
     # for a stream whose client asked for them
     comments: InlineComments | None = None
+    # None: the tool for look-ups is not for this request (docs/spec/recall.md#offered)
+    recall: RecallRecord | None = None
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 
@@ -91,7 +94,8 @@ class Exchange:
         if self.turn is not None:
             self.turn = replace(self.turn, body=None)
         if self.turn is not None or self.missed_at is not None:
-            self.report_copies(2)
+            # a later round of the reply is written from the rewritten prompt
+            self.report_copies(3 if self.recall and self.recall.tool else 2)
             return
         self.body = b""
         if self.request is not None:

@@ -31,6 +31,10 @@ def build_receipt(exchange: Exchange) -> list[Header]:
             (b"x-om-" + name.encode(), b"%d" % value)
             for name, value in exchange.turn.receipt.items()
         ]
+    if (recall := exchange.recall) is not None:
+        headers.append((b"x-om-recall", recall.word.encode()))
+        if recall.is_whole:  # a stream's head goes out before its look-ups
+            headers.append((b"x-om-recall-steps", b"%d" % recall.steps))
     if shadow := find_ready(exchange.shadow):
         headers.append((b"x-om-tokens-shadow", b"%d" % shadow.tokens))
     headers.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))

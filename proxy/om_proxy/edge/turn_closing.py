@@ -15,11 +15,13 @@ from om_proxy.apis.api import Reply
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.exchange import Delivery, Exchange, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
+from om_proxy.edge.recall_offers import RecallRecord
 from om_proxy.edge.receipt import build_receipt
 from om_proxy.edge.relay import Outcome, relay
 from om_proxy.edge.reply_copy import ReplyCopy
 from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, Uncommitted
+from om_proxy.memory.rounds import keep_rounds
 from om_proxy.reasons import Reason
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
@@ -80,8 +82,7 @@ class TurnClosing:
             nonlocal is_settled, closing
             assert reader is not None  # passed to `relay` only with a reader
             # the client may leave meanwhile: then the turn is settled below
-            reply = await read_reply(reader)
-            exchange.usage = reply.usage
+            reply = take_rounds(exchange, await read_reply(reader))
             is_settled = True
             try:
                 if turn is not None:
@@ -113,8 +114,7 @@ class TurnClosing:
             if reader is not None and not should_store:
                 self._count_passed(exchange, await read_reply(reader))
             elif reader is not None and not is_settled:
-                reply = await read_reply(reader)
-                exchange.usage = reply.usage
+                reply = take_rounds(exchange, await read_reply(reader))
                 # The client saw the reply break off. Store it as interrupted, even if it looks
                 # complete.
                 if relayed.outcome == "truncated":
@@ -183,6 +183,7 @@ class TurnClosing:
                 reply,
                 exchange.delivery,
                 exchange.shadow,
+                exchange.recall,
                 is_end_unseen=is_end_unseen,
             )
         if status in UNVERIFIED_STATUSES:
@@ -213,6 +214,7 @@ class TurnClosing:
         reply: Reply | None,
         delivery: Delivery,
         shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
+        recall: RecallRecord | None = None,
         *,
         is_end_unseen: bool,
     ) -> None:
@@ -221,7 +223,10 @@ class TurnClosing:
             shadow = find_ready(shadow_task)
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
-                delivery.accounted = accounted = await accountant.account(turn, reply, shadow)
+                later_rounds = recall.later_usages if recall is not None else ()
+                delivery.accounted = accounted = await accountant.account(
+                    turn, reply, shadow, later_rounds
+                )
                 if shadow is None and shadow_task is not None and reply is not None:
                     add_late = partial(self._add_late_shadow, turn, reply, accounted)
                     shadow_task.add_done_callback(add_late)
@@ -265,6 +270,19 @@ def is_counted_only(exchange: Exchange, status: int) -> bool:
         and 200 <= status < 300
         and exchange.reason not in SWITCHED_OFF_REASONS
     )
+
+
+def take_rounds(exchange: Exchange, reply: Reply) -> Reply:
+    """Give the exchange the usage of all rounds. Return the reply with the look-ups made for it,
+    and with the first round's usage: the ledger counts the others as a cost of memory."""
+    recall = exchange.recall
+    if recall is None or not recall.steps:
+        exchange.usage = reply.usage
+        return reply
+    reported = [usage for usage in recall.usages if usage is not None]
+    exchange.usage = sum(reported[1:], reported[0]) if reported else None
+    look_ups = keep_rounds(recall.rounds, recall.beside)
+    return replace(reply, usage=recall.usages[0], look_ups=look_ups)
 
 
 async def read_reply(reader: ReplyCopy) -> Reply:

@@ -13,6 +13,7 @@ from om_proxy.facts import (
     Fact,
     Facts,
     LogRetired,
+    LookUpsMade,
     MemoryCallEnded,
     MemoryWorkFailed,
     Observed,
@@ -98,6 +99,7 @@ class FactCounter:
             TurnEnded: self._count_turn,
             TurnPriced: self._count_prices,
             MemoryCallEnded: self._count_call,
+            LookUpsMade: self._count_look_ups,
             Observed: self._count_observation,
             Reflected: self._count_reflection,
             UnreachedTurnEnded: self._count_unreached,
@@ -153,8 +155,16 @@ class FactCounter:
             numbers[places.sent] += turn.tokens_sent
         if usage is not None and places.usage is not None:
             self._count_usage(usage, places.usage, turn.model, "actor", turn.key)
+        if turn.later_rounds:
+            self._series.add(self._series.find(metrics.LATER_ROUNDS), turn.later_rounds)
         if turn.end != "complete" or turn.status >= 400:
             self._count_end(turn.status, turn.end)
+
+    def _count_look_ups(self, step: LookUpsMade) -> None:
+        for mode, outcome in step.look_ups:
+            self._series.add(self._series.find(metrics.LOOK_UPS, mode, outcome))
+        metric = metrics.LOOK_UP_SECONDS
+        self._series.observe(self._series.find(metric), metric.bounds, step.seconds)
 
     def _find_turn_places(self, place: tuple[object, ...], turn: TurnEnded) -> TurnPlaces:
         """Find the places of a turn once. A turn without tokens needs no model."""

@@ -158,6 +158,24 @@ RETIRED = Metric(
     "(`max_observations`), older generations (`max_reflections`, `generations`).",
     ("why",),
 )
+LOOK_UPS = Metric(
+    "om_recall_total",
+    "counter",
+    "Look-ups of earlier messages that models made, by what they asked for and what they were told.",
+    ("mode", "outcome"),
+)
+LOOK_UP_SECONDS = Metric(
+    "om_recall_seconds",
+    "histogram",
+    "Time of one step of look-ups in a reply: the calls that a model made at once.",
+    (),
+    STORE_BOUNDS_S,
+)
+LATER_ROUNDS = Metric(
+    "om_recall_rounds_total",
+    "counter",
+    "Requests to model servers that look-ups added to replies.",
+)
 STORE_SECONDS = Metric(
     "om_store_seconds",
     "histogram",
@@ -223,6 +241,9 @@ METRICS = (
     COST_SAVINGS,
     FAILURES,
     RETIRED,
+    LOOK_UPS,
+    LOOK_UP_SECONDS,
+    LATER_ROUNDS,
     STORE_SECONDS,
     MESSAGES_TOKENS,
     OBSERVATIONS_TOKENS,
@@ -246,8 +267,9 @@ LABEL_VALUES = {
     "ratios `observation` `reflection`",
     "history": "what the client sends: `full` for its whole history, `partial` for less",
     "who": "`actor` `observer` `reflector`",
-    "outcome": "of calls `answered` `failed` `abandoned`; of the store `done` `conflict` "
-    "`cancelled` `failed`",
+    "mode": "`search` `messages` `threads`",
+    "outcome": "of calls `answered` `failed` `abandoned`; of look-ups `found` `nothing` `error` "
+    "`unavailable`; of the store `done` `conflict` `cancelled` `failed`",
     "cause": "below",
     "why": "`ttl`: nobody had used them for `retention.ttl_days`",
     "op": "the method of the store",

@@ -138,12 +138,17 @@ class ReflectionSettings(Section):
 
 
 class RetrievalSettings(Section):
-    """The section `memory.retrieval`, which is not in effect yet."""
+    """The section `memory.retrieval`: the tool with which a model looks up earlier messages."""
 
     enabled: bool = False
-    vector: bool = False
     scope: Scope = "resource"
-    max_steps: Count = 4
+    max_steps: int = Field(default=4, ge=1, le=16)
+    tokens: int = Field(default=2_000, ge=500, le=8_000)
+    timeout: Duration = 2.0
+    offer: Literal["notes", "always"] = "notes"
+    notes: bool = True
+    usage: Literal["sum", "first"] = "sum"
+    vector: bool = False
     embedding_model: Text | None = None
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from om_proxy.facts import (
     Forgotten,
     ForgottenMeanwhile,
     LogRetired,
+    LookUpsMade,
     MemoryCallEnded,
     MemoryWorkFailed,
     NotesChanged,
@@ -33,7 +34,7 @@ from om_proxy.telemetry.logs import get_shown_thread_name, redact_model_name
 
 logger = structlog.get_logger("memory")
 
-COUNTED_ONLY: tuple[type[Fact], ...] = (TurnPriced, RequestRefused, MemoryCallEnded)
+COUNTED_ONLY: tuple[type[Fact], ...] = (TurnPriced, RequestRefused, MemoryCallEnded, LookUpsMade)
 LOGGED_FACTS = tuple(kind for kind in FACT_KINDS if kind not in COUNTED_ONLY)
 
 
@@ -50,7 +51,7 @@ class FactLines:
         match fact:  # the most frequent one first
             case TurnEnded():
                 self._write_turn(fact)
-            case TurnPriced() | RequestRefused() | MemoryCallEnded():
+            case TurnPriced() | RequestRefused() | MemoryCallEnded() | LookUpsMade():
                 pass  # COUNTED_ONLY
             case UnreachedTurnEnded():
                 self._write_unreached_turn(fact)
@@ -123,6 +124,7 @@ class FactLines:
             end=turn.end,
             overhead_ms=round(turn.overhead_ms, 2),
             total_ms=round(turn.total_ms, 1),
+            **({"recall": turn.recall, "recall_steps": turn.recall_steps} if turn.recall else {}),
         )
 
     def _write_unreached_turn(self, turn: UnreachedTurnEnded) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -12,8 +13,10 @@ from om_proxy.apis.api import Reply
 from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, TurnPriced
 from om_proxy.memory.ledger import (
+    Account,
     TurnEntry,
     TurnPrompt,
+    assess_memory_call,
     assess_turn,
     assess_unmarked_call,
     keep_shadow,
@@ -23,6 +26,7 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
 from om_proxy.memory.token_prices import Tokens
+from om_proxy.memory.usage import Usage
 from om_proxy.models import TokenCounter
 from om_proxy.policy import find_token_prices
 from om_proxy.turns.shadow import ShadowPrompt
@@ -49,17 +53,23 @@ class Accountant:
     facts: Facts
 
     async def account(
-        self, turn: PreparedTurn, reply: Reply | None, shadow: ShadowPrompt | None = None
+        self,
+        turn: PreparedTurn,
+        reply: Reply | None,
+        shadow: ShadowPrompt | None = None,
+        later_rounds: Sequence[Usage | None] = (),
     ) -> AccountedTurn:
-        """Account for the turn. `reply`: as far as it came. `shadow`: the prompt that was built
-        beside it, if it is ready."""
+        """Account for the turn. `reply`: as far as it came; its usage is the first round's.
+        `shadow`: the prompt that was built beside it, if it is ready. `later_rounds`: the usage of
+        the rounds that look-ups added."""
         if reply is None or (reply.error and reply.usage is None):
             return NOTHING_ACCOUNTED
         try:
             if reply.usage is not None:
-                return AccountedTurn(self._enter(turn, reply, 0, shadow))
+                return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds))
             reply_tokens = await self._count_tokens(turn, reply)
-            return AccountedTurn(self._enter(turn, reply, reply_tokens, shadow), reply_tokens)
+            entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds)
+            return AccountedTurn(entry, reply_tokens)
         # a turn without figures is stored all the same
         except Exception as exc:
             _report_failure(exc)
@@ -116,10 +126,14 @@ class Accountant:
         reply: Reply,
         reply_tokens: int,
         shadow: ShadowPrompt | None = None,
+        later_rounds: Sequence[Usage | None] = (),
     ) -> TurnEntry | None:
         entry = self._assess(turn, reply, reply_tokens, shadow)
         if entry is not None:
             opened = turn.opened
+            if later_rounds:
+                account = _add_rounds(entry.account, opened.request.model, later_rounds)
+                entry = replace(entry, account=account)
             self.facts.emit(
                 TurnPriced(opened.key, opened.request.model, entry.history, entry.account)
             )
@@ -160,6 +174,18 @@ class Accountant:
             return 0
         counts = await self.token_counter.count({0: reply.message}, turn.opened.request.model or "")
         return counts[0]
+
+
+def _add_rounds(
+    account: Account, model: str | None, later_rounds: Sequence[Usage | None]
+) -> Account:
+    """Return the account with the rounds that look-ups added. Without memory there would be none,
+    so they have no baseline. A round without usage adds nothing."""
+    prices = find_token_prices(model or "")
+    for usage in later_rounds:
+        if usage is not None:
+            account = account.add(assess_memory_call(Tokens.of(usage), prices))
+    return account
 
 
 def _report_failure(exc: Exception) -> None:

@@ -49,6 +49,7 @@ class PromptBuilder:
             status=Status.DEGRADED if plan.is_cut else Status.APPLIED,
             reason=Reason.TAIL_LIMIT if plan.is_cut else plan.turn.reason,
             body=body,
+            has_notes=bool(plan.block),
             mark=mark,
         )
 

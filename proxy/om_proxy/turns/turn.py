@@ -78,6 +78,7 @@ class PreparedTurn(Struct, frozen=True):
     status: Status = Status.RAW
     reason: Reason | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    has_notes: bool = False  # whether the rewritten request has notes
     mark: PromptMark | None = None  # of the prompt, for the ledger
 
 

@@ -1,0 +1,70 @@
+"""Look into a model server's answer, and give it another body."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+
+from om_proxy.apis.compression import create_decoder
+from om_proxy.edge.buffered_response import replay
+from om_proxy.edge.headers import select_response_headers
+from om_proxy.server.headers import Header, find_header
+from om_proxy.upstream import UpstreamResponse
+from om_proxy.upstream.transport import RawResponse
+
+# they are about the body that came
+BODY_HEADERS = frozenset((b"content-length", b"content-encoding"))
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+async def iterate_body(
+    first: bytes, rest: AsyncIterator[bytes] | None = None
+) -> AsyncIterator[bytes]:
+    """Iterate over a body whose first piece is here."""
+    if first:
+        yield first
+    if rest is not None:
+        async for piece in rest:
+            yield piece
+
+
+def replace_body(
+    answer: UpstreamResponse,
+    pieces: AsyncIterator[bytes],
+    close: Callable[[], Awaitable[None]],
+    *,
+    length: int | None = None,
+) -> UpstreamResponse:
+    """Return an answer with another body, which is not compressed. `length`: of the body; None: it
+    is not known yet."""
+    headers: list[Header] = [
+        (name, value) for name, value in answer.headers if name.lower() not in BODY_HEADERS
+    ]
+    if length is not None:
+        headers.append((b"content-length", b"%d" % length))
+
+    async def close_all(_response: RawResponse, _is_read: bool) -> None:
+        await close()
+
+    return UpstreamResponse(RawResponse(answer.status, headers, _Body(pieces)), close_all)
+
+
+async def peek(answer: UpstreamResponse) -> tuple[UpstreamResponse, bytes]:
+    """Return an equal answer, and its first chunk; an empty one if there is none."""
+    chunks = answer.chunks()
+    first = await anext(chunks, b"")
+    return replay(answer, [first] if first else [], chunks), first
+
+
+def create_body_decoder(answer: UpstreamResponse) -> Callable[[bytes], bytes] | None:
+    """Create a decoder of the answer's body; None: nothing here can read it."""
+    headers = select_response_headers(answer.headers)
+    return create_decoder(find_header(headers, b"content-encoding"))

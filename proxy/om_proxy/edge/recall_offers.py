@@ -1,0 +1,84 @@
+"""Decide for each request whether it is offered the tool that looks up earlier messages, and
+remember which model servers refused it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from om_proxy.apis.api import Request
+from om_proxy.memory.recall.offering import Offer, decide_offering
+from om_proxy.memory.rounds import Round
+from om_proxy.memory.usage import Usage
+
+# A refusal counts if the same request without the tool was accepted.
+MAX_REFUSALS_IN_A_ROW = 2
+REFUSED_FOR_S = 3_600.0
+MAX_REMEMBERED_REFUSALS = 1_024  # clients name models as they like
+
+
+@dataclass(slots=True)
+class RecallRecord:
+    """What became of the offer in one exchange."""
+
+    word: Offer
+    tool: str | None  # the tool's name; None: this request does not offer it
+    max_steps: int = 0
+    is_whole: bool = False  # whether the reply was no stream, so its steps are known before it
+    steps: int = 0  # answered
+    seconds: float = 0.0  # that the newest step took
+    # those whose answers the model was sent; oldest first
+    rounds: list[Round] = field(default_factory=list)
+    # of the last round, if the client's tools were called too
+    beside: Round | None = None
+    # of each round of the reply; None: not reported
+    usages: list[Usage | None] = field(default_factory=list)
+
+    def withdraw(self, word: Offer) -> None:
+        """The answer is to a request without the tool."""
+        self.tool, self.word = None, word
+
+    @property
+    def later_usages(self) -> list[Usage | None]:
+        """The usage of each round after the first."""
+        return self.usages[1:]
+
+
+class _Refusals(Struct):
+    in_a_row: int = 0
+    refused_until: float = 0.0  # seconds of the clock
+
+
+class RecallOffers:
+    """The offers of one process. `clock`: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refusals: dict[tuple[str, str | None], _Refusals] = {}
+
+    def decide(self, request: Request, upstream: str, max_steps: int) -> RecallRecord | None:
+        """Return the offer to this request. None: its tools cannot be read."""
+        use = request.api.read_tool_use(request)
+        if use is None:
+            return None
+        refusals = self._refusals.get((upstream, request.model))
+        is_refused = refusals is not None and self._clock() < refusals.refused_until
+        offering = decide_offering(use, is_refused=is_refused)
+        return RecallRecord(offering.word, offering.tool, max_steps)
+
+    def count_accepted(self, upstream: str, model: str | None) -> None:
+        if self._refusals:
+            self._refusals.pop((upstream, model), None)
+
+    def count_refused(self, upstream: str, model: str | None) -> None:
+        """Count a request that was accepted only without the tool."""
+        if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
+            self._refusals.clear()
+        refusals = self._refusals.setdefault((upstream, model), _Refusals())
+        refusals.in_a_row += 1
+        if refusals.in_a_row >= MAX_REFUSALS_IN_A_ROW:
+            refusals.refused_until = self._clock() + REFUSED_FOR_S
+            refusals.in_a_row = 0
