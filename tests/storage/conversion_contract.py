@@ -85,6 +85,32 @@ class ConversionContract:
             await plain.load(keys[0])
         assert (await begun.load(keys[0])).turns == held.turns
 
+    async def test_a_process_without_the_key_knows_the_secret_that_it_had(
+        self, open_with: OpenWith
+    ) -> None:
+        """It goes on with what is not encrypted yet, and takes no sealed secret for the store's."""
+        plain = await open_with()
+        await plain.commit(Memory(key=KEY), MemoryBuilder(KEY).chat(1).memory())
+        secret = await plain.secret()
+        fresh = await open_with()
+        begun = await open_with(OLD, begins_encryption=True)
+        assert await plain.secret() == secret == await begun.secret()
+        with pytest.raises(WrongMasterKey, match="set storage"):
+            await fresh.secret()
+        assert (await plain.forget(KEY)).threads == 1
+
+    async def test_a_process_without_the_key_gives_an_encrypted_store_no_secret(
+        self, open_with: OpenWith
+    ) -> None:
+        """It would be readable, and open to nobody who has the key."""
+        plain = await open_with()
+        begun = await open_with(OLD)
+        with pytest.raises(WrongMasterKey, match="set storage"):
+            await plain.secret()
+        with pytest.raises(WrongMasterKey, match="set storage"):
+            await plain.adopt_secret(bytes(32))
+        assert await begun.secret() == await (await open_with(OLD)).secret() != bytes(32)
+
     async def test_turns_between_batches_are_not_lost(self, open_with: OpenWith) -> None:
         plain = await open_with()
         keys = await fill(plain)

@@ -295,16 +295,3 @@ async def test_a_full_server_can_still_forget(own: OwnRedis) -> None:
     assert (await store.forget(shared.stored["A"].key)).threads == 1
     assert (await store.load(shared.stored["B"].key)).version
     await store.close()
-
-
-async def test_a_process_without_the_key_knows_the_secret_that_it_had(open_with: OpenWith) -> None:
-    """It goes on with what is not encrypted yet, and takes no sealed secret for the store's."""
-    plain = await open_with()
-    await commit_canaries(plain)
-    secret = await plain.secret()
-    fresh = await open_with()
-    begun = await open_with(MASTER, begins_encryption=True)
-    assert await plain.secret() == secret == await begun.secret()
-    with pytest.raises(WrongMasterKey, match="set storage"):
-        await fresh.secret()
-    assert (await plain.forget(KEY)).threads == 1

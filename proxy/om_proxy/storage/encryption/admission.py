@@ -29,6 +29,19 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
         )
 
 
+def open_stored_secret(
+    stored: bytes | None, master: str | None, masters: MasterKeys | None, known: bytes | None
+) -> bytes:
+    """Return the store's secret. `stored`: as it is stored, and `master`: as in `check_master`, both
+    of one moment. `known`: what this process has read; without a master key it goes on with that
+    once others have encrypted it. Raise WrongMasterKey if there is none."""
+    if masters is None and master is not None and known is not None:
+        return known
+    check_master(master, masters)
+    assert stored is not None  # who could read it would have stored one
+    return masters.open_secret(stored) if masters else bytes(stored)
+
+
 def check_key_store(stored: str | None, *, is_set: bool, offered: str | None = None) -> None:
     """Raise WrongKeyStore unless the database may be used. `stored`: the id of the key store that
     has the database's keys; None: they are beside the data. `is_set`: whether `storage.keys_url`

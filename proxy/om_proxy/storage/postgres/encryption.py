@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_key_store, check_master
+from om_proxy.storage.encryption.admission import (
+    check_key_store,
+    check_master,
+    open_stored_secret,
+)
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, WrappedKey
 from om_proxy.storage.migrate import list_migrations
@@ -30,6 +34,12 @@ SET_KEY_STORE = "UPDATE om.encryption SET key_store = $1"
 # an older program would take sealed values for texts
 EXCLUDE_OLDER = """UPDATE om.schema
     SET min_reader = greatest(min_reader, $1), min_writer = greatest(min_writer, $1)"""
+# encryption begins before or after the transaction, and not meanwhile
+HOLD_ENCRYPTION = "LOCK TABLE om.encryption IN ROW SHARE MODE"
+SELECT_SECRET = "SELECT (SELECT master FROM om.encryption), (SELECT value FROM om.secret)"  # noqa: S105 - a statement, no secret
+KEEP_ADOPTED = """INSERT INTO om.secret SELECT 1, $1::bytea WHERE NOT EXISTS (SELECT FROM om.thread)
+    ON CONFLICT (id) DO UPDATE SET value = excluded.value"""
+KEEP_FIRST = "INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING"
 SELECT_STORE_SECRET = "SELECT value FROM om.secret"  # noqa: S105 - a statement, no secret
 UPDATE_STORE_SECRET = "UPDATE om.secret SET value = $1"  # noqa: S105 - a statement, no secret
 SELECT_KEYS = "SELECT id, master, wrapped FROM om.data_key WHERE id = ANY ($1::bytea[])"
@@ -79,6 +89,32 @@ async def begin(session: Session, masters: MasterKeys) -> None:
     await session.execute(EXCLUDE_OLDER, find_migration("encryption"))
     for (secret,) in await session.select(SELECT_STORE_SECRET):
         await session.execute(UPDATE_STORE_SECRET, masters.seal_secret(secret))
+
+
+async def keep_secret(
+    session: Session, proposed: bytes, masters: MasterKeys | None, known: bytes | None
+) -> bytes:
+    """Return the store's secret: the stored one, or `proposed`, which is stored then, inside a
+    transaction. `known`: as in `open_stored_secret`."""
+    [(master, stored)] = await session.select(SELECT_SECRET)
+    if stored is None:
+        await session.execute(HOLD_ENCRYPTION)
+        [(master, _)] = await session.select(SELECT_SECRET)
+        if masters or master is None:
+            await session.execute(
+                KEEP_FIRST, masters.seal_secret(proposed) if masters else proposed
+            )
+            [(master, stored)] = await session.select(SELECT_SECRET)
+    return open_stored_secret(stored, master, masters, known)
+
+
+async def adopt_secret(session: Session, secret: bytes, masters: MasterKeys | None) -> None:
+    """Store another secret, unless a thread is stored, inside a transaction. Raise WrongMasterKey if
+    it could not be sealed."""
+    await session.execute(HOLD_ENCRYPTION)
+    [(master, _)] = await session.select(SELECT_SECRET)
+    check_master(master, masters)
+    await session.execute(KEEP_ADOPTED, masters.seal_secret(secret) if masters else secret)
 
 
 def find_migration(name: str) -> int:

@@ -133,9 +133,6 @@ PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSI
     WHERE {IS_THREAD} RETURNING id"""
 REVIVE = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
     version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
-KEEP_ADOPTED = """INSERT INTO om.secret SELECT 1, $1::bytea WHERE NOT EXISTS (SELECT FROM om.thread)
-    ON CONFLICT (id) DO UPDATE SET value = excluded.value"""
-KEEP_FIRST = "INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING"
 BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
 
@@ -168,6 +165,7 @@ class PostgresStore:
         self._pool = pool
         self._prefix = prefix
         self._generations = generations
+        self._known_secret: bytes | None = None  # None: not read yet
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
@@ -593,15 +591,13 @@ class PostgresStore:
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         secret = proposed or os.urandom(SECRET_BYTES)
-        await self._write(
-            KEEP_FIRST, self._masters.seal_secret(secret) if self._masters else secret
+        self._known_secret = await self._pool.transact(
+            lambda s: encryption.keep_secret(s, secret, self._masters, self._known_secret)
         )
-        [(value,)] = await self._read("SELECT value FROM om.secret")
-        return self._masters.open_secret(value) if self._masters else bytes(value)
+        return self._known_secret
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        value = self._masters.seal_secret(secret) if self._masters else secret
-        await self._write(KEEP_ADOPTED, value)
+        await self._pool.transact(lambda s: encryption.adopt_secret(s, secret, self._masters))
         return await self.secret() == secret
 
     async def restore(

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from om_proxy.errors import Conflict, WrongKeyStore
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_key_store, check_master
+from om_proxy.storage.encryption.admission import (
+    check_key_store,
+    check_master,
+    open_stored_secret,
+)
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, UnknownKeyCipher, WrappedKey
 from om_proxy.storage.redis.keys import read_key_id
@@ -137,21 +141,27 @@ async def readmit(session: Session, masters: MasterKeys, key_store: str | None) 
 async def keep_secret(
     session: Session, proposed: bytes, masters: MasterKeys | None, known: bytes | None
 ) -> bytes:
-    """Return the store's secret: the stored one, or `proposed`, which is stored then. `known`: the one
-    that this process has read. A process without a master key goes on with it once others have
-    encrypted it. Raise WrongMasterKey if there is none."""
-    state = await read_state(session)
-    if masters is None and state.master is not None:
-        if known is None:
-            check_master(state.master, masters)
-        return known or b""
-    stored = state.secret
-    if stored is None:  # a full server can still be read
-        name = session.keys.of_store("secret")
-        value = masters.seal_secret(proposed) if masters else proposed
-        await session.call("SET", name, value, "NX")
-        stored = await session.call("GET", name)
-    return masters.open_secret(stored) if masters else bytes(stored)
+    """Return the store's secret: the stored one, or `proposed`, which is stored then. `known`: as in
+    `open_stored_secret`."""
+    master, stored = await _store_secret(session, proposed, masters, replaces=False)
+    return open_stored_secret(stored, master, masters, known)
+
+
+async def adopt_secret(session: Session, secret: bytes, masters: MasterKeys | None) -> None:
+    """Store another secret, unless a thread or a shared log is stored. Raise WrongMasterKey if it
+    could not be sealed."""
+    master, _ = await _store_secret(session, secret, masters, replaces=True)
+    check_master(master, masters)
+
+
+async def _store_secret(
+    session: Session, secret: bytes, masters: MasterKeys | None, *, replaces: bool
+) -> tuple[str | None, bytes | None]:
+    """Return the id of the master key and the secret, as they are stored then."""
+    value = masters.seal_secret(secret) if masters else secret
+    is_sealed = masters is not None
+    master, stored = await session.run("keep_secret", value, int(is_sealed), int(replaces))
+    return None if master is None else master.decode(), stored
 
 
 # ── keys in a key store ──

@@ -512,8 +512,7 @@ class RedisStore:
         return self._known_secret
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        value = self._masters.seal_secret(secret) if self._masters else secret
-        await self._pool.write(lambda s: s.run("adopt_secret", value))
+        await self._pool.write(lambda s: encryption.adopt_secret(s, secret, self._masters))
         return await self.secret() == secret
 
     async def _check_connection(self, session: Session) -> None:

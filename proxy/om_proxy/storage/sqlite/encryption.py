@@ -28,6 +28,12 @@ INSERT_MASTER = "INSERT INTO encryption VALUES (1, ?, NULL) ON CONFLICT DO NOTHI
 SET_KEY_STORE = "UPDATE encryption SET key_store = ?"
 # an older program would take sealed values for texts
 EXCLUDE_OLDER = "UPDATE schema SET min_reader = max(min_reader, ?), min_writer = max(min_writer, ?)"
+SELECT_SECRET = "SELECT (SELECT master FROM encryption), (SELECT value FROM secret)"  # noqa: S105 - a statement, no secret
+# a secret is sealed once encryption has begun, and not before
+IS_SEALED = "EXISTS (SELECT 1 FROM encryption) = ?2"
+KEEP_FIRST = f"INSERT INTO secret SELECT 1, ?1 WHERE {IS_SEALED} ON CONFLICT DO NOTHING"
+KEEP_ADOPTED = f"""INSERT INTO secret SELECT 1, ?1 WHERE {IS_SEALED} AND NOT EXISTS (SELECT 1 FROM thread)
+    ON CONFLICT DO UPDATE SET value = excluded.value"""
 SELECT_STORE_SECRET = "SELECT value FROM secret"  # noqa: S105 - a statement, no secret
 UPDATE_STORE_SECRET = "UPDATE secret SET value = ?"  # noqa: S105 - a statement, no secret
 
@@ -70,6 +76,17 @@ async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
     await db.execute(EXCLUDE_OLDER, (number, number))
     for (secret,) in await select_rows(db, SELECT_STORE_SECRET, ()):
         await db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(secret),))
+
+
+async def keep_secret(
+    db: aiosqlite.Connection, keep_sql: str, secret: bytes, masters: MasterKeys | None
+) -> tuple[str | None, bytes | None]:
+    """Store the secret, if the statement finds that it may. Return the id of the master key and the
+    secret, as they are stored then."""
+    value = masters.seal_secret(secret) if masters else secret
+    await db.execute(keep_sql, (value, masters is not None))
+    [(master, stored)] = await select_rows(db, SELECT_SECRET, ())
+    return master, stored
 
 
 def find_migration(name: str) -> int:

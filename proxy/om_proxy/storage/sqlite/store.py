@@ -52,6 +52,7 @@ from om_proxy.storage.base import (
     WebhookState,
     WholeThread,
 )
+from om_proxy.storage.encryption.admission import check_master, open_stored_secret
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
@@ -139,8 +140,6 @@ TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLI
 SET_DUE = f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?"
 SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
     WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
-KEEP_ADOPTED = """INSERT INTO secret SELECT 1, ? WHERE NOT EXISTS (SELECT 1 FROM thread)
-    ON CONFLICT DO UPDATE SET value = excluded.value"""
 
 
 class SqliteStore:
@@ -160,6 +159,7 @@ class SqliteStore:
         self._writer = writer
         self._reader = reader
         self._generations = generations
+        self._known_secret: bytes | None = None  # None: not read yet
         self._lock = lock
         self._clock = clock
         self._masters = masters
@@ -585,15 +585,21 @@ class SqliteStore:
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         secret = proposed or os.urandom(SECRET_BYTES)
-        new_value = self._masters.seal_secret(secret) if self._masters else secret
-        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (new_value,))
-        [(value,)] = await self._write("SELECT value FROM secret", ())
-        return self._masters.open_secret(value) if self._masters else bytes(value)
+        master, stored = await self._keep_secret(encryption.KEEP_FIRST, secret)
+        self._known_secret = open_stored_secret(stored, master, self._masters, self._known_secret)
+        return self._known_secret
 
     async def adopt_secret(self, secret: bytes) -> bool:
-        value = self._masters.seal_secret(secret) if self._masters else secret
-        await self._write(KEEP_ADOPTED, (value,))
+        master, _ = await self._keep_secret(encryption.KEEP_ADOPTED, secret)
+        check_master(master, self._masters)
         return await self.secret() == secret
+
+    async def _keep_secret(self, sql: str, secret: bytes) -> tuple[str | None, bytes | None]:
+        """Return what is stored then. It is looked at behind the transaction: an error in there would
+        undo the commits that share it."""
+        return await self._writer.run(
+            lambda db: encryption.keep_secret(db, sql, secret, self._masters)
+        )
 
     async def restore(
         self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
