@@ -4,13 +4,14 @@ key."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import StorageError, UnopenedText, WrongMasterKey
+from om_proxy.errors import Conflict, StorageError, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.encryption.conversion import encrypt_memories, rewrap_keys
@@ -41,6 +42,18 @@ async def fill(store: Store) -> list[Key]:
 
 def without_version(memory: Memory) -> Memory:
     return replace(memory, version=0)
+
+
+def happen_before_keys(store: Any, happens: Callable[[], Awaitable[Any]]) -> None:
+    """Let something happen once: between the rows and the keys of the store's next read."""
+    select = store._keys._select_wrapped
+
+    async def select_later(connection: Any, ids: Sequence[bytes]) -> Any:
+        store._keys._select_wrapped = select
+        await happens()
+        return await select(connection, ids)
+
+    store._keys._select_wrapped = select_later
 
 
 class ConversionContract:
@@ -110,6 +123,32 @@ class ConversionContract:
         with pytest.raises(WrongMasterKey, match="set storage"):
             await plain.adopt_secret(bytes(32))
         assert await begun.secret() == await (await open_with(OLD)).secret() != bytes(32)
+
+    async def test_a_key_that_goes_while_it_is_looked_for(self, open_with: OpenWith) -> None:
+        """A read finds what is stored before or after, and a commit a conflict: another process has
+        forgotten the thread, or has given the log another key."""
+        store = await open_with(OLD)
+        *threads, a, log, b = await fill(store)
+        assert log.thread == RESOURCE_THREAD
+        reader = await open_with(OLD)
+        held, shared = await reader.load(threads[3]), await reader.load(b)
+        reader._keys.drop_row(held.row_id)  # as ten minutes later
+
+        async def forget_meanwhile(key: Key, read: Callable[[Store], Awaitable[Any]]) -> None:
+            happen_before_keys(reader, partial(store.forget, key, defers_erasure=True))
+            before = await read(store)
+            assert await read(reader) in (before, await read(store)) != (before, before)
+
+        await forget_meanwhile(threads[0], lambda s: s.load(threads[0]))
+        await forget_meanwhile(threads[1], lambda s: s.stored_messages(threads[1], 0, limit=9))
+        happen_before_keys(reader, partial(store.forget, threads[2], defers_erasure=True))
+        await reader.add_events(threads[2], [activation("c")])
+        happen_before_keys(reader, partial(store.forget, threads[3], defers_erasure=True))
+        with pytest.raises(Conflict):
+            await reader.commit(held, replace(held, turns=9))
+        await forget_meanwhile(a, lambda s: s.observations(log, 0, limit=99))
+        reader = await open_with(OLD)
+        await forget_meanwhile(b, lambda s: s.refresh_shared(shared, Memory(key=log)))
 
     async def test_turns_between_batches_are_not_lost(self, open_with: OpenWith) -> None:
         plain = await open_with()

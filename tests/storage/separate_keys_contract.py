@@ -278,13 +278,17 @@ class SeparateKeysContract:
     async def test_a_key_that_goes_while_its_memory_is_read_is_no_error(
         self, place: SeparatePlace
     ) -> None:
-        """The log has another key by then, and the thread is gone."""
+        """The log has another key by then, and the thread is gone: a turn of it is a conflict."""
         store = await place.open()
         shared = await share_log(store)
         log_key, a, b = (shared.stored[name].key for name in (RESOURCE_THREAD, "A", "B"))
         reader = await place.open()
         faults(reader).before["select"] = lambda: store.forget(a)
         assert await reader.load(log_key) == await store.load(log_key)
+        kept = await say(store, ONE)
+        faults(reader).before["select"] = lambda: store.forget(ONE)
+        with pytest.raises(Conflict):
+            await reader.commit(kept, replace(kept, turns=9))
         fresh = await place.open()
         held = await fresh.load(b)
         faults(fresh).before["select"] = lambda: store.forget(b)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import UnopenedText
@@ -32,6 +33,10 @@ MAX_HELD_KEYS = 10_000
 # What another process forgets is found gone when its memory is next read here. Its key leaves this
 # process by then at the latest, whether it is read or not.
 KEY_HELD_S = 600.0
+# of a log whose threads are forgotten one after the other
+MAX_RETRIES = 2
+
+T = TypeVar("T")
 
 # Returns the wrapped keys with these ids, on a connection of the backend's own kind.
 SelectWrapped = Callable[[Any, Sequence[bytes]], Awaitable[Sequence[WrappedKey]]]
@@ -74,6 +79,15 @@ class Keyring:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    async def retry_unopened(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of work that writes nothing before it has its keys. Between its look for
+        a row and that for the key, another process may have forgotten the memory, or given it another
+        key: then the work is done again."""
+        for _ in range(MAX_RETRIES if self.masters else 0):
+            with suppress(UnopenedText):
+                return await work()
+        return await work()
 
     async def hold_row(self, connection: Any, key_id: bytes | None) -> HeldKeys:
         """Return the key of the memory that has this one."""

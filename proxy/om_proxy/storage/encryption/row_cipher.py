@@ -132,6 +132,12 @@ class HeldKeys:
         """The cipher of that memory."""
         return self.find(self.row_key_id)
 
+    def require_row(self) -> HeldKeys:
+        """Return these keys. Raise UnopenedText if that memory's is not among them."""
+        if self.row_key_id is not None and self.row_key_id not in self._ciphers:
+            raise UnopenedText(self._why_unknown)
+        return self
+
     def of_row(self, key_id: bytes) -> HeldKeys:
         return HeldKeys(self._ciphers, self._why_unknown, key_id)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
-from om_proxy.errors import KeysAway, StorageError, UnopenedText, WrongKeyStore
+from om_proxy.errors import KeysAway, StorageError, WrongKeyStore
 from om_proxy.storage.breaker import ProbingBreaker
 from om_proxy.storage.encryption.admission import check_key_store
 from om_proxy.storage.encryption.conversion import MovedBatch, RewrappedBatch
@@ -37,17 +37,6 @@ MIN_SWEPT_AGE_S = 600.0
 # Long enough for an operator who has restored an old copy of the data by mistake: no row of it names
 # the newest keys.
 ORPHAN_KEPT_S = 7 * 86_400.0
-
-
-async def read_twice(separate: SeparateKeys | None, read: Callable[[], Awaitable[T]]) -> T:
-    """Return what is read. A key may have been destroyed between the row and the look for its key;
-    the row is gone by then, or has another one."""
-    try:
-        return await read()
-    except UnopenedText:
-        if separate is None:
-            raise
-    return await read()
 
 
 class KeyRows(Protocol):

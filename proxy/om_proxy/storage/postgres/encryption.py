@@ -165,7 +165,8 @@ async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> lis
 
 
 async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
-    """Return the key of a memory. Raise Conflict if it is no longer stored with its version."""
+    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
+    UnopenedText if its key is gone."""
     if held := keys.find_row(memory):
         return held
     found = await session.select(SELECT_KEY, memory.row_id)
@@ -173,7 +174,7 @@ async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
         raise Conflict(f"thread {memory.key.thread} has changed; load it again")
     [(version, key_id)] = found
     keys.note_row(memory.row_id, version, key_id)
-    return await keys.hold_row(session, key_id)
+    return (await keys.hold_row(session, key_id)).require_row()
 
 
 async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:

@@ -46,7 +46,7 @@ from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.encryption.separate_keys import SeparateKeys, read_twice
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -73,7 +73,7 @@ from om_proxy.storage.postgres.listing import (
     select_resources,
     select_threads,
 )
-from om_proxy.storage.postgres.pool import ConnectionPool
+from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.record_keeping import (
     delete_old_records,
@@ -110,7 +110,7 @@ from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
-_Written = TypeVar("_Written")
+T = TypeVar("T")
 SECRET_BYTES = 32
 MAX_SEQ = 2**63 - 1
 # what no request waits for: forgetting, pruning, sums over the store
@@ -270,10 +270,7 @@ class PostgresStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        [memory] = await read_twice(
-            self._separate,
-            lambda: self._pool.read(lambda s: queries.select_memories(s, [key], self._keys)),
-        )
+        [memory] = await self._read_sealed(lambda s: queries.select_memories(s, [key], self._keys))
         return memory
 
     async def version(self, key: Key) -> int:
@@ -297,7 +294,7 @@ class PostgresStore:
             known = held if is_known else [Memory(key=memory.key) for memory in held]
             return await queries.select_newest(session, known, self._keys)
 
-        return await read_twice(self._separate, lambda: self._pool.read(select))
+        return await self._read_sealed(select)
 
     async def outline(self, key: Key) -> Outline:
         sql = f"SELECT live, parent, {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} ORDER BY seq"
@@ -317,8 +314,7 @@ class PostgresStore:
         sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND live = 1 AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
         last = MAX_SEQ if through is None else through
-        found = await self._read_sealed(sql, *key, after, last, limit)
-        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
+        return await self._read_rows(row_decoding.decode_message, sql, *key, after, last, limit)
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
@@ -326,19 +322,18 @@ class PostgresStore:
         sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.STORED_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
         last = MAX_SEQ if through is None else through
-        found = await self._read_sealed(sql, *key, after, last, limit)
-        return tuple(row_decoding.decode_stored_message(row, cipher) for cipher, row in found)
+        decode = row_decoding.decode_stored_message
+        return await self._read_rows(decode, sql, *key, after, last, limit)
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
             WHERE {OF_THREAD} AND seq = ANY ($4::bigint[]) ORDER BY seq"""
-        found = await self._read_sealed(sql, *key, list(seqs))
-        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
+        return await self._read_rows(row_decoding.decode_message, sql, *key, list(seqs))
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
-        return await self._pool.read(
+        return await self._read_sealed(
             lambda s: queries.select_observations(s, key, after, limit, self._keys)
         )
 
@@ -352,7 +347,7 @@ class PostgresStore:
     async def generations(
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
-        return await self._pool.read(
+        return await self._read_sealed(
             lambda s: queries.select_generations(s, key, self._keys, before, limit)
         )
 
@@ -371,7 +366,7 @@ class PostgresStore:
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._pool.read(
+        return await self._read_sealed(
             lambda s: queries.select_other_tails(s, key, threads, messages, self._keys)
         )
 
@@ -443,12 +438,20 @@ class PostgresStore:
     async def _read(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.read(lambda s: s.select(sql, *parameters))
 
-    async def _read_sealed(
-        self, sql: str, *parameters: object
-    ) -> list[tuple[RowCipher, tuple[Any, ...]]]:
-        return await self._pool.read(
-            lambda s: encryption.select_sealed_rows(s, sql, parameters, self._keys)
-        )
+    async def _read_sealed(self, work: Work[T]) -> T:
+        """Run work that reads texts, and needs keys for it."""
+        return await self._keys.retry_unopened(lambda: self._pool.read(work))
+
+    async def _read_rows(
+        self, decode: Callable[[tuple[Any, ...], RowCipher], T], sql: str, *parameters: object
+    ) -> tuple[T, ...]:
+        """Return decoded rows. `sql`: as of `select_sealed_rows`."""
+
+        async def select(session: Session) -> tuple[T, ...]:
+            found = await encryption.select_sealed_rows(session, sql, parameters, self._keys)
+            return tuple(decode(row, cipher) for cipher, row in found)
+
+        return await self._read_sealed(select)
 
     # ── writing ──
 
@@ -456,10 +459,10 @@ class PostgresStore:
         """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
         held = self._keys.find_row(before)
         if held is None:
-            held = await self._pool.read(lambda s: encryption.hold_key(s, before, self._keys))
+            held = await self._read_sealed(lambda s: encryption.hold_key(s, before, self._keys))
         return await self._keys.write_new(self._keys.plan_commit(before, after, held))
 
-    async def _run_commit(self, before: Memory, written: Awaitable[_Written]) -> _Written:
+    async def _run_commit(self, before: Memory, written: Awaitable[T]) -> T:
         try:
             return await written
         except Conflict:
@@ -540,9 +543,10 @@ class PostgresStore:
         if not events:
             return
         encoded = [encode_event(event) for event in events]
-        await self._pool.write(
-            lambda s: event_rows.insert_thread_events(s, key, encoded, self._keys)
+        insert = partial(
+            event_rows.insert_thread_events, key=key, events=encoded, keyring=self._keys
         )
+        await self._keys.retry_unopened(lambda: self._pool.write(insert))
         await self._prune_surplus()
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:

@@ -17,7 +17,7 @@ from om_proxy.storage.encryption.admission import (
     open_stored_secret,
 )
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys, UnknownKeyCipher, WrappedKey
+from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.rows import decode_wrapped_key
 from om_proxy.storage.redis.session import Argument, Session
@@ -240,24 +240,17 @@ async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> lis
 
 
 async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
-    """Return the key of a memory. Raise Conflict if it is no longer stored with its version."""
+    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
+    UnopenedText if its key is gone."""
     if held := keys.find_row(memory):
         return held
-    held = await _read_key(session, memory, keys)
-    if isinstance(held.row, UnknownKeyCipher):
-        # it may have gone, with its memory, between the row and the look for it
-        held = await _read_key(session, memory, keys)
-    return held
-
-
-async def _read_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
     name = session.keys.of_thread("row", memory.key)
     id_, version, key_ids = await session.call("HMGET", name, "id", "version", "keys")
     if version is None or (int(id_), int(version)) != (memory.row_id, memory.version):
         raise Conflict(f"thread {memory.key.thread} has changed; load it again")
     key_id = read_key_id(key_ids)
     keys.note_row(memory.row_id, memory.version, key_id)
-    return await keys.hold_row(session, key_id)
+    return (await keys.hold_row(session, key_id)).require_row()
 
 
 async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:

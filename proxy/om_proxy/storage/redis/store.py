@@ -20,7 +20,7 @@ import structlog
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
-from om_proxy.errors import Conflict, KeysAway, UnopenedText
+from om_proxy.errors import Conflict, KeysAway
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
@@ -95,9 +95,6 @@ LONG_TIMEOUT_S = 60.0
 MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
 # of a log that the server may have rewritten a moment ago, or refuses to rewrite
 REWRITE_TIMEOUT_S = 300.0
-
-# of a log whose threads are forgotten one after the other
-MAX_REREADS = 2
 
 T = TypeVar("T")
 
@@ -222,12 +219,8 @@ class RedisStore:
     # ── reading ──
 
     async def _read_sealed(self, work: Work[T]) -> T:
-        """Run work that reads texts. A memory may get another key, or go with its key, between the
-        texts and the look for the key: then it is read once more."""
-        for _ in range(MAX_REREADS if self._masters else 0):
-            with suppress(UnopenedText):
-                return await self._pool.read(work)
-        return await self._pool.read(work)
+        """Run work that reads texts, and needs keys for it."""
+        return await self._keys.retry_unopened(lambda: self._pool.read(work))
 
     async def load(self, key: Key) -> Memory:
         [memory] = await self._read_sealed(lambda s: queries.select_memories(s, [key], self._keys))
@@ -388,7 +381,7 @@ class RedisStore:
         """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
         held = self._keys.find_row(before)
         if held is None:
-            held = await self._pool.read(lambda s: encryption.hold_key(s, before, self._keys))
+            held = await self._read_sealed(lambda s: encryption.hold_key(s, before, self._keys))
         return await self._keys.write_new(self._keys.plan_commit(before, after, held))
 
     async def commit(
@@ -440,9 +433,8 @@ class RedisStore:
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if events:
-            await self._pool.write(
-                lambda s: event_rows.add_thread_events(s, key, events, self._keys)
-            )
+            add = partial(event_rows.add_thread_events, key=key, events=events, keyring=self._keys)
+            await self._keys.retry_unopened(lambda: self._pool.write(add))
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
         await self._pool.write(lambda s: event_rows.set_webhook(s, name, state))

@@ -145,7 +145,8 @@ SELECT_KEY_OF = f"SELECT key_id FROM thread WHERE {IS_THREAD}"
 
 
 async def hold_key(db: aiosqlite.Connection, memory: Memory, keys: Keyring) -> HeldKeys:
-    """Return the key of a memory. Raise Conflict if it is no longer stored with its version."""
+    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
+    UnopenedText if its key is gone."""
     if held := keys.find_row(memory):
         return held
     found = await select_rows(db, SELECT_KEY, (memory.row_id,))
@@ -153,7 +154,7 @@ async def hold_key(db: aiosqlite.Connection, memory: Memory, keys: Keyring) -> H
         raise Conflict(f"thread {memory.key.thread} has changed; load it again")
     [(version, key_id)] = found
     keys.note_row(memory.row_id, version, key_id)
-    return await keys.hold_row(db, key_id)
+    return (await keys.hold_row(db, key_id)).require_row()
 
 
 async def hold_key_of(db: aiosqlite.Connection, key: Key, keys: Keyring) -> HeldKeys:

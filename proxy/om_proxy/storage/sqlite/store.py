@@ -56,7 +56,7 @@ from om_proxy.storage.encryption.admission import check_master, open_stored_secr
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
-from om_proxy.storage.encryption.separate_keys import SeparateKeys, read_twice
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.ledger_lines import (
@@ -283,16 +283,18 @@ class SqliteStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        return await self._read_memory(lambda db: queries.select_memory(db, key, self._keys))
+        return await self._read_sealed(lambda db: queries.select_memory(db, key, self._keys))
 
-    async def _read_memory(self, read: Callable[[aiosqlite.Connection], Awaitable[_Read]]) -> _Read:
-        return await read_twice(self._separate, lambda: self._reader.run(read))
+    async def _read_sealed(self, read: Callable[[aiosqlite.Connection], Awaitable[_Read]]) -> _Read:
+        """Run work that reads texts, and needs keys for it: the keys beside them are of the same
+        snapshot."""
+        return await self._keys.retry_unopened(lambda: self._reader.run(read))
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
         if version == held.version:
             return held
-        return await self._read_memory(lambda db: queries.select_newer(db, held, self._keys))
+        return await self._read_sealed(lambda db: queries.select_newer(db, held, self._keys))
 
     async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
         # Of one snapshot, although these are two reads: no version is given twice, so what has the
@@ -303,7 +305,7 @@ class SqliteStore:
             and self._probe.version(shared_log.key) == shared_log.version
         ):
             return thread, shared_log
-        return await self._read_memory(
+        return await self._read_sealed(
             lambda db: queries.select_newer_pair(db, thread, shared_log, self._keys)
         )
 
@@ -331,8 +333,7 @@ class SqliteStore:
         sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM message
             WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ? ORDER BY seq LIMIT ifnull(?, -1)"""
         last = MAX_SEQ if through is None else through
-        found = await self._read_sealed(sql, (*key, after, last, limit))
-        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
+        return await self._read_rows(row_decoding.decode_message, sql, *key, after, last, limit)
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
@@ -340,19 +341,18 @@ class SqliteStore:
         sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.STORED_COLUMNS} FROM message
             WHERE {OF_THREAD} AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
         last = MAX_SEQ if through is None else through
-        found = await self._read_sealed(sql, (*key, after, last, limit))
-        return tuple(row_decoding.decode_stored_message(row, cipher) for cipher, row in found)
+        decode = row_decoding.decode_stored_message
+        return await self._read_rows(decode, sql, *key, after, last, limit)
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         sql = f"""SELECT {KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM message
             WHERE {OF_THREAD} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""
-        found = await self._read_sealed(sql, (*key, json.dumps(list(seqs))))
-        return tuple(row_decoding.decode_message(row, cipher) for cipher, row in found)
+        return await self._read_rows(row_decoding.decode_message, sql, *key, json.dumps(list(seqs)))
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
-        return await self._reader.run_alone(
+        return await self._read_sealed(
             lambda db: queries.select_observations(db, key, after, limit, self._keys)
         )
 
@@ -367,7 +367,7 @@ class SqliteStore:
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
         """Return the older generations. Those with an empty log have no rows, and are left out."""
-        return await self._reader.run_alone(
+        return await self._read_sealed(
             lambda db: queries.select_generations(db, key, self._keys, before, limit)
         )
 
@@ -387,7 +387,7 @@ class SqliteStore:
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._reader.run(
+        return await self._read_sealed(
             lambda db: queries.select_other_tails(db, key, threads, messages, self._keys)
         )
 
@@ -478,12 +478,16 @@ class SqliteStore:
         # one statement is its own snapshot, so it needs no transaction
         return await self._reader.run_alone(lambda db: queries.select_rows(db, sql, parameters))
 
-    async def _read_sealed(
-        self, sql: str, parameters: Iterable[Any]
-    ) -> list[tuple[RowCipher, row_decoding.Row]]:
-        return await self._reader.run_alone(
-            lambda db: queries.select_sealed_rows(db, sql, parameters, self._keys)
-        )
+    async def _read_rows(
+        self, decode: Callable[[row_decoding.Row, RowCipher], _Read], sql: str, *parameters: object
+    ) -> tuple[_Read, ...]:
+        """Return decoded rows. `sql`: as of `select_sealed_rows`."""
+
+        async def select(db: aiosqlite.Connection) -> tuple[_Read, ...]:
+            found = await queries.select_sealed_rows(db, sql, parameters, self._keys)
+            return tuple(decode(row, cipher) for cipher, row in found)
+
+        return await self._read_sealed(select)
 
     # ── writing ──
 
@@ -491,7 +495,7 @@ class SqliteStore:
         """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
         held = self._keys.find_row(before)
         if held is None:
-            held = await self._reader.run(lambda db: encryption.hold_key(db, before, self._keys))
+            held = await self._read_sealed(lambda db: encryption.hold_key(db, before, self._keys))
         return await self._keys.write_new(self._keys.plan_commit(before, after, held))
 
     async def _write_commit(
