@@ -146,7 +146,11 @@ class Policy:
             effective=effective,
             inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
             layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
-            context_options=ContextOptions(context.relative_time, context.priorities),
+            context_options=ContextOptions(
+                context.relative_time,
+                context.priorities,
+                shows_ranges=effective.memory.retrieval.enabled,
+            ),
         )
 
     # ── prices ────────────────────────────────────────────────────────────────────────────────────
