@@ -87,12 +87,14 @@ def trap(file: Path) -> None:
 
         setattr(owner, name, wrapped)
 
-    def behind(owner: Any, name: str, after: Names) -> None:
+    def behind(owner: Any, name: str, after: Names, before: Names | None = None) -> None:
         """The same of a function that runs in the connection's thread."""
         real: Callable[..., Any] = getattr(owner, name)
 
         @wraps(real)
         def wrapped(*arguments: Any) -> Any:
+            if before:
+                passing(before(*arguments))
             result = real(*arguments)
             passing(after(*arguments))
             return result
@@ -117,7 +119,7 @@ def trap(file: Path) -> None:
     around(SqliteStore, "commit", of_commit("due"), of_commit("committed"))
     behind(Commit, "_write_thread", of_rows("begun"))
     behind(Commit, "write", of_rows("written"))
-    around(schema, "_apply_step", named("migration begun"), named("migration written"))
+    behind(schema, "_apply_step", named("migration written"), before=named("migration begun"))
     _kinds_kept()
     _statements_trapped(passing)
 

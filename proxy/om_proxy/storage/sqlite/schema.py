@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import aiosqlite
 
@@ -20,6 +19,7 @@ from om_proxy.storage.migrate import (
     list_migrations,
     list_missing_migrations,
 )
+from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 
 CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS migration (
     number     INTEGER PRIMARY KEY,
@@ -73,8 +73,7 @@ async def open_connection(
     this program: a newer one may have changed it since the last connection was opened."""
     connection = await aiosqlite.connect(database, timeout=busy_timeout_s, isolation_level=None)
     try:
-        for pragma in pragmas:
-            await _set_pragma(connection, pragma, busy_timeout_s)
+        await _set_pragmas(connection, pragmas, busy_timeout_s)
         await check_schema(connection)
     except BaseException:
         await connection.close()
@@ -82,13 +81,16 @@ async def open_connection(
     return connection
 
 
-async def _set_pragma(connection: aiosqlite.Connection, pragma: str, busy_timeout_s: float) -> None:
-    """Set a pragma, and wait for locks. SQLite waits for most locks by itself, but not for the one
+async def _set_pragmas(
+    connection: aiosqlite.Connection, pragmas: Iterable[str], busy_timeout_s: float
+) -> None:
+    """Set pragmas, and wait for locks. SQLite waits for most locks by itself, but not for the one
     that changes the journal mode. Two processes that open a new file at once compete for it."""
+    script = "".join(f"PRAGMA {pragma};" for pragma in pragmas)
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
-            await connection.execute_fetchall(f"PRAGMA {pragma}")
+            await connection.executescript(script)
             return
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
@@ -99,41 +101,40 @@ async def _set_pragma(connection: aiosqlite.Connection, pragma: str, busy_timeou
 async def apply_migrations(connection: aiosqlite.Connection) -> None:
     """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is too
     new for this program, or another program made it."""
-    if not await _list_missing(connection):
+    await run_in_connection_thread(connection, _apply_missing)
+
+
+def _apply_missing(connection: sqlite3.Connection) -> None:
+    if not _list_missing(connection):
         return
-    await connection.execute("BEGIN EXCLUSIVE")
+    connection.execute("BEGIN EXCLUSIVE")
     try:
         # read again under the lock: another process may have applied them first
-        steps = await _list_missing(connection)
+        steps = _list_missing(connection)
         for step in steps:
-            await _apply_step(connection, step)
-        if steps and await _find_schema_row(connection):
-            await connection.execute(RAISE_SCHEMA_VERSION, (steps[-1].number,))
-        await connection.execute("COMMIT")
+            _apply_step(connection, step)
+        if steps and _find_schema_row(connection):
+            connection.execute(RAISE_SCHEMA_VERSION, (steps[-1].number,))
+        connection.execute("COMMIT")
     except BaseException:
-        await connection.execute("ROLLBACK")
+        connection.execute("ROLLBACK")
         raise
 
 
-async def _list_missing(connection: aiosqlite.Connection) -> tuple[Migration, ...]:
-    applied = await _read_applied(connection)
-    return list_missing_migrations(
-        list_migrations("sqlite"), applied, await _find_schema_row(connection)
-    )
+def _list_missing(connection: sqlite3.Connection) -> tuple[Migration, ...]:
+    applied = _read_applied(connection)
+    return list_missing_migrations(list_migrations("sqlite"), applied, _find_schema_row(connection))
 
 
-async def _read_applied(connection: aiosqlite.Connection) -> dict[int, str]:
-    if not list(await connection.execute_fetchall(FIND_MIGRATION_TABLE)):
+def _read_applied(connection: sqlite3.Connection) -> dict[int, str]:
+    if connection.execute(FIND_MIGRATION_TABLE).fetchone() is None:
         return {}
-    checksums: Iterable[Any] = await connection.execute_fetchall(
-        "SELECT number, checksum FROM migration"
-    )
-    return dict(checksums)
+    return dict(connection.execute("SELECT number, checksum FROM migration"))
 
 
 async def check_schema(connection: aiosqlite.Connection) -> None:
     """Raise `ProgramTooOld` if the file's schema excludes this program."""
-    if row := await _find_schema_row(connection):
+    if row := await run_in_connection_thread(connection, _find_schema_row):
         row.check_program(list_migrations("sqlite")[-1].number)
 
 
@@ -142,18 +143,18 @@ async def read_schema_row(connection: aiosqlite.Connection) -> SchemaRow:
     return SchemaRow(*row)
 
 
-async def _find_schema_row(connection: aiosqlite.Connection) -> SchemaRow | None:
+def _find_schema_row(connection: sqlite3.Connection) -> SchemaRow | None:
     """Return the row; None for a file that has none yet."""
-    if not list(await connection.execute_fetchall(FIND_SCHEMA_TABLE)):
+    if connection.execute(FIND_SCHEMA_TABLE).fetchone() is None:
         return None
-    return await read_schema_row(connection)
+    return SchemaRow(*connection.execute(SELECT_SCHEMA_ROW).fetchone())
 
 
-async def _apply_step(connection: aiosqlite.Connection, step: Migration) -> None:
-    await connection.execute(CREATE_MIGRATION_TABLE)
+def _apply_step(connection: sqlite3.Connection, step: Migration) -> None:
+    connection.execute(CREATE_MIGRATION_TABLE)
     for statement in split_statements(step.sql):
-        await connection.execute(statement)
-    await connection.execute(
+        connection.execute(statement)
+    connection.execute(
         "INSERT INTO migration (number, name, checksum) VALUES (?, ?, ?)",
         (step.number, step.name, step.checksum),
     )
