@@ -378,6 +378,8 @@ class World:
         process = context.get(PROCESS) if context is not None else PROCESS.get()
         if process is not None:
             process.tasks[task] = None
+            if process.dead:  # what its tasks begin at their end
+                task.cancel()
             task.add_done_callback(lambda done: process.tasks.pop(done, None))
         return task
 
