@@ -16,6 +16,7 @@ class TestSimulatedStore(StoreContract):
 
     test_restored_thread_answers_as_it_did = None  # type: ignore[assignment] # it restores none
     test_nothing_is_restored_over_what_is_stored = None  # type: ignore[assignment] # as above
+    test_a_repaired_thread_keeps_its_row = None  # type: ignore[assignment] # as above
     test_restored_threads_share_their_log = None  # type: ignore[assignment] # as above
     test_secret_of_another_store = None  # type: ignore[assignment] # as above
 
