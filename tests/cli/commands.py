@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cli.warm_process import run_warm
 from tests.e2e.process import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +28,18 @@ def clean_environment() -> dict[str, str]:
     return clean | {"PYTHONPATH": str(ROOT)}
 
 
-def run_om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "om_proxy", *arguments]
+def run_om_proxy(
+    *arguments: str, cwd: Path, stdin: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. A server starts as it does for its users, with a new interpreter."""
+    environment = clean_environment() | env
+    if arguments and arguments[0] not in ("serve", "worker"):
+        return run_warm(arguments, cwd=cwd, env=environment, stdin=stdin, timeout=120)
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "om_proxy", *arguments],
         cwd=cwd,
-        env=clean_environment() | env,
+        env=environment,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=120,

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from om_proxy.identity.tenants import find_tenant
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.canary_threads import store_canary_threads
-from tests.cli.commands import CONFIG, clean_environment, run_om_proxy
+from tests.cli.commands import CONFIG, run_om_proxy
 
 SECRETS = ("sk-hush-old", "sk-hush-new")
 
@@ -33,17 +32,7 @@ async def store_threads_of(path: Path, credential: str, *threads: str) -> str:
 
 
 def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "om_proxy", "rekey-tenant", "--config", "om.yaml"]
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=clean_environment() | env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    ended = run_om_proxy("rekey-tenant", "--config", "om.yaml", cwd=folder, stdin=stdin, **env)
     assert "hush" not in ended.stdout + ended.stderr
     return ended
 
