@@ -64,6 +64,7 @@ from tests.storage.people_machine import PEOPLE, PeopleMachine
 from tests.storage.race_contract import RaceContract
 from tests.storage.records_contract import RecordsContract
 from tests.storage.refresh_contract import RefreshContract
+from tests.storage.search_contract import SearchContract
 from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore, share_log
 from tests.storage.store_machine import MACHINE, Opener, StoreMachine
 
@@ -150,6 +151,7 @@ class StoreContract(
     EventContract,
     MovingContract,
     RaceContract,
+    SearchContract,
 ):
     durable = True  # whether a second store opened on the same storage sees the same
     # of the examples of each machine, one in so many is tried

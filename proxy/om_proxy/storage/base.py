@@ -26,6 +26,7 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
+from om_proxy.storage.passage_index import PassageIndex
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
 ObservationState = Literal["chunk", "log"]
@@ -208,7 +209,7 @@ class WebhookState(NamedTuple):
     at: float  # of the last attempt, in unix seconds
 
 
-class Store(Protocol):
+class Store(PassageIndex, Protocol):
     """The durable memories. Every method may raise `StorageError`; none blocks the event loop.
 
     Every row is keyed by the whole Key, tenant first: no method reaches another tenant's rows.

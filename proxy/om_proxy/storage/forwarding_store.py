@@ -9,6 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
+from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
+from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.storage.base import (
     Backlog,
     Change,
@@ -37,6 +40,7 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
+from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
 
@@ -117,6 +121,47 @@ class ForwardingStore(ABC):
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         return await self.inner.messages_by_seq(key, seqs)
+
+    async def find_passages(
+        self,
+        key: Key,
+        words: Sequence[str],
+        passage_filter: PassageFilter = NO_FILTER,
+        limit: int = MAX_MATCHES,
+    ) -> Found:
+        return await self.inner.find_passages(key, words, passage_filter, limit)
+
+    async def read_unindexed(self, key: Key, rules: int, limit: int) -> UnindexedMessages | None:
+        return await self.inner.read_unindexed(key, rules, limit)
+
+    async def index_passages(
+        self,
+        key: Key,
+        read: UnindexedMessages,
+        rules: int,
+        passages: Sequence[Passage],
+        place: IndexPlace,
+    ) -> bool:
+        return await self.inner.index_passages(key, read, rules, passages, place)
+
+    async def unindexed_threads(
+        self, rules: int, active_before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return await self.inner.unindexed_threads(rules, active_before, after, limit)
+
+    async def unindexed_of_resource(
+        self, rules: int, key: Key, limit: int
+    ) -> tuple[ThreadInfo, ...]:
+        return await self.inner.unindexed_of_resource(rules, key, limit)
+
+    async def outdate_index(self) -> None:
+        await self.inner.outdate_index()
+
+    async def drop_index(self) -> None:
+        await self.inner.drop_index()
+
+    async def check_index(self) -> IndexCheck:
+        return await self.inner.check_index()
 
     async def generations(
         self, key: Key, before: int, limit: int | None = None

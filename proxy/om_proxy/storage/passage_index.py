@@ -10,33 +10,43 @@ from om_proxy.memory.model import Key, Message
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
-
-# a store without an index reads so many of the newest messages of a resource
-NEWEST_MESSAGES = 2_000
+from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 
 class UnindexedMessages(NamedTuple):
     """Some messages that the index lacks, and what their passages go on from."""
 
     row_id: int  # of the thread, as `Memory.row_id`
+    version: int  # of the thread
     place: IndexPlace
     timezone: str | None  # IANA name, of the thread
     messages: tuple[Message, ...]  # live, by seq
     is_last: bool  # whether no live message comes after them
 
 
-class UnindexedThread(NamedTuple):
-    """A thread that is not indexed to its end, or by older rules."""
+class IndexedState(NamedTuple):
+    """How far a thread is indexed, as it is stored."""
 
-    key: Key
-    overrides: bytes | None  # as `Memory.overrides`
-    active_at: float  # unix seconds of the newest turn, or of its beginning
+    rules: int = 0  # INDEX_VERSION that its passages were made by; 0: not indexed
+    indexed_to: int = 0  # seq
+    remade_to: int = 0  # seq up to which the passages are of newer rules already
+
+    def begin_at(self, rules: int) -> int:
+        """Return the seq after which the work by these rules goes on."""
+        return self.indexed_to if self.rules == rules else self.remade_to
+
+    def advance(self, rules: int, through: int, *, is_last: bool) -> IndexedState:
+        """Return the state once messages up to `through` are indexed by these rules. A thread stays
+        at older rules until all that they found is made anew; so it is found all the time."""
+        if self.rules == rules or is_last or through >= self.indexed_to:
+            return IndexedState(rules, through)
+        return self._replace(remade_to=through)
 
 
 class IndexCheck(NamedTuple):
     """What a look at the whole index found."""
 
-    threads: int  # that have passages
+    threads: int  # that are indexed
     passages: int
     faults: tuple[str, ...]  # our words, without a text or a name; empty: the index is sound
 
@@ -56,46 +66,49 @@ class PassageIndex(Protocol):
         `limit` of them. The thread of the key does not matter; the filter may name one.
 
         What another tenant or resource stores changes nothing of the result. Superseded and
-        interrupted messages are never found. A store without an index reads the newest
-        NEWEST_MESSAGES messages of the resource instead.
+        interrupted messages are never found. A store without an index reads the newest messages of
+        the resource instead (`newest_passages`).
         """
 
-    async def read_unindexed(self, key: Key, version: int, limit: int) -> UnindexedMessages | None:
-        """Return the first `limit` live messages that the index lacks. A thread that is indexed by
-        rules older than `version` (INDEX_VERSION) begins at its first message. Return None for an
-        unknown thread, a shared log, and in a store without an index."""
+    async def read_unindexed(self, key: Key, rules: int, limit: int) -> UnindexedMessages | None:
+        """Return the first `limit` live messages that the index lacks by these rules
+        (INDEX_VERSION). Return None if it lacks none, for an unknown thread, and in a store without
+        an index."""
 
     async def index_passages(
         self,
         key: Key,
         read: UnindexedMessages,
-        version: int,
+        rules: int,
         passages: Sequence[Passage],
         place: IndexPlace,
     ) -> bool:
-        """Write the passages of messages that `read_unindexed` returned, and `place` as how far the
-        thread is indexed, in one short transaction. Passages by rules older than `version` are
-        removed with the first ones of the new. Return False, and write nothing, if the thread or
-        its place is another one by now: a fork or a forgetting came between.
+        """Write the passages of the messages that `read_unindexed` returned, and `place` as how far
+        the thread is indexed, in one short transaction. Passages by other rules in this range are
+        replaced. Return False, and write nothing, if the thread has changed since it was read.
 
         The version of the thread stays.
         """
 
     async def unindexed_threads(
-        self,
-        version: int,
-        quiet_since: float | None = None,
-        resource: tuple[str, str] | None = None,
-        limit: int = 100,
-    ) -> tuple[UnindexedThread, ...]:
-        """Return threads that are not indexed to their end by the rules of `version`, the latest
-        active first. `quiet_since`: only those without a turn since these unix seconds. `resource`:
-        only those of this tenant and resource; None: of all tenants. A store without an index
-        returns none."""
+        self, rules: int, active_before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        """Look at the next `limit` threads of all tenants with `active_at < active_before`, the
+        latest first, beginning after the place `after`. Return those that are not indexed to their
+        end by these rules. A store without an index returns none."""
+
+    async def unindexed_of_resource(
+        self, rules: int, key: Key, limit: int
+    ) -> tuple[ThreadInfo, ...]:
+        """Return the first `limit` threads of the key's resource that `unindexed_threads` would
+        return, the latest active first."""
+
+    async def outdate_index(self) -> None:
+        """Mark every thread as indexed by older rules: it is made anew, and found until then."""
 
     async def drop_index(self) -> None:
-        """Remove all passages; every thread counts as not indexed. The words leave the storage as
+        """Remove all passages. Every thread counts as not indexed. The words leave the storage as
         with `forget`."""
 
     async def check_index(self) -> IndexCheck:
-        """Compare the whole index with the messages, in short steps."""
+        """Compare the index with the messages."""

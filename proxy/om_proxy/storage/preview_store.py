@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from om_proxy.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.storage.base import (
     Backlog,
     Change,
@@ -21,6 +22,7 @@ from om_proxy.storage.base import (
 )
 from om_proxy.storage.ledger_lines import LedgerBatch
 from om_proxy.storage.merging_store import MergingStore
+from om_proxy.storage.passage_index import UnindexedMessages
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooled_resource import SpooledTurn
@@ -138,6 +140,22 @@ class PreviewStore(MergingStore):
         raise _refuse()
 
     async def prune_ledger(self, now: float) -> None:
+        raise _refuse()
+
+    async def index_passages(
+        self,
+        key: Key,
+        read: UnindexedMessages,
+        rules: int,
+        passages: Sequence[Passage],
+        place: IndexPlace,
+    ) -> bool:
+        raise _refuse()
+
+    async def outdate_index(self) -> None:
+        raise _refuse()
+
+    async def drop_index(self) -> None:
         raise _refuse()
 
     async def park(self, key: Key, parked: bool) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from om_proxy.storage.base import Store
+from om_proxy.storage.postgres.store import PostgresStore
 from tests.storage.contract import Opener
+from tests.storage.search_contract import MISPLACED, index_same_names
 from tests.storage.tenant_contract import TenantContract
 
 
@@ -17,3 +19,14 @@ class TestPostgresTenants(TenantContract):
         store = await opener()
         yield store
         await store.close()
+
+    async def test_a_misplaced_scope_shows_no_passage_of_another_tenant(
+        self, store: PostgresStore
+    ) -> None:
+        """Whatever stands in the index, each passage that leaves it is of the tenant who asks."""
+        key = await index_same_names(store)
+        assert len((await store.find_passages(key, ["quorum"])).matches) == 1
+        for tenant, name in MISPLACED.items():
+            sql = "UPDATE om.search_scope SET tenant = $1 WHERE tenant = $2"
+            await store._write(sql, name, tenant)
+        assert (await store.find_passages(key, ["quorum"])).matches == ()

@@ -7,3 +7,5 @@ from tests.storage.contract import StoreContract
 
 class TestRedis(StoreContract):
     """The whole contract under a prefix of its own."""
+
+    has_index = False

@@ -19,6 +19,8 @@ MASTER = bytes(range(32))
 class TestEncryptedSqlite(StoreContract):
     """The whole contract on an encrypted file."""
 
+    has_index = False
+
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:

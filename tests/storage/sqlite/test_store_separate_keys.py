@@ -108,6 +108,8 @@ async def test_a_reader_of_the_file_does_not_keep_it_from_being_undecryptable(
 class TestSqliteWithSeparateKeys(StoreContract):
     """The whole contract on a file whose keys are elsewhere."""
 
+    has_index = False
+
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:

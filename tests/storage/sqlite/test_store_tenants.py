@@ -8,6 +8,7 @@ import pytest
 
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.search_contract import MISPLACED, index_same_names
 from tests.storage.tenant_contract import TenantContract
 
 
@@ -17,3 +18,14 @@ class TestSqliteTenants(TenantContract):
         store = await SqliteStore.open(":memory:")
         yield store
         await store.close()
+
+    async def test_a_misplaced_scope_shows_no_passage_of_another_tenant(
+        self, store: SqliteStore
+    ) -> None:
+        """Whatever stands in the index, each passage that leaves it is of the tenant who asks."""
+        key = await index_same_names(store)
+        assert len((await store.find_passages(key, ["quorum"])).matches) == 1
+        for tenant, name in MISPLACED.items():
+            sql = "UPDATE search_scope SET tenant = ? WHERE tenant = ?"
+            await store._write(sql, (name, tenant))
+        assert (await store.find_passages(key, ["quorum"])).matches == ()

@@ -31,7 +31,7 @@ class Found(NamedTuple):
     """What a store found for some words, in the caller's resource."""
 
     messages: int  # messages of the resource that have passages
-    # of each word, the number of passages that have it as their own; 0: no message has it
+    # of each word, the number of passages that have it, their own or beside
     counts: Mapping[str, int]
     matches: tuple[FoundPassage, ...]  # that have one of the words, their own or beside
     # the first passages of the messages right before and after those, as far as they are none

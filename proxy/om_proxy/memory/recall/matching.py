@@ -25,11 +25,9 @@ def match_passages(
     counts: Counter[str] = Counter()
     matching: dict[str, list[int]] = {word: [] for word in words}
     for number, found in enumerate(passages):
-        own = wanted.intersection(found.passage.words)
-        counts.update(own)
-        if own or not wanted.isdisjoint(found.passage.side_words):
-            for word in own.union(wanted.intersection(found.passage.side_words)):
-                matching[word].append(number)
+        for word in wanted.intersection((*found.passage.words, *found.passage.side_words)):
+            counts[word] += 1
+            matching[word].append(number)
     chosen, left_out = choose_matches(
         {
             word: [number for number in numbers if lets_pass(passage_filter, passages[number])]

@@ -21,6 +21,8 @@ WEIGHT_BEHIND = 0.2
 SIDE_WORD_COUNT = 3.0
 BM25_K1 = 1.2
 BM25_B = 0.5
+# words of a passage; in a chat of shorter ones, length says little
+MIN_MEAN_LENGTH = 30.0
 LONG_OTHER_ROLE_CUT = 0.7
 NEIGHBOUR_WEIGHT = 0.8
 NEIGHBOUR_REACH = 5  # messages on either side
@@ -43,7 +45,7 @@ def rank(found: Found, words: Sequence[str]) -> list[RankedMessage]:
     rarity = _weigh_words(found, words)
     best: dict[_Place, tuple[float, _Candidate]] = {}
     candidates = _collect_candidates(found, rarity)
-    mean_length = sum(len(c.found.passage.words) for c in candidates) / (len(candidates) or 1)
+    mean_length = _find_mean_length(candidates)
     for candidate in candidates:
         score = _score_passage(candidate, rarity, mean_length)
         place = _find_place(candidate.found)
@@ -91,6 +93,11 @@ def _collect_candidates(found: Found, rarity: Mapping[str, float]) -> list[_Cand
     return candidates
 
 
+def _find_mean_length(candidates: Sequence[_Candidate]) -> float:
+    lengths = [len(candidate.found.passage.words) for candidate in candidates]
+    return max(MIN_MEAN_LENGTH, sum(lengths) / (len(lengths) or 1))
+
+
 def _find_place(found: FoundPassage) -> _Place:
     return found.thread, found.passage.position
 
@@ -110,7 +117,7 @@ def _is_short(length: int) -> float:
 
 def _score_passage(candidate: _Candidate, rarity: Mapping[str, float], mean_length: float) -> float:
     passage = candidate.found.passage
-    damping = BM25_K1 * (1 - BM25_B + BM25_B * len(passage.words) / (mean_length or 1))
+    damping = BM25_K1 * (1 - BM25_B + BM25_B * len(passage.words) / mean_length)
     score = sum(
         rarity[word] * count * (BM25_K1 + 1) / (count + damping)
         for word, count in candidate.counts.items()

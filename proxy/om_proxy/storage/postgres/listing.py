@@ -94,7 +94,7 @@ async def select_all(
         query.add("(resource, thread) > ({}, {})", *cursor[1:])
     elif cursor is not None:
         query.add("(tenant, resource, thread) > ({}, {}, {})", *cursor)
-    return await _decode_infos(session, await _select_infos(session, query, "name", limit), keyring)
+    return await decode_infos(session, await _select_infos(session, query, "name", limit), keyring)
 
 
 async def _select_infos(
@@ -104,9 +104,10 @@ async def _select_infos(
     return await session.select(sql, *query.parameters)
 
 
-async def _decode_infos(
+async def decode_infos(
     session: Session, found: Sequence[Row], keyring: Keyring
 ) -> tuple[ThreadInfo, ...]:
+    """Return the threads of rows with the columns `INFO_COLUMNS`."""
     held = await keyring.hold(session, {row[-1] for row in found})
     return tuple(row_decoding.decode_info(tuple(row), held) for row in found)
 
@@ -134,7 +135,7 @@ async def select_threads(
             _add_place(query, selection, end, "<=" if selection.order == "name" else ">=")
         _add_filters(query, selection)
     found = await _select_infos(session, query, selection.order, limit + 1)
-    page = await _decode_infos(session, found[:limit], keyring)
+    page = await decode_infos(session, found[:limit], keyring)
     return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else end)
 
 

@@ -91,6 +91,7 @@ from om_proxy.storage.postgres.removal import (
     remove_thread,
 )
 from om_proxy.storage.postgres.restoring import Restoration
+from om_proxy.storage.postgres.search_methods import SearchMethods
 from om_proxy.storage.postgres.session import (
     IS_THREAD,
     OF_THREAD,
@@ -150,7 +151,7 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore:
+class PostgresStore(SearchMethods):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 

@@ -83,6 +83,7 @@ from om_proxy.storage.redis.promise import create_promise
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
+from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -111,7 +112,7 @@ class RedisOptions(NamedTuple):
 DEFAULT_OPTIONS = RedisOptions()
 
 
-class RedisStore:
+class RedisStore(SearchedWithoutIndex):
     """The `Store` protocol on Redis. Call `await RedisStore.open(url)`, and `close()` at the end."""
 
     def __init__(

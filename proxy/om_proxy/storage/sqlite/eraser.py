@@ -20,7 +20,8 @@ import aiosqlite
 import structlog
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
+from om_proxy.storage.sqlite.search_erasure import erase_words
 
 logger = structlog.get_logger("store")
 
@@ -102,6 +103,7 @@ class Eraser:
     async def _truncate_wal(self, db: aiosqlite.Connection) -> bool:
         """Checkpoint and truncate the WAL. Return False if a reader prevents that."""
         [(asked,)] = await db.execute_fetchall("SELECT asked FROM erasure")
+        await run_in_connection_thread(db, erase_words)
         await db.execute_fetchall(f"PRAGMA busy_timeout = {READER_WAIT_MS}")
         try:
             [(is_busy, *_)] = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,0 +1,86 @@
+"""Search a store without an index: read the newest messages of the resource.
+
+Redis has no index, and a store with encryption keeps none: its words would tell the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from om_proxy.apis.indexed_text import read_indexed_text
+from om_proxy.errors import UnopenedText
+from om_proxy.memory.model import Key, Message
+from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
+from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.passages import IndexPlace, cut_passages
+from om_proxy.off_loop import run_off_loop
+from om_proxy.storage.base import Store
+from om_proxy.storage.listing import ThreadPlace, ThreadSelection
+
+NEWEST_MESSAGES = 2_000
+MAX_SEARCHED_THREADS = 200  # a thread is read in two round trips
+# words of so many messages are made in a thread of their own: about 0.1 ms each
+MANY_SEARCHED_MESSAGES = 50
+
+
+class _ReadThread(NamedTuple):
+    name: str
+    timezone: str | None
+    messages: tuple[Message, ...]  # the newest, by seq
+
+
+async def find_newest_passages(
+    store: Store, key: Key, words: Sequence[str], passage_filter: PassageFilter, limit: int
+) -> Found:
+    """Return what `PassageIndex.find_passages` would, if the index held the newest NEWEST_MESSAGES
+    messages of the resource, of the threads with the latest turns. A thread that does not open
+    counts as not read."""
+    threads, unread = await _read_newest(store, key)
+    count = sum(len(thread.messages) for thread in threads)
+
+    def match() -> Found:
+        # the newest come last
+        passages = [passage for thread in reversed(threads) for passage in _cut_thread(thread)]
+        return match_passages(passages, words, passage_filter, unread=unread, limit=limit)
+
+    return await run_off_loop(count, match, MANY_SEARCHED_MESSAGES)
+
+
+async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
+    """Return the threads with the latest turns, the latest first, and the number of messages that
+    are not read."""
+    selection = ThreadSelection(key.tenant, key.resource, order="recent")
+    after: ThreadPlace | None = None
+    threads: list[_ReadThread] = []
+    room, unread = NEWEST_MESSAGES, 0
+    while True:
+        page = await store.find_threads(selection, after)
+        for info in page.threads:
+            if room and len(threads) < MAX_SEARCHED_THREADS:
+                thread = await _read_thread(store, info.key, room)
+                threads += [thread] if thread else []
+                read_count = len(thread.messages) if thread else 0
+            else:
+                read_count = 0
+            room -= read_count
+            unread += max(0, info.messages - read_count)
+        if page.end is None or not room:
+            return threads, unread
+        after = page.end
+
+
+async def _read_thread(store: Store, key: Key, limit: int) -> _ReadThread | None:
+    try:
+        memory = await store.load(key)
+        # numbers are never more than messages: superseded ones leave gaps
+        messages = await store.messages(key, max(0, memory.end - limit), memory.end)
+    except UnopenedText:
+        return None
+    return _ReadThread(key.thread, memory.timezone, messages)
+
+
+def _cut_thread(thread: _ReadThread) -> list[FoundPassage]:
+    texts = map(read_indexed_text, thread.messages)
+    passages, _ = cut_passages(texts, IndexPlace(), thread.timezone)
+    return [FoundPassage(thread.name, passage) for passage in passages]

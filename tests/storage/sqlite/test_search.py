@@ -1,0 +1,106 @@
+"""The index in an SQLite file: its bytes, its check, and what ends it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.sqlite import search_erasure
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.search_contract import (
+    RULES,
+    SECOND,
+    SearchContract,
+    add_said,
+    index_all,
+    index_some,
+    store_thread,
+)
+
+CANARY = "canaryword"
+MASTER = bytes(range(32))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path)
+    yield store
+    await store.close()
+
+
+async def forget_canaries(store: SqliteStore, path: Path) -> list[str]:
+    """Index a thread of canaries and another one, and forget the first. Return in which files its
+    words are left."""
+    canaries = add_said(MemoryBuilder(), *(f"{CANARY}{number} quorum" for number in range(60)))
+    await store_thread(store, canaries)
+    await store_thread(store, add_said(MemoryBuilder(SECOND), "quorum"))
+    while await index_some(store, KEY, limit=7):  # many segments
+        continue
+    await index_all(store, SECOND)
+    assert (await store.forget(KEY)).database == "gone"
+    assert (await store.find_passages(SECOND, ["quorum"])).messages == 1
+    files = [path, path.with_name(f"{path.name}-wal")]
+    return [file.name for file in files if holds_words(file, CANARY)]
+
+
+def holds_words(file: Path, words: str) -> bool:
+    return file.exists() and words.encode() in file.read_bytes()
+
+
+async def test_forgotten_words_leave_the_file(store: SqliteStore, path: Path) -> None:
+    assert await forget_canaries(store, path) == []
+
+
+async def test_without_merging_forgotten_words_stay(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the test above can fail."""
+    monkeypatch.setattr(search_erasure, "MERGE_ALL", "SELECT 1")
+    assert await forget_canaries(store, path) == ["memory.db"]
+
+
+async def test_the_name_of_a_resource_goes_with_its_last_thread(
+    store: SqliteStore, path: Path
+) -> None:
+    await SearchContract()._two_threads(store)
+    for key, count in ((KEY, 1), (SECOND, 0)):
+        await store.forget(key)
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT count(*) FROM search_scope").fetchone() == (count,)
+
+
+async def test_a_check_tells_what_is_wrong(store: SqliteStore, path: Path) -> None:
+    await SearchContract()._two_threads(store)
+    assert (await store.check_index()).faults == ()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE indexed_thread SET indexed_to = 2")
+    assert (await store.check_index()).faults == ("4 passages are of no message that may be found",)
+
+
+async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) -> None:
+    """The index would tell the words of encrypted texts."""
+    await SearchContract()._two_threads(store)
+    await store.close()
+    masters = MasterKeys([MASTER])
+    encrypted = await SqliteStore.open(path, masters=masters, begins_encryption=True)
+    try:
+        after: int | None = 0
+        while after is not None:
+            after = (await encrypted.encrypt_batch(after)).last_id
+        assert await encrypted.erase_replaced()
+        assert (await encrypted.find_passages(KEY, ["quorum"])).messages == 8
+        assert await encrypted.read_unindexed(KEY, RULES, 5) is None
+    finally:
+        await encrypted.close()
+    assert not holds_words(path, "quorum")
