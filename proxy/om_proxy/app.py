@@ -21,6 +21,7 @@ from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.apis.registry import CHAT
 from om_proxy.audit_log import AuditLog
+from om_proxy.background.indexing import IndexFiller
 from om_proxy.background.retention import Retention
 from om_proxy.background.scheduler import Background
 from om_proxy.composition import create_admin_services, create_background
@@ -295,6 +296,9 @@ class App:
             self._is_external,
             generations=settings.retention.generations,
         )
+        indexing = IndexFiller(
+            self.store, lambda: self._policies.current.settings, self._is_external
+        )
         own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
@@ -318,6 +322,7 @@ class App:
             _start_permanent("deliveries", engine.deliveries.write_forever),
             _start_permanent("deferred", self._deferred.retry_forever),
             _start_permanent("retention", retention.run_forever),
+            _start_permanent("indexing", partial(indexing.run_forever, self._observer_interval_s)),
             _start_permanent(
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),

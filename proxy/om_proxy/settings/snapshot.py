@@ -117,6 +117,12 @@ class Settings(Section):
         )
 
     @property
+    def may_retrieve(self) -> bool:
+        """Whether any model or resource may have `memory.retrieval` on."""
+        base = self.effective(None).memory.retrieval.enabled
+        return base or any("retrieval" in layer.level for layer in self._layers)
+
+    @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need a credential that only a request brings."""
         return self.may_inherit_model and not all(u.api_key for u in self.upstream)

@@ -18,6 +18,8 @@ MASTER = bytes(range(32))
 class TestEncryptedRedis(StoreContract):
     """The contract on an encrypted Redis: with OM_TEST_LONG=all the whole, else a part."""
 
+    has_index = False
+
     @pytest.fixture
     def opener(self, url: str, prefix: str) -> Opener:
         async def opened() -> Store:
