@@ -77,6 +77,7 @@ from om_proxy.storage.records import (
     ForgetResult,
     StoredReceipt,
 )
+from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from tests.simulation.events import EventLog
 from tests.simulation.ledger import DayLedger
 
@@ -454,7 +455,7 @@ async def _at_once() -> None:
     await asyncio.sleep(0)
 
 
-class SimulatedStore:
+class SimulatedStore(SearchedWithoutIndex):
     """One process's connection to the disk. `pause` is awaited before and after everything it does,
     and may raise StorageError."""
 

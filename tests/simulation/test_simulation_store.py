@@ -14,6 +14,8 @@ from tests.storage.contract import Opener, StoreContract
 class TestSimulatedStore(StoreContract):
     """The contract over one disk, but for moving: no thread of a simulation leaves its store."""
 
+    has_index = False
+
     test_restored_thread_answers_as_it_did = None  # type: ignore[assignment] # it restores none
     test_nothing_is_restored_over_what_is_stored = None  # type: ignore[assignment] # as above
     test_a_repaired_thread_keeps_its_row = None  # type: ignore[assignment] # as above
