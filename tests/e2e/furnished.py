@@ -62,6 +62,7 @@ class Furniture:
         return {
             "threads": (RICH, FAILING, SHARING[0]),
             "observations": tuple(str(entry.id) for entry in log.entries[::12]) or ("1",),
+            "messages": ("1",),
             "chunks": tuple(str(chunk.id) for chunk in chunks) or ("1",),
             "generations": (str(log.generation),),
             "pins": tuple(str(pin.id) for pin in pins) or ("1",),
