@@ -21,6 +21,9 @@ from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.ledger_reader import LedgerReader
+from om_proxy.look_ups.newest_messages import NewestMessages
+from om_proxy.look_ups.performing import LookUpPerformer
+from om_proxy.look_ups.searching import MessageSearch
 from om_proxy.memory_cache import Memories
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.message_reader import MessageReader
@@ -74,6 +77,12 @@ def create_background(
     )
 
 
+def create_look_up_performer(memories: Memories, token_counter: TokenCounter) -> LookUpPerformer:
+    """Create what looks up original messages, for the tool loop and for people."""
+    search = MessageSearch(NewestMessages(memories.store))
+    return LookUpPerformer(memories, search, token_counter.tokens)
+
+
 def create_admin_services(
     memories: Memories,
     policies: PolicyInForce,
@@ -110,6 +119,7 @@ def create_admin_services(
         MemoryExporter(memories.store),
         AuditLog(memories.store, partial(label_thread, secret), clock),
         MessageImporter(reconciler, committer, background),
+        create_look_up_performer(memories, token_counter),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from om_proxy.cli.name_completion import complete_resource, complete_tenant, complete_thread
 
 MAX_LISTED = 1_000  # lines of one answer, as in the admin API
+MAX_FOUND = 100  # messages of one search, as in the admin API
 MAX_WAIT_S = 86_400
 JSON_HELP = "print the JSON that the admin API answers"
 RESOURCE_HELP = "the thread's resource; needed if several have such a thread"
@@ -95,6 +96,42 @@ def _add_reading_commands(commands: CommandList) -> None:
         "--excerpt", action="store_true", help="only the beginning of each message"
     )
     _add_page_options(messages)
+
+    search = _add_command(
+        commands,
+        "search",
+        "search the messages of threads by words",
+        resource_help="only messages of this resource",
+    )
+    search.add_argument("words", metavar="WORDS", help="the words to look for")
+    thread = search.add_argument(
+        "--thread", metavar="THREAD", help="only this thread, as the client names it"
+    )
+    _set_completer(thread, complete_thread)
+    search.add_argument(
+        "--limit",
+        type=_read_found_limit,
+        default=20,
+        metavar="N",
+        help=f"how many messages to print, 1 to {MAX_FOUND} (default: %(default)s)",
+    )
+
+    read = _add_thread_command(
+        commands, "read", "read the messages of a thread as the model's tool shows them"
+    )
+    read.add_argument(
+        "cursor",
+        nargs="?",
+        metavar="ID",
+        help="begin with this message, such as m12 (default: the first)",
+    )
+    read.add_argument(
+        "--page",
+        type=int,
+        default=1,
+        metavar="N",
+        help="1 reads on from ID, -1 back to it, 2 the page after that (default: %(default)s)",
+    )
 
     context = _add_thread_command(
         commands,
@@ -383,6 +420,13 @@ def _read_seconds(text: str) -> float:
     if not 0 < seconds <= MAX_WAIT_S:
         raise argparse.ArgumentTypeError(f"must be above 0, and at most {MAX_WAIT_S}")
     return seconds
+
+
+def _read_found_limit(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_FOUND:
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_FOUND}")
+    return number
 
 
 def _read_limit(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -61,6 +61,15 @@ class LookUpResult(NamedTuple):
     scores: tuple[float, ...] = ()  # of the messages of a search
 
 
+class FoundByPerson(NamedTuple):
+    """What a person's search found."""
+
+    messages: tuple[tuple[Key, QuotedMessage, float], ...]  # with scores, the best first
+    total: int  # messages that fit
+    share_read: float  # of the messages that could be found, where it is least
+    missing: tuple[str, ...]  # index words of the query that no message has
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LookUpPerformer:
     """Performs look-ups. Every method may raise StorageError, and LookUpFault for a look-up that
@@ -85,6 +94,40 @@ class LookUpPerformer:
         if look_up.part is not None and look_up.cursor is not None:
             return await self._show_part(look_up, look_up.cursor, rights, conversation)
         return await self._show_messages(look_up, rights, conversation)
+
+    async def find(
+        self, keys: Sequence[Key], look_up: LookUp, *, limit: int, passage_filter: PassageFilter
+    ) -> FoundByPerson:
+        """Search the keys' resources for a person: every result stands for itself."""
+        hits: list[tuple[Key, RankedMessage]] = []
+        missing: dict[str, None] | None = None
+        shares: list[float] = []
+        for key in keys:
+            result = await self.message_search.search(key, look_up.query, passage_filter)
+            hits += ((key._replace(thread=hit.thread), hit) for hit in result.ranked)
+            lacking = {word: None for word in result.words if not result.counts.get(word)}
+            missing = lacking if missing is None else {w: None for w in missing if w in lacking}
+            shares.append(result.share_read)
+        hits.sort(key=lambda hit: -hit[1].score)
+        shown = hits[:limit]
+        opened: dict[Key, Conversation] = {}
+        stored: dict[tuple[Key, int], StoredMessage] = {}
+        for key in dict.fromkeys(key for key, _ in shown):
+            memory = await self.memories.load(key)
+            opened[key] = Conversation(key, self.memories.label(key), False, memory)
+            seqs = [hit.seq for at, hit in shown if at == key]
+            for message in await self.memories.store.messages_by_seq(key, seqs):
+                stored[key, message.seq] = StoredMessage(message, 0, "live")
+
+        def quote() -> list[tuple[Key, QuotedMessage, float]]:
+            return [
+                (key, quote_message(stored[key, hit.seq], opened[key]), hit.score)
+                for key, hit in shown
+                if (key, hit.seq) in stored
+            ]
+
+        messages = tuple(await asyncio.to_thread(quote))
+        return FoundByPerson(messages, len(hits), min(shares, default=1.0), tuple(missing or ()))
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 

@@ -43,4 +43,15 @@ class MessageSearch:
             return SearchResult((), {}, ())
         found = await self.source.find_passages(key, words, passage_filter)
         ranked = await asyncio.to_thread(rank, found, words)
-        return SearchResult(tuple(words), found.counts, tuple(ranked), found.share_read)
+        # the neighbours of what matches are ranked too, whatever the filter says of them
+        passing = tuple(message for message in ranked if _lets_pass(passage_filter, message))
+        return SearchResult(tuple(words), found.counts, passing, found.share_read)
+
+
+def _lets_pass(passage_filter: PassageFilter, message: RankedMessage) -> bool:
+    return (
+        passage_filter.thread in (None, message.thread)
+        and (passage_filter.before is None or message.at < passage_filter.before)
+        and (passage_filter.after is None or message.at >= passage_filter.after)
+        and (not passage_filter.roles or message.role in passage_filter.roles)
+    )

@@ -58,9 +58,13 @@ BODIES: dict[tuple[str, str], Any] = {
             {"role": "user", "content": "Where is crate 7?"},
         ],
     },
+    ("POST", "/threads/{thread}/recall"): {"mode": "search", "query": "crate"},
     ("POST", "/import"): b'{"om":"export","format":1,"secret":null}\n{"om":"end","threads":0}\n',
 }
-QUERIES = {("GET", "/threads/{thread}/context"): "text=Where?"}
+QUERIES = {
+    ("GET", "/threads/{thread}/context"): "text=Where?",
+    ("GET", "/search"): "q=crate&resource=crates",
+}
 # settings and the like are every tenant's
 ABOUT_NO_THREAD = {"/config"}
 # its answer is lines, and begins with the same one for everybody
@@ -102,7 +106,16 @@ def list_allowed_statuses(route: AdminRoute) -> set[int]:
 
 def needs_tenant(route: AdminRoute) -> bool:
     """Return whether the admin token has to name a tenant."""
-    return route.names_thread or "{resource}" in route.path or route.path in (EXPORT, "/resources")
+    return (
+        route.names_thread
+        or "{resource}" in route.path
+        or route.path
+        in (
+            EXPORT,
+            "/resources",
+            "/search",
+        )
+    )
 
 
 async def fill_path(run: Running, route: AdminRoute) -> str:

@@ -9,6 +9,7 @@ from om_proxy.audit_log import AuditLog
 from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
 from om_proxy.ledger_reader import LedgerReader
+from om_proxy.look_ups.performing import LookUpPerformer
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.message_reader import MessageReader
 from om_proxy.steering.note_editor import NoteEditor
@@ -41,3 +42,4 @@ class AdminServices:
     exporter: MemoryExporter
     audit_log: AuditLog
     message_importer: MessageImporter
+    look_ups: LookUpPerformer

@@ -14,6 +14,8 @@ const ACTIONS = {
   set_title: "Changed the title",
   set_thresholds: "Changed thresholds",
   list_messages: "Read messages",
+  recall: "Looked up messages",
+  search_messages: "Searched messages",
   show_message: "Read a message",
   list_entry_messages: "Read the messages behind a note",
   preview_text: "Looked at the next prompt",

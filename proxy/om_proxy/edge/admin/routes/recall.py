@@ -1,0 +1,317 @@
+"""The routes that find and read original messages, as the actor model's tool does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from om_proxy.edge.admin.answers import UnixSeconds, repair_text
+from om_proxy.edge.admin.hidden_text import HiddenText
+from om_proxy.edge.admin.requests import MAX_NUMBER, AdminCall, Query, normalize_stored_name
+from om_proxy.edge.admin.route import AdminRoute
+from om_proxy.edge.admin.services import AdminServices
+from om_proxy.errors import BadRequest, NotFound, StorageError
+from om_proxy.look_ups.performing import LookUpResult, ReadingRights
+from om_proxy.memory.dates import find_zone
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.memory.recall.arguments import read_look_up
+from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.memory.recall.message_page import MessagePage
+from om_proxy.memory.recall.part_piece import PartPiece
+from om_proxy.memory.recall.quoted_message import QuotedMessage
+from om_proxy.memory.recall.thread_list import ThreadListPage
+
+MAX_ANSWER_TOKENS = 2_000
+TIMEOUT_S = 10.0
+MAX_EXCERPT_CHARS = 300
+MAX_RESOURCES = 100  # that one search reads
+MAX_FOUND = 100  # of a search by itself
+
+_Text = str | None
+_Number = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | str | None
+
+
+class RecallBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The parameters of the actor model's tool (docs/spec/recall.md#the-tool)."""
+
+    mode: Literal["search", "messages", "threads"] | None = None
+    query: _Text = None
+    cursor: Annotated[_Number, Meta(description="One message id, such as `m12`.")] = None
+    thread_id: Annotated[
+        _Text, Meta(description="The label of another conversation of the resource, or `current`.")
+    ] = msgspec.field(default=None, name="threadId")
+    page: _Number = None
+    limit: _Number = None
+    detail: Literal["low", "high"] | None = None
+    part_index: _Number = msgspec.field(default=None, name="partIndex")
+    char_offset: _Number = msgspec.field(default=None, name="charOffset")
+    before: _Text = None
+    after: _Text = None
+    anchor: Literal["start", "end"] | None = None
+    part_type: _Text = msgspec.field(default=None, name="partType")
+    tool_name: _Text = msgspec.field(default=None, name="toolName")
+    superseded: Annotated[
+        bool, Meta(description="Read what was taken back, and replies that broke off, too.")
+    ] = False
+
+
+class RecalledItem(Struct, frozen=True, kw_only=True):
+    """One message or thread that an answer shows."""
+
+    thread: str
+    resource: str
+    label: Annotated[str, Meta(description="The thread's name in the log and in the notes.")]
+    title: HiddenText
+    seq: Annotated[int | None, Meta(description="Of a message: its number in the thread.")]
+    role: str | None
+    at: UnixSeconds
+    state: Annotated[
+        str | None, Meta(description="Of a message: `live`, `superseded` or `interrupted`.")
+    ]
+    excerpt: Annotated[HiddenText, Meta(description="The first 300 characters of its text.")]
+    score: Annotated[float | None, Meta(description="Of a search; higher fits better.")]
+    messages: Annotated[int | None, Meta(description="Of a thread: its messages.")]
+
+
+class RecallAnswer(Struct, frozen=True, kw_only=True):
+    """What was looked up: as the model would read it, and as JSON."""
+
+    mode: str
+    messages: Annotated[HiddenText, Meta(description="The text, of the mode `messages`.")]
+    results: Annotated[HiddenText, Meta(description="The text, of the mode `search`.")]
+    threads: Annotated[HiddenText, Meta(description="The text, of the mode `threads`.")]
+    count: Annotated[int, Meta(description="How many messages or threads the text shows.")]
+    cursor: str | None
+    page: int
+    limit: int
+    has_next_page: bool = msgspec.field(name="hasNextPage")
+    has_prev_page: bool = msgspec.field(name="hasPrevPage")
+    has_more: Annotated[bool, Meta(description="Whether there is more, in this direction.")] = (
+        msgspec.field(name="hasMore")
+    )
+    truncated: Annotated[bool, Meta(description="Whether the text cuts a message or a part.")]
+    char_offset: Annotated[
+        int | None, Meta(description="Of one part: where to go on; `null` at its end.")
+    ] = msgspec.field(name="charOffset")
+    items: list[RecalledItem]
+
+
+class SearchQuery(Query, frozen=True, kw_only=True):
+    """The query of a search."""
+
+    q: Annotated[str, Meta(description="The words.")]
+    resource: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "The resource whose messages are searched; without it, the first 100 of the tenant."
+            )
+        ),
+    ] = None
+    thread: Annotated[str | None, Meta(description="Only this thread.")] = None
+    role: Annotated[str | None, Meta(description="Only messages of this role.")] = None
+    before: Annotated[str | None, Meta(description="An ISO date: only older messages.")] = None
+    after: Annotated[str | None, Meta(description="An ISO date: only newer messages.")] = None
+    limit: Annotated[
+        int, Meta(ge=1, le=MAX_FOUND, description="How many messages the answer holds at most.")
+    ] = 20
+
+
+class FoundList(Struct, frozen=True, kw_only=True):
+    """The messages that a search found, the best first."""
+
+    items: list[RecalledItem]
+    total: Annotated[int, Meta(description="How many messages fit.")]
+    share_read: Annotated[
+        float,
+        Meta(description="The share of the resource's messages that could be found, 0 to 1."),
+    ]
+    missing: Annotated[list[str], Meta(description="Index words of the query that no message has.")]
+    left_out: Annotated[
+        bool, Meta(description="The tenant has more resources: name one to search it.")
+    ]
+
+
+async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
+    key, body = call.named_key, call.body
+    assert isinstance(body, RecallBody)
+    memory = await services.look_ups.memories.load_known(key)
+    zone = find_zone(
+        memory.timezone, call.config.settings.effective(None, key.resource).memory.timezone
+    )
+    rights = ReadingRights(
+        key, "resource", zone, MAX_ANSWER_TOKENS, with_superseded=body.superseded
+    )
+    fields = {name: value for name, value in msgspec.to_builtins(body).items() if value is not None}
+    try:
+        look_up = read_look_up(fields, zone)
+        async with asyncio.timeout(TIMEOUT_S):
+            conversations = services.look_ups.open_conversations(rights)
+            result = await services.look_ups.perform(look_up, rights, conversations)
+    except LookUpFault as fault:
+        raise (NotFound(fault.text) if fault.is_unknown else BadRequest(fault.text)) from fault
+    except TimeoutError as exc:
+        raise StorageError("the store took too long; try again, or ask for less") from exc
+    return _describe_result(result, look_up.page, look_up.limit, services, key)
+
+
+def _describe_result(
+    result: LookUpResult, page: int, limit: int, services: AdminServices, key: Key
+) -> RecallAnswer:
+    shown, text = result.shown, repair_text(result.text)
+    has_more = isinstance(shown, MessagePage | ThreadListPage) and shown.has_more
+    is_backward = page < 0
+    offset = (
+        shown.end if isinstance(shown, PartPiece) and shown.end < shown.readable_chars else None
+    )
+    items = (
+        _describe_threads(shown, result, services)
+        if isinstance(shown, ThreadListPage)
+        else _describe_messages(result, services, key)
+    )
+    return RecallAnswer(
+        mode=result.mode,
+        messages=text if result.mode == "messages" else None,
+        results=text if result.mode == "search" else None,
+        threads=text if result.mode == "threads" else None,
+        count=result.found,
+        cursor=result.messages[-1].id if result.mode == "messages" and result.messages else None,
+        page=page,
+        limit=limit,
+        has_next_page=has_more if not is_backward else page < -1,
+        has_prev_page=has_more if is_backward else page > 1,
+        has_more=has_more or offset is not None,
+        truncated=offset is not None or "(cut; partIndex=" in result.text,
+        char_offset=offset,
+        items=items,
+    )
+
+
+def _describe_messages(
+    result: LookUpResult, services: AdminServices, key: Key
+) -> list[RecalledItem]:
+    scores = result.scores or (None,) * len(result.messages)
+    return [
+        _describe_message(
+            message, result.keys.get(message.label, key), services.look_ups.memories.label, score
+        )
+        for message, score in zip(result.messages, scores, strict=True)
+    ]
+
+
+def _describe_message(
+    message: QuotedMessage, key: Key, label: Callable[[Key], str], score: float | None
+) -> RecalledItem:
+    text = "\n".join(part.text or part.name for part in message.parts)
+    return RecalledItem(
+        thread=key.thread,
+        resource=key.resource,
+        label=label(key),
+        title=repair_text(message.title),
+        seq=message.seq,
+        role=repair_text(message.role),
+        at=message.at,
+        state=message.state,
+        excerpt=repair_text(
+            text if len(text) <= MAX_EXCERPT_CHARS else f"{text[: MAX_EXCERPT_CHARS - 1]}…"
+        ),
+        score=score,
+        messages=None,
+    )
+
+
+def _describe_threads(
+    listed: ThreadListPage, result: LookUpResult, services: AdminServices
+) -> list[RecalledItem]:
+    return [
+        RecalledItem(
+            thread=result.keys[thread.label].thread,
+            resource=result.keys[thread.label].resource,
+            label=thread.label,
+            title=repair_text(thread.title),
+            seq=None,
+            role=None,
+            at=thread.active_at,
+            state=None,
+            excerpt=None,
+            score=None,
+            messages=thread.messages,
+        )
+        for thread in listed.threads
+    ]
+
+
+async def search_messages(services: AdminServices, call: AdminCall) -> FoundList:
+    query = call.query
+    assert isinstance(query, SearchQuery)
+    keys, left_out = await _choose_resources(services, call.named_tenant, query.resource)
+    zone = find_zone(None, call.config.settings.effective(None, query.resource).memory.timezone)
+    fields = {"mode": "search", "query": query.q, "before": query.before, "after": query.after}
+    try:
+        look_up = read_look_up(fields, zone)
+        passage_filter = PassageFilter(
+            None if query.thread is None else normalize_stored_name(query.thread),
+            look_up.before,
+            look_up.after,
+            () if query.role is None else (query.role,),
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            found = await services.look_ups.find(
+                keys, look_up, limit=query.limit, passage_filter=passage_filter
+            )
+    except LookUpFault as fault:
+        raise BadRequest(fault.text) from fault
+    except TimeoutError as exc:
+        raise StorageError("the store took too long; try again, or ask for less") from exc
+    label = services.look_ups.memories.label
+    return FoundList(
+        items=[
+            _describe_message(message, key, label, score) for key, message, score in found.messages
+        ],
+        total=found.total,
+        share_read=found.share_read,
+        missing=list(found.missing),
+        left_out=left_out,
+    )
+
+
+async def _choose_resources(
+    services: AdminServices, tenant: str, named: str | None
+) -> tuple[list[Key], bool]:
+    """Return the keys of the resources to search, and whether the tenant has more."""
+    if named is not None:
+        return [Key(tenant, normalize_stored_name(named), RESOURCE_THREAD)], False
+    listed = await services.store.resources(tenant, limit=MAX_RESOURCES + 1)
+    keys = [Key(tenant, info.resource, RESOURCE_THREAD) for info in listed[:MAX_RESOURCES]]
+    return keys, len(listed) > MAX_RESOURCES
+
+
+ROUTES = (
+    AdminRoute(
+        method="POST",
+        path="/threads/{thread}/recall",
+        summary=(
+            "Look up original messages as the actor model does: search those of the thread's "
+            "resource, read them in order, or list its threads."
+        ),
+        handler=recall,
+        body=RecallBody,
+        answer=RecallAnswer,
+        is_change=False,
+        is_text=True,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/search",
+        summary="Search the original messages of a tenant or a resource by words, the best first.",
+        handler=search_messages,
+        query=SearchQuery,
+        answer=FoundList,
+        is_text=True,
+    ),
+)

@@ -1,0 +1,60 @@
+"""`om-proxy search` finds messages by words."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.memory.model import Key
+from tests.cli.stored_memory import store_thread
+
+GOLDEN = """\
+kitchen m{seq} of ana, user, {at}
+They keep bees.
+
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OM_PROXY_CONFIG", "om.yaml")
+    monkeypatch.setenv("TZ", "UTC")
+    asyncio.run(store_thread(tmp_path, Key("local", "ana", "kitchen")))
+    asyncio.run(store_thread(tmp_path, Key("local", "zoe", "attic"), text="\x1b[2JThey keep wax."))
+    return tmp_path
+
+
+def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is searched in all resources or in one, and printed the same each time."""
+    assert main(["search", "bees"]) == 0
+    out, err = capsys.readouterr()
+    at = out.split("user, ")[1].split("\n")[0]
+    # of equals the newer first
+    assert out == GOLDEN.format(seq=2, at=at) + GOLDEN.format(seq=1, at=at)
+    assert err == ""
+    assert main(["search", "bees zeta", "--resource", "zoe"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no message has: bee, zeta" in err
+    assert "nothing found" in err
+    assert main(["search", "keep", "--limit", "1", "--json"]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    assert (len(answer["items"]), answer["total"]) == (1, 4)
+
+
+def test_nothing_commands_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "wax", "--thread", "attic"]) == 0
+    out, _ = capsys.readouterr()
+    assert "They keep wax." in out
+    assert "\x1b" not in out
+
+
+def test_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["search", "wax", "--limit", "101"])
+    assert "must be 1 to 100" in capsys.readouterr().err
