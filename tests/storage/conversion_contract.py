@@ -96,6 +96,7 @@ class ConversionContract:
             await plain.commit(held, replace(held, turns=9))
         with pytest.raises(UnopenedText, match="set storage"):
             await plain.load(keys[0])
+        assert await plain.read_unindexed(keys[0], 1, 9) is None
         assert (await begun.load(keys[0])).turns == held.turns
 
     async def test_a_process_without_the_key_knows_the_secret_that_it_had(

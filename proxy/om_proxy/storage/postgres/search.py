@@ -59,8 +59,9 @@ SELECT_NEIGHBOURS = f"""SELECT {_PASSAGE_COLUMNS}
     JOIN om.passage ON passage.thread_id = beside.thread_id AND passage.position = beside.position AND place = 0
     JOIN om.thread ON thread.id = passage.thread_id ORDER BY passage.id"""
 
+# not of a memory that others have encrypted: this process cannot read it
 SELECT_STATE = f"""SELECT id, version, state, coalesce(rules, 0), coalesce(indexed_to, 0), coalesce(remade_to, 0)
-    FROM om.thread LEFT JOIN om.indexed_thread ON thread_id = id WHERE {IS_THREAD}"""
+    FROM om.thread LEFT JOIN om.indexed_thread ON thread_id = id WHERE {IS_THREAD} AND key_id IS NULL"""
 # a turn that commits meanwhile waits for some milliseconds
 LOCK_THREAD = f"SELECT id FROM om.thread WHERE {IS_THREAD} FOR SHARE"
 SELECT_UNINDEXED = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
