@@ -21,12 +21,14 @@ import pytest
 from om_proxy.cli.parser import build_parser
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import OWN_HEADER_PREFIX
+from om_proxy.edge.recall_offers import RecallRecord
 from om_proxy.edge.receipt import build_receipt
 from om_proxy.edge.vocabulary import ERROR_CODE_ROWS
 from om_proxy.errors import OmError
 from om_proxy.identity.callers import Caller, identify
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.memory.model import Key
+from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.transcript.reconcile import Hints, History
 from om_proxy.reasons import Reason, Status
 from om_proxy.settings import Settings, UpstreamSettings, list_warnings, parse, render_settings
@@ -251,6 +253,7 @@ def test_response_headers() -> None:
     exchange = Exchange(
         {}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason=Reason.STORAGE
     )
+    exchange.recall = RecallRecord(Offer.OFFERED, "recall", is_whole=True)
     fixed = {name.decode() for name, _ in build_receipt(exchange)}
     source = ast.parse(
         (ROOT / "proxy/om_proxy/turns/prompt_builder.py").read_text(encoding="utf-8")

@@ -24,7 +24,11 @@ from om_proxy.audit_log import AuditLog
 from om_proxy.background.indexing import IndexFiller
 from om_proxy.background.retention import Retention
 from om_proxy.background.scheduler import Background
-from om_proxy.composition import create_admin_services, create_background
+from om_proxy.composition import (
+    create_admin_services,
+    create_background,
+    create_look_ups,
+)
 from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
@@ -274,6 +278,7 @@ class App:
             self._tracing.create_chat_tracer(partial(label_thread, secret))
             if self._tracing
             else None,
+            create_look_ups(memories, self._policies, token_counter),
         )
         memories.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)

@@ -12,6 +12,7 @@ from om_proxy.agents.llm import LLM
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.audit_log import AuditLog
+from om_proxy.background.indexing import is_indexed
 from om_proxy.background.performers.work_guard import WorkGuard
 from om_proxy.background.scheduler import Background
 from om_proxy.background.worker import MemoryWorker
@@ -22,10 +23,14 @@ from om_proxy.event_feed.stream import EventStream
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.ledger_reader import LedgerReader
 from om_proxy.look_ups.newest_messages import NewestMessages
-from om_proxy.look_ups.performing import LookUpPerformer
+from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch
+from om_proxy.look_ups.turn_look_ups import TurnLookUps
+from om_proxy.memory.dates import find_zone
+from om_proxy.memory.recall.look_ups import LookUps
 from om_proxy.memory_cache import Memories
 from om_proxy.memory_export import MemoryExporter
+from om_proxy.message_index import IndexingSource, MessageIndex
 from om_proxy.message_reader import MessageReader
 from om_proxy.models import TokenCounter, find_abilities
 from om_proxy.policy import PolicyInForce
@@ -40,6 +45,32 @@ from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.message_importer import MessageImporter
 from om_proxy.turns.preview import ContextPreviewer
 from om_proxy.turns.reconciling import Reconciler
+from om_proxy.turns.turn import PreparedTurn
+
+
+def create_look_ups(
+    memories: Memories, policies: PolicyInForce, token_counter: TokenCounter
+) -> Callable[[PreparedTurn], LookUps]:
+    """Return the function that makes the look-ups of a turn. Whose messages they read comes from
+    the turn's key alone."""
+    source = IndexingSource(
+        MessageIndex(memories.store), lambda info: is_indexed(policies.current.settings, info)
+    )
+    performer = LookUpPerformer(memories, MessageSearch(source), token_counter.tokens)
+
+    def create(turn: PreparedTurn) -> LookUps:
+        opened = turn.opened
+        settings = opened.context.effective.memory
+        zone = find_zone(opened.reconciled.projected.timezone, settings.timezone)
+        retrieval = settings.retrieval
+        rights = ReadingRights(
+            opened.key, retrieval.scope, zone, retrieval.tokens, raw_from=turn.raw_from
+        )
+        return TurnLookUps(
+            performer, rights, max_steps=retrieval.max_steps, timeout_s=retrieval.timeout
+        )
+
+    return create
 
 
 def create_background(

@@ -111,6 +111,15 @@ RESPONSE_HEADER_ROWS = (
         "The raw tail, the log, the buffered chunks, and the version of the log",
     ),
     _create_row(
+        "x-om-recall",
+        "With `memory.retrieval` on and notes in the prompt: `offered`, or why the model does not "
+        "get the tool: `n`, `functions`, `name`, `refused`",
+    ),
+    _create_row(
+        "x-om-recall-steps",
+        "In how many rounds the model looked up earlier messages; not for streams",
+    ),
+    _create_row(
         "x-om-overhead-ms",
         "The time om-proxy took before it forwarded the request, including the wait for an "
         "observation",

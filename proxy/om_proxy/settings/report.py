@@ -33,14 +33,8 @@ DURATION_SETTINGS = {
 }
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT = (
-    "memory.retrieval.enabled",
-    "memory.retrieval.scope",
-    "memory.retrieval.max_steps",
-    "memory.retrieval.tokens",
-    "memory.retrieval.timeout",
     "memory.retrieval.offer",
     "memory.retrieval.notes",
-    "memory.retrieval.usage",
     "memory.retrieval.vector",
     "memory.retrieval.embedding_model",
 )

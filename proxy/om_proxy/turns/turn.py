@@ -79,6 +79,8 @@ class PreparedTurn(Struct, frozen=True):
     reason: Reason | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
     has_notes: bool = False  # whether the rewritten request has notes
+    # the seq from which the rewritten request shows the thread as it is; None: not known
+    raw_from: int | None = None
     mark: PromptMark | None = None  # of the prompt, for the ledger
 
 

@@ -1,0 +1,207 @@
+"""Look-ups over real sockets: notes that lost a detail, a model that looks it up, and a client that
+sees one reply without a trace of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Message, ScriptedServer
+from tests.e2e.running import Running, run_with_scripted_models
+
+MEMORY = (
+    "retrieval: true, observation: {message_tokens: 1200, buffer_tokens: 300}, "
+    "reflection: {observation_tokens: 900}"
+)
+DETAIL = "The serial number of crate 0 is QX-4417-K."
+REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
+TOOL = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}
+
+
+class Curious(ScriptedServer):
+    """An actor that looks up what it is asked for, and answers with what it is told."""
+
+    look_up: Mapping[str, Any] = {"mode": "messages", "cursor": "m1"}
+
+    def choose_answer(
+        self, model: str, messages: Sequence[Message], fault: Fault | None
+    ) -> Message:
+        newest = messages[-1]
+        if model == "scripted-observer":  # notes that lose the detail
+            return {
+                "role": "assistant",
+                "content": "<observations>\nDate: May 8, 2023\n* 🔴 (10:00) User has crates.\n</observations>",
+            }
+        if newest["role"] == "tool":
+            found = re.search(r"QX-\S+-K", str(newest["content"]))
+            return {
+                "role": "assistant",
+                "content": f"It is {found[0] if found else newest['content']}",
+            }
+        if "serial" in str(newest["content"]):
+            function = {"name": "recall", "arguments": json.dumps(self.look_up)}
+            return {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "own", "type": "function", "function": function}],
+            }
+        return {"role": "assistant", "content": "Noted."}
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Running]:
+    async with run_with_scripted_models(tmp_path, MEMORY, models=Curious()) as running:
+        yield running
+
+
+def actor_bodies(run: Running) -> list[dict[str, Any]]:
+    return [json.loads(request.body) for request in run.models.requests_to("scripted-actor")]
+
+
+async def play_to_notes(run: Running) -> list[dict[str, Any]]:
+    """Talk until the prompt has notes. Return the client's history."""
+    chat = run.chat()
+    await chat.say(f"{DETAIL} " + REMARK.format(n=0))
+    for number in range(1, 14):
+        _, receipt = await chat.say(REMARK.format(n=number))
+        run.clock.now += 1
+        await run.app.background.wait_idle()
+        if receipt.get("recall") == "offered":
+            return chat.history
+        assert "recall" not in receipt
+    raise AssertionError("no prompt had notes")
+
+
+async def ask(
+    run: Running, history: list[dict[str, Any]], *, stream: bool, **more: Any
+) -> httpx.Response:
+    body = {
+        "model": "scripted-actor",
+        "messages": [*history, {"role": "user", "content": "What is the serial number?"}],
+        "stream": stream,
+        **({"stream_options": {"include_usage": True}} if stream else {}),
+        **more,
+    }
+    headers = {"authorization": "Bearer sk-a", "x-om-thread": "t"}
+    return await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [{"mode": "messages", "cursor": "m1"}, {"mode": "search", "query": "serial number crate"}],
+)
+async def test_a_lost_detail_is_found(run: Running, look_up: dict[str, Any]) -> None:
+    """The prompt lacks the detail; the reply has it, streamed and not; the tools of all prompts with
+    notes are the same; each prompt goes on from the one before; the figures tell the look-ups."""
+    assert isinstance(run.models, Curious)
+    run.models.look_up = look_up
+    history = await play_to_notes(run)
+    before = len(actor_bodies(run))
+    whole = await ask(run, history, stream=False)
+    message = whole.json()["choices"][0]["message"]
+    assert message["content"] == "It is QX-4417-K"
+    assert "tool_calls" not in message
+    assert (whole.headers["x-om-recall"], whole.headers["x-om-recall-steps"]) == ("offered", "1")
+    assert whole.headers["x-om-status"] == "applied"
+    first, second = actor_bodies(run)[before:]
+    assert "QX-4417" not in json.dumps(first)
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    counted = whole.json()["usage"]["prompt_tokens"]
+    assert counted == sum(
+        request.prompt_tokens for request in run.models.requests_to("scripted-actor")[before:]
+    )
+
+    history += [{"role": "user", "content": "What is the serial number?"}, message]
+    streamed = await ask(run, history, stream=True)
+    assert b"recall" not in streamed.content
+    assert b"QX-4417-K" in streamed.content
+    assert streamed.headers["x-om-recall"] == "offered"
+    third = actor_bodies(run)[before + 2]
+    # what was looked up stands in its place while its reply is in the tail
+    assert third["messages"][: len(second["messages"])] == second["messages"]
+    assert first["tools"] == second["tools"] == third["tools"]
+    page = (await run.http.get(f"{run.base}/metrics")).text
+    assert f'om_recall_total{{mode="{look_up["mode"]}",outcome="found"}} 2' in page
+    assert "om_recall_rounds_total 2" in page
+
+
+async def test_the_sdk_reads_one_message(run: Running) -> None:
+    history = await play_to_notes(run)
+    client = openai.AsyncOpenAI(
+        base_url=f"{run.base}/v1", api_key="sk-a", default_headers={"x-om-thread": "t"}
+    )
+    messages: Any = [*history, {"role": "user", "content": "What is the serial number?"}]
+    async with (
+        client,
+        client.chat.completions.stream(model="scripted-actor", messages=messages) as stream,
+    ):
+        reply = (await stream.get_final_completion()).choices[0]
+    assert (reply.message.content, reply.finish_reason) == ("It is QX-4417-K", "stop")
+    assert not reply.message.tool_calls
+
+
+async def test_when_it_is_not_offered(run: Running) -> None:
+    """Two replies, legacy functions and a clash of names have their words; a caller that only
+    writes gets no tool."""
+    history = await play_to_notes(run)
+    for more, word in (
+        ({"n": 2}, "n"),
+        ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": name}}
+                    for name in ("recall", "om_recall")
+                ]
+            },
+            "name",
+        ),
+    ):
+        answer = await ask(run, history, stream=False, **more)
+        assert answer.headers["x-om-recall"] == word
+        assert actor_bodies(run)[-1].get("tools") == more.get("tools")
+    body = {
+        "model": "scripted-actor",
+        "messages": [*history, {"role": "user", "content": "Go on."}],
+    }
+    headers = {"authorization": "Bearer sk-a", "x-om-thread": "t", "x-om-mode": "write"}
+    answer = await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers=headers)
+    assert "x-om-recall" not in answer.headers
+    assert "tools" not in actor_bodies(run)[-1]
+
+
+class Refusing(Curious):
+    """A server that takes no tools."""
+
+    async def act_out_fault(
+        self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
+    ) -> bool:
+        if b'"tools"' in self.requests[-1].body:
+            fault = Fault(kind="http", status=422)
+        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+
+
+async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
+    """The client gets its answer, and after two refusals there is no detour."""
+    async with run_with_scripted_models(tmp_path, MEMORY, models=Refusing()) as run:
+        chat, words, asked = run.chat(), [], []
+        for number in range(20):
+            before = len(actor_bodies(run))
+            _, receipt = await chat.say(REMARK.format(n=number))
+            await run.app.background.wait_idle()
+            if word := receipt.get("recall"):
+                words.append(word)
+                asked.append(len(actor_bodies(run)) - before)
+                assert receipt["status"] == "applied"
+            if len(words) == 3:
+                break
+        assert words == ["refused"] * 3
+        assert asked == [2, 2, 1]
