@@ -1,4 +1,4 @@
-"""The whole engine in 500 small worlds: nothing is lost, doubled or shown in the wrong place,
+"""The whole engine in 120 small worlds, 180 with OM_TEST_LONG=all: nothing is lost, doubled or shown in the wrong place,
 whatever happens when."""
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.memory.notes.observations import ParsedNotes, parse_observation
 from tests.simulation.world import World, simulate
+from tests.support.long_forms import IS_LONG
 
 # those below are judged where they are counted
 LOOKED_AT_SEEDS = 60
-SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "120"))
+SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "120" if IS_LONG else "60"))
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", f"{LOOKED_AT_SEEDS}"))
 BATCH = 50
 FOUND_WITHIN = 100  # seeds
