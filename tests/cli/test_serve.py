@@ -18,6 +18,7 @@ from om_proxy import __version__
 from om_proxy.app import create_app
 from om_proxy.settings import Settings
 from tests.cli.commands import CONFIG, clean_environment, is_ready, run_om_proxy, serve_in
+from tests.support.long_forms import long_form
 
 START = 60.0  # seconds on a very busy machine; the real figure is the benchmark's
 
@@ -67,7 +68,16 @@ def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
 REQUIRED = {"OM_PROXY__STORAGE__REQUIRED": "true"}
 
 
-LOGS = pytest.mark.parametrize("log", ["console", "off"])
+# each log and each number of processes; the other two pairs with OM_TEST_LONG=all
+STARTS = pytest.mark.parametrize(
+    ("workers", "log"),
+    [
+        ("1", "console"),
+        ("2", "off"),
+        pytest.param("1", "off", marks=long_form),
+        pytest.param("2", "console", marks=long_form),
+    ],
+)
 
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
@@ -82,8 +92,7 @@ def read_start_failure(failed: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-@LOGS
-@WORKERS
+@STARTS
 def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None:
     """A port in use ends the start; the error names port and setting. The first server serves
     on."""
@@ -99,8 +108,7 @@ def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None
         assert is_ready(base)
 
 
-@LOGS
-@WORKERS
+@STARTS
 def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) -> None:
     """A failed start names the setting, says what to do, and leaves no process."""
     (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
