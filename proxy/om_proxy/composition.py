@@ -22,7 +22,7 @@ from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.ledger_reader import LedgerReader
-from om_proxy.look_ups.newest_messages import NewestMessages
+from om_proxy.look_ups.newest_messages import IndexedOrNewest
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch
 from om_proxy.look_ups.turn_look_ups import TurnLookUps
@@ -53,10 +53,7 @@ def create_look_ups(
 ) -> Callable[[PreparedTurn], LookUps]:
     """Return the function that makes the look-ups of a turn. Whose messages they read comes from
     the turn's key alone."""
-    source = IndexingSource(
-        MessageIndex(memories.store), lambda info: is_indexed(policies.current.settings, info)
-    )
-    performer = LookUpPerformer(memories, MessageSearch(source), token_counter.tokens)
+    performer = create_look_up_performer(memories, policies, token_counter)
 
     def create(turn: PreparedTurn) -> LookUps:
         opened = turn.opened
@@ -108,9 +105,15 @@ def create_background(
     )
 
 
-def create_look_up_performer(memories: Memories, token_counter: TokenCounter) -> LookUpPerformer:
+def create_look_up_performer(
+    memories: Memories, policies: PolicyInForce, token_counter: TokenCounter
+) -> LookUpPerformer:
     """Create what looks up original messages, for the tool loop and for people."""
-    search = MessageSearch(NewestMessages(memories.store))
+    store = memories.store
+    indexed = IndexingSource(
+        MessageIndex(store), lambda info: is_indexed(policies.current.settings, info)
+    )
+    search = MessageSearch(IndexedOrNewest(indexed, store))
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 
@@ -150,7 +153,7 @@ def create_admin_services(
         MemoryExporter(memories.store),
         AuditLog(memories.store, partial(label_thread, secret), clock),
         MessageImporter(reconciler, committer, background),
-        create_look_up_performer(memories, token_counter),
+        create_look_up_performer(memories, policies, token_counter),
     )
 
 

@@ -1,0 +1,32 @@
+"""What looks up original messages asks the index, and reads what the index may not hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.composition import create_look_up_performer
+from om_proxy.memory.recall.arguments import LookUp
+from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.models import TokenCounter
+from om_proxy.settings import parse
+from tests.look_ups.stored_conversations import CURRENT, open_conversations
+from tests.support.policies import build_policies
+
+
+@pytest.mark.parametrize(("settings", "indexed"), [("memory: {retrieval: true}", 2), ("", 0)])
+async def test_a_search_right_after_an_import(settings: str, indexed: int) -> None:
+    """It finds what the background has not indexed yet. Without `retrieval` it indexes nothing."""
+    async with open_conversations() as conversations:
+        await conversations.add(CURRENT, ["a violin", "a viola"])
+        performer = create_look_up_performer(
+            conversations.memories, build_policies(parse(settings)), TokenCounter()
+        )
+        found = await performer.find(
+            [CURRENT],
+            LookUp(mode="search", query="violin"),
+            limit=5,
+            passage_filter=PassageFilter(),
+        )
+        assert (found.total, found.share_read) == (2, 1.0)
+        assert found.messages[0][1].seq == 1
+        assert (await conversations.store.check_index()).passages == indexed
