@@ -32,6 +32,7 @@ from om_proxy.composition import (
 from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.mcp.route import McpRoute
 from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
 from om_proxy.edge.router import Router
@@ -315,6 +316,7 @@ class App:
             else Router(
                 self.chat,
                 self.admin,
+                McpRoute(services),
                 own_pages,
                 self.unreached,
                 self.upstream,

@@ -11,6 +11,7 @@ from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.dashboard.pages import is_dashboard_path, send_dashboard
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.mcp.route import MCP_PATH, McpRoute
 from om_proxy.edge.own_pages import ADMIN_PATH, OwnPages, find_own_page
 from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
@@ -27,12 +28,13 @@ CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 
 
 class Router:
-    """The routes of the app. `own_pages`: the proxy's own pages, without the admin API."""
+    """The routes of the app. `own_pages`: the proxy's own pages, without the admin API and MCP."""
 
     def __init__(
         self,
         chat: ChatRoute,
         admin: AdminApi,
+        mcp: McpRoute,
         own_pages: OwnPages,
         unreached: UnreachedRequests,
         upstream: Upstream,
@@ -41,6 +43,7 @@ class Router:
     ) -> None:
         self._chat = chat
         self._admin = admin
+        self._mcp = mcp
         self._own_pages = own_pages
         self._unreached = unreached
         self._upstream = upstream
@@ -70,7 +73,8 @@ class Router:
                 await self._chat(scope, permit.receive, send, config, permit.set_copies)
         elif page == ADMIN_PATH:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
-                await self._admin(scope, permit.receive, send, config)
+                serve = self._mcp if scope["raw_path"] == MCP_PATH else self._admin
+                await serve(scope, permit.receive, send, config)
         elif page is not None:
             await self._own_pages.send(page, scope, send)
         else:

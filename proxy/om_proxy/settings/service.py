@@ -92,6 +92,12 @@ class ServerSettings(Section):
         return self
 
 
+class McpSettings(Section):
+    """The section `mcp`."""
+
+    enabled: bool = True
+
+
 class LimitSettings(Section):
     """The section `limits`: sizes in bytes, times in seconds."""
 

@@ -31,6 +31,7 @@ from om_proxy.settings.service import (
     BackgroundSettings,
     IdentitySettings,
     LimitSettings,
+    McpSettings,
     RetentionSettings,
     ServerSettings,
     SideRequestSettings,
@@ -66,6 +67,7 @@ class Settings(Section):
     retention: RetentionSettings = RetentionSettings()
     models: dict[str, Override] = Field(default_factory=dict)
     resources: dict[str, Override] = Field(default_factory=dict)
+    mcp: McpSettings = McpSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 
     @field_validator("upstream")

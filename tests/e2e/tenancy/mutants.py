@@ -134,6 +134,10 @@ _IDENTITY, _TOKEN, _SITE = (
 _MEMORIES, _DUE_WORK = "proxy/om_proxy/memory_cache.py", "proxy/om_proxy/background/due_work.py"
 _POLICY = "proxy/om_proxy/policy/policy.py"
 _ROUTES, _ROUTE_TESTS = "proxy/om_proxy/edge/admin/routes", "tests/edge/admin/routes"
+_MCP, _MCP_TESTS = (
+    "proxy/om_proxy/edge/mcp/memory_tools.py",
+    ("tests/edge/mcp/test_route.py",),
+)
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _CACHED = "cached = self._cached.get(key)\n        "
 _HELD = "held = self._cached.get(key) or"
@@ -222,6 +226,14 @@ OTHERS = (
         "receipt is None or call.tenant not in (None, receipt.tenant)",
         "receipt is None",
         (f"{_ROUTE_TESTS}/test_forgetting.py",),
+    ),
+    Mutant(_MCP, "ThreadSelection(asked.tenant, order", "ThreadSelection(None, order", _MCP_TESTS),
+    Mutant(_MCP, "ThreadSelection(tenant, order", "ThreadSelection(None, order", _MCP_TESTS),
+    Mutant(
+        _MCP,
+        "ThreadSelection(resource_key.tenant, resource_key.resource)",
+        "ThreadSelection(None, resource_key.resource)",
+        _MCP_TESTS,
     ),
     Mutant(
         f"{_ROUTES}/audit.py",

@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import NamedTuple
 
+from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.message_ids import shorten_label
 from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days
-from om_proxy.memory.recall.quoting import clean_line
+from om_proxy.memory.recall.quoting import clean_line, clean_text
 
 _TITLE_CHARS = (MAX_TITLE_CHARS, 30, 12, 0)
 
@@ -26,6 +27,7 @@ class ListedThread(NamedTuple):
     began_at: float
     active_at: float
     is_current: bool
+    resource: str = ""  # in a list of several resources' threads
 
 
 class ThreadListPage(NamedTuple):
@@ -63,4 +65,12 @@ def _write_thread(thread: ListedThread, zone: tzinfo, title_chars: int) -> str:
     count = f"{thread.messages} message{'' if thread.messages == 1 else 's'}"
     days = format_days(thread.began_at, thread.active_at, zone)
     current = ", ← current" if thread.is_current else ""
-    return f"- {named} [{shorten_label(thread.label)}], {count}, {days}{current}"
+    whose = f", resource {write_resource_name(thread.resource)}" if thread.resource else ""
+    return f"- {named} [{shorten_label(thread.label)}], {count}, {days}{whose}{current}"
+
+
+def write_resource_name(resource: str) -> str:
+    """Write the name of a resource so that a reader can give it back: in double quotes, those
+    inside it and backslashes behind a backslash."""
+    name = " ".join(clean_text(resource).split("\n"))
+    return escape('"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
