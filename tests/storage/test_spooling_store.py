@@ -21,7 +21,7 @@ from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain, resource_key
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Change, EventPage, Store
 from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooled_resource import SpooledResource
@@ -269,6 +269,31 @@ async def test_a_thread_that_another_process_forgot_in_between(
         assert told == [KEY]
         assert await list_stored_texts(faulty, OTHER) == ["u2", "a2"]
         assert await store.load(KEY) == await faulty._store.load(KEY)
+
+
+async def test_a_thread_that_is_forgotten_while_its_first_turn_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process stored it meanwhile, and forgets it just when the flusher has asked whether
+    anybody did."""
+    async with open_spool(tmp_path) as (store, faulty):
+        store.flusher.label = label
+        faulty.refuses = True
+        await turn(store, 20.0, "u2", "a2")
+        await turn(faulty._store, 22.0, "u1", "a1")
+        faulty.refuses = False
+        read = faulty._store.events
+
+        async def forget_then(*arguments: Any) -> EventPage:
+            page = await read(*arguments)
+            monkeypatch.undo()
+            gone = Event(24.0, Forgotten(label=label(KEY), forgotten_at="now"))
+            await faulty._store.forget(KEY, None, gone)
+            return page
+
+        monkeypatch.setattr(faulty._store, "events", forget_then)
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == []
 
 
 async def test_a_thread_that_was_forgotten_before(tmp_path: Path) -> None:

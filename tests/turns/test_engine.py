@@ -224,6 +224,38 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
         assert await t.live() == ["hello again", "hi"]
 
 
+async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its memory could not be read when it came. Another process forgets the thread in between any
+    two questions to the store: nothing of it begins a new thread."""
+    for asked_first in ("events", "refresh"):
+        async with open_turns() as t:
+            await t.turn([user("hello")], "hi")
+            t.parts.memories.drop(KEY)
+            came_at = t.parts.clock.now
+            ask = getattr(t.parts.store, asked_first)
+
+            async def forget_then(*arguments: Any, ask: Any = ask, t: Turns = t) -> Any:
+                answer = await ask(*arguments)
+                monkeypatch.undo()
+                gone = t.parts.memories._describe_forgotten(KEY)
+                await t.parts.store.forget(KEY, None, gone)
+                return answer
+
+            monkeypatch.setattr(t.parts.store, asked_first, forget_then)
+            await t.engine.close_missed(
+                Caller(KEY, KEY.tenant, "on"),
+                request([user("hello"), assistant("hi"), user("and now?")]),
+                t.parts.context(),
+                Hints(),
+                came_at,
+                make_reply("too late"),
+                delivered=True,
+            )
+            assert await t.live() == []
+
+
 async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:
     """What the process holds may be older than the turn: a read that began before the thread did."""
     async with open_turns() as t:

@@ -175,6 +175,10 @@ class SpoolFlusher:
         if stored_before.version or resource.is_other_database:
             return False
         asked_at = find_first_asked_at(stored_before, resource.current[key])
+        # Asked before the events: a thread that stands is compared with what waits, and one that is
+        # gone by now has left its event.
+        if await self._inner.version(key):
+            return False
         forgotten_at = await self._forgotten_threads.find_time(key)
         return asked_at is not None and forgotten_at is not None and forgotten_at >= asked_at
 

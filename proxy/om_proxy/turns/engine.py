@@ -240,12 +240,14 @@ class Engine:
         If the thread was forgotten since the request came, nothing is stored.
         """
         assert caller.key is not None  # a request without a thread has no memory to miss
-        if await self._memories.is_forgotten_in_store(caller.key, came_at):
-            self._memories.emit_forgotten(caller.key)
-            return
         try:
             turn = await self._reconciler.reconcile(caller, request, context, hints, came_at)
         except TakenForSideRequest:
+            return
+        # Asked after the memory was read. A row that is forgotten later is missed at the commit,
+        # and one that was gone by then has left its event.
+        if await self._memories.is_forgotten_in_store(caller.key, came_at):
+            self._memories.emit_forgotten(caller.key)
             return
         turn_at = turn.reconciled.memory.turn_at
         if turn.reconciled.verdict.forks and turn_at is not None and turn_at >= came_at:
