@@ -166,6 +166,8 @@ class EventPage(NamedTuple):
     has_gap: bool  # whether events that should come before these are no longer kept
     # whether events are stored that no reader may have yet: a transaction before them still runs
     is_held_back: bool = False
+    # those of them that tell of forgotten threads, with this tenant: they come again in their order
+    held_back_forgettings: tuple[StoredEvent, ...] = ()
 
 
 class StoreTotals(NamedTuple):

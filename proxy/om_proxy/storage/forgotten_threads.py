@@ -39,7 +39,8 @@ class ForgottenThreads:
         cursor = self._cursors.get(tenant)
         while True:
             page = await self._store.events(tenant, None, cursor, EVENTS_PER_PAGE)
-            for event in page.events:
+            # a forgetting counts as soon as it is stored, though the events before it are not all known
+            for event in (*page.events, *page.held_back_forgettings):
                 if event.type == Forgotten.TYPE:
                     place = tenant, msgspec.json.decode(event.data, type=_Label).label
                     self._times.put(place, max(event.at, self._times.get(place) or event.at))

@@ -15,8 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
+from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.postgres import commit, pool
 from om_proxy.storage.postgres.session import Session
 from tests.storage.contract import Opener
@@ -25,6 +27,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.long_forms import IS_LONG
 
 LOG_KEY = resource_key(KEY)
+OTHER = KEY._replace(thread="other")
 # how long commits race with forgettings at least
 RACE_S = 60.0 if IS_LONG else 0.0
 
@@ -229,6 +232,14 @@ async def test_events_behind_a_transaction_of_somebody(stores: list[Store], url:
         page = await reader.events(None, None, None, 10)
         assert page.is_held_back
         assert not page.events
+        threads = ForgottenThreads(reader, lambda key: key.thread)
+        assert await threads.find_time(OTHER) is None
+        await stores[0].commit(Memory(key=OTHER), MemoryBuilder(OTHER).chat(2).memory())
+        gone = Event(7.0, Forgotten(label=OTHER.thread, forgotten_at="now"))
+        await stores[0].forget(OTHER, None, gone)
+        # what waits to be stored must not bring it back
+        assert await threads.find_time(OTHER) == 7.0
+        assert await threads.find_time(KEY) is None
         await transaction.rollback()
     finally:
         await somebody.close()
@@ -236,4 +247,5 @@ async def test_events_behind_a_transaction_of_somebody(stores: list[Store], url:
         # other transactions on this server may hold it back as well
         while not (page := await reader.events(None, None, page.cursor, 10)).events:
             assert page.is_held_back
-    assert [event.type for event in page.events] == ["data-om-activation"]
+    assert [event.type for event in page.events] == ["data-om-activation", Forgotten.TYPE]
+    assert not page.held_back_forgettings

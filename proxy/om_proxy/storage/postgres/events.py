@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
 from om_proxy.storage.encryption.keyring import Keyring
@@ -68,6 +69,8 @@ SELECT_POSITION = f"""SELECT
     greatest((SELECT max(id) FROM om.event WHERE id < {HORIZON}), newest, pruned), pruned,
     EXISTS (SELECT 1 FROM om.event WHERE id >= {HORIZON})
     FROM om.event_mark"""
+SELECT_FORGETTINGS = """SELECT id, tenant, at, type, data FROM om.event
+    WHERE id > $1 AND coalesce(tenant = $2::text, true) AND type = $3 ORDER BY id"""
 SELECT_BEFORE_NEWEST = "SELECT id FROM om.event WHERE id <= $1 ORDER BY id DESC OFFSET $2 LIMIT 1"
 # Who has read an event that goes with its thread keeps a cursor that is known.
 KEEP_POSITION = f"""UPDATE om.event_mark
@@ -244,10 +247,15 @@ async def select_events(
         found = await select_sealed_rows(session, sql, (start, newest, limit, *parameters), keyring)
         is_full = len(found) == limit
         if is_full or not is_held_back or time.monotonic() > deadline:
-            events = tuple(_decode_event(row, cipher) for cipher, row in found)
-            cursor = events[-1].id if is_full else newest
-            return EventPage(events, cursor, is_gap, is_held_back)
+            break
         await asyncio.sleep(HELD_BACK_PAUSE_S)
+    events = tuple(_decode_event(row, cipher) for cipher, row in found)
+    if is_full or not is_held_back:
+        return EventPage(events, events[-1].id if is_full else newest, is_gap, is_held_back)
+    ahead = await session.select(SELECT_FORGETTINGS, newest, tenant, Forgotten.TYPE)
+    # they name no thread, and bear no text
+    forgettings = tuple(StoredEvent(row[0], Key(row[1], "", ""), *row[2:]) for row in ahead)
+    return EventPage(events, newest, is_gap, is_held_back, forgettings)
 
 
 def _build_page_query(tenant: str | None, keys: Sequence[Key] | None) -> tuple[str, list[Any]]:
