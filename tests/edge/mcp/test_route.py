@@ -18,7 +18,7 @@ from om_proxy.edge.mcp.tools import TOOL_NAMES
 from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.support.hostile_texts import encode_json, list_hostile_texts
+from tests.support.hostile_texts import encode_json, list_utf8_texts
 from tests.support.long_forms import IS_LONG, long_form
 
 ADMIN_TOKEN = "admin-token-of-this-test"
@@ -51,7 +51,7 @@ async def post(run: Running, body: Any, headers: dict[str, str], path: str = "/o
 async def ask(run: Running, method: str, params: Any = None, **headers: str) -> Any:
     message = {"jsonrpc": "2.0", "id": "q", "method": method, "params": params or {}}
     answer = await post(run, message, headers or OWN)
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     assert "mcp-session-id" not in answer.headers
     return answer.json()
@@ -71,7 +71,7 @@ async def use(
         "params": {"name": tool, "arguments": arguments},
     }
     answer = await post(run, message, headers, path)
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 200
     result = answer.json()["result"]
     [content] = result["content"]
     assert content["type"] == "text"
@@ -277,7 +277,7 @@ async def test_random_bodies_are_answered(run: Running) -> None:
 
 async def test_hostile_texts_stay_quotes(run: Running) -> None:
     """No line of a message stands at the left edge, where the lines of ours are."""
-    texts = Random(1).sample(list_hostile_texts(), 500 if IS_LONG else 60)
+    texts = Random(1).sample(list_utf8_texts(), 400 if IS_LONG else 60)
     messages = [
         {"role": ("user", "assistant")[n % 2], "content": f"hostile {text}"}
         for n, text in enumerate(texts)
@@ -295,7 +295,8 @@ async def test_hostile_texts_stay_quotes(run: Running) -> None:
         assert not is_error
         first, *lines = text.split("\n")
         assert first.startswith(f"m{cursor} to m")
-        headers = [line for line in lines if not line.startswith("  ")]
+        ours = [line for line in lines if not line.startswith("  ")]
+        headers = [line for line in ours if line != "[p0] (cut; partIndex=0 for all)"]
         for header in headers:
             assert header.startswith(f"[m{cursor}] {('user', 'assistant')[(cursor - 1) % 2]}, ")
             cursor, seen = cursor + 1, seen + 1
