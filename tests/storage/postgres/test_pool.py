@@ -18,6 +18,7 @@ from om_proxy.memory.model import Memory
 from om_proxy.storage.postgres import pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.postgres_server import find_pooler_url, find_postgres_url
 
@@ -187,6 +188,7 @@ async def test_a_stopped_process_holds_no_row(
     schema: str, find_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one has the row soon, and nothing of the transaction that stood still is written."""
+    assert pool.IDLE_TRANSACTION_TIMEOUT_S < COMMIT_TIMEOUT_S, "a reply of another turn waits"
     monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 0.2)
     options = PostgresOptions(schema, 2, timeout_s=30.0, prepared=find_url is find_postgres_url)
     store = await PostgresStore.open(find_url(), options)

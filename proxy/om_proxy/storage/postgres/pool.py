@@ -35,9 +35,11 @@ CONNECT_TIMEOUT_S = 5.0
 # how long the server may take to cancel a statement before its connection is ended
 CANCEL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 5.0
-# The server ends a transaction whose process stands still: it would hold its locks for ever. Far
-# above what a transaction does between two statements.
-IDLE_TRANSACTION_TIMEOUT_S = 15.0
+# The server ends a transaction whose process stands still: it would hold its locks for ever. Below
+# the time that a reply waits for its turn to be stored, so that what waits for these locks is stored
+# by then.
+IDLE_TRANSACTION_TIMEOUT_S = 3.0
+LONG_IDLE_TIMEOUT_S = 15.0  # of long work, which computes between two statements
 # Work that PostgreSQL has rolled back as a whole, to end a deadlock or a clash, is done again.
 MAX_ATTEMPTS = 3
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -197,7 +199,8 @@ class ConnectionPool:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        task = loop.create_task(self._perform(work, isolation, is_read))
+        idle_s = IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else LONG_IDLE_TIMEOUT_S
+        task = loop.create_task(self._perform(work, isolation, idle_s, is_read))
 
         def give_up() -> None:
             task.cancel()
@@ -222,11 +225,13 @@ class ConnectionPool:
         task.add_done_callback(take_outcome)
         return await outcome
 
-    async def _perform(self, work: Work[T], isolation: Isolation, is_read: bool) -> T:
+    async def _perform(
+        self, work: Work[T], isolation: Isolation, idle_s: float, is_read: bool
+    ) -> T:
         attempt = 1
         while True:
             try:
-                return await self._use_connection(work, isolation)
+                return await self._use_connection(work, isolation, idle_s)
             except OmError:
                 raise
             except ROLLED_BACK as exc:
@@ -239,13 +244,13 @@ class ConnectionPool:
                 raise translate_error(exc) from exc
             attempt += 1
 
-    async def _use_connection(self, work: Work[T], isolation: Isolation) -> T:
+    async def _use_connection(self, work: Work[T], isolation: Isolation, idle_s: float) -> T:
         connection = await self._pool.acquire()
         try:
             session = Session(connection, self._names)
             if isolation == "none":
                 return await work(session)
-            async with _transaction(connection, isolation):
+            async with _transaction(connection, isolation, idle_s):
                 return await work(session)
         except DRIVER_ERRORS as exc:
             if not _is_closed(connection):
@@ -264,12 +269,14 @@ class ConnectionPool:
 
 
 @asynccontextmanager
-async def _transaction(connection: asyncpg.Connection, isolation: Isolation) -> AsyncIterator[None]:
+async def _transaction(
+    connection: asyncpg.Connection, isolation: Isolation, idle_s: float
+) -> AsyncIterator[None]:
     """Run a transaction with a limit on its idle time. asyncpg's own `transaction` has no place for
     that setting, which would cost a round trip. A connection's start has none either: a pooler
     refuses what it does not know there."""
     level = isolation.replace("_", " ")
-    idle_ms = int(IDLE_TRANSACTION_TIMEOUT_S * 1_000)
+    idle_ms = int(idle_s * 1_000)
     try:
         await connection.execute(
             f"BEGIN ISOLATION LEVEL {level}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
