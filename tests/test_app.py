@@ -98,6 +98,7 @@ async def test_ready_with_what_the_store_promises(tmp_path: Path) -> None:
                 "durable": "fsync",
                 "encrypted": False,
                 "separate_keys": False,
+                "has_index": True,
                 "erases": "now",
                 "schema_version": list_migrations("sqlite")[-1].number,
                 "promises": [*list_promises(create_promise(is_in_memory=False))],

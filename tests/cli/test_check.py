@@ -24,8 +24,8 @@ def test_check(tmp_path: Path) -> None:
     assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
     assert (
         "the store promises: a power cut loses no turn whose reply has ended; forgotten bytes are "
-        "overwritten once no reader holds them; text is not encrypted; backups keep what was forgotten "
-        "since"
+        "overwritten once no reader holds them; text is not encrypted; search: index; backups keep what "
+        "was forgotten since"
     ) in lines
     assert lines[-1] == "nothing needs attention"
 

@@ -948,7 +948,7 @@ class SimulatedStore(SearchedWithoutIndex):
         return now
 
     async def describe(self) -> Promise:
-        return Promise("simulated", "fsync", "now", 0)
+        return Promise("simulated", "fsync", "now", 0, has_index=False)
 
     async def check_schema(self) -> None:
         await self._reach()

@@ -15,8 +15,10 @@ from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
     ENCRYPTED,
     ERASURE_SENTENCES,
+    INDEXED,
     LOG_SENTENCES,
     NOT_ENCRYPTED,
+    NOT_INDEXED,
     NOT_PROMISED,
     SEPARATE_KEYS,
     list_promises,
@@ -29,6 +31,8 @@ SENTENCES = (
     *LOG_SENTENCES.values(),
     ENCRYPTED,
     NOT_ENCRYPTED,
+    INDEXED,
+    NOT_INDEXED,
     *NOT_PROMISED,
     SEPARATE_KEYS,
 )
@@ -45,13 +49,15 @@ def test_each_sentence_has_a_test_of_its_name(sentence: str) -> None:
 def test_what_is_not_promised_is_said_last() -> None:
     said = list_promises(Promise("any", "fsync", "now", 1))
     assert said[:2] == (DURABILITY_SENTENCES["fsync"], ERASURE_SENTENCES["now"])
-    assert said[2:] == (NOT_ENCRYPTED, *NOT_PROMISED)
-    encrypted = list_promises(Promise("any", "fsync", "now", 1, encrypted=True))
-    assert encrypted[2:] == (ENCRYPTED, *NOT_PROMISED)
-    apart = list_promises(Promise("any", "fsync", "now", 1, encrypted=True, separate_keys=True))
-    assert apart[2:] == (ENCRYPTED, SEPARATE_KEYS)
+    assert said[2:] == (NOT_ENCRYPTED, INDEXED, *NOT_PROMISED)
+    encrypted = list_promises(Promise("any", "fsync", "now", 1, encrypted=True, has_index=False))
+    assert encrypted[2:] == (ENCRYPTED, NOT_INDEXED, *NOT_PROMISED)
+    apart = list_promises(
+        Promise("any", "fsync", "now", 1, encrypted=True, separate_keys=True, has_index=False)
+    )
+    assert apart[2:] == (ENCRYPTED, NOT_INDEXED, SEPARATE_KEYS)
     rewriting = list_promises(Promise("any", "fsync", "rewrite", 1))
-    assert rewriting[2:] == (LOG_SENTENCES["rewrite"], NOT_ENCRYPTED, *NOT_PROMISED)
+    assert rewriting[2:] == (LOG_SENTENCES["rewrite"], NOT_ENCRYPTED, INDEXED, *NOT_PROMISED)
 
 
 async def test_a_store_that_cannot_be_asked_promises_nothing() -> None:

@@ -9,6 +9,7 @@ back to where the walk before began. A walk pauses as long as it works, so turns
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +39,23 @@ def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
     except ConfigError:
         return False  # each request of the thread reports it
     return effective.memory.retrieval.enabled
+
+
+async def index_all(store: Store, settings: Settings) -> tuple[int, int]:
+    """Index everything that is to be indexed, now. Return the number of threads and of messages.
+    What another process indexes meanwhile is left to it. Raise OmError; what was indexed stays."""
+    index = MessageIndex(store)
+    threads = messages = 0
+    place: ThreadPlace | None = None
+    while True:
+        page = await store.unindexed_threads(index.rules, math.inf, place, BATCH_THREADS)
+        for info in page.threads:
+            if is_indexed(settings, info) and (count := await index.index_thread(info.key)):
+                threads += 1
+                messages += count
+        place = page.end
+        if place is None:
+            return threads, messages
 
 
 class IndexFiller:

@@ -1,4 +1,4 @@
-"""Define the commands that move whole stores, back them up and verify them."""
+"""Define the commands that move whole stores, back them up, verify and index them."""
 
 from __future__ import annotations
 
@@ -82,6 +82,30 @@ def add_moving_commands(commands: CommandList) -> None:
         "--repair",
         action="store_true",
         help="compute anew what can be, one thread at a time; such a thread loses its events",
+    )
+
+    index = commands.add_parser(
+        "index",
+        help="fill, check, rebuild or drop the index of original messages",
+        description="Index the original messages that are to be searched, as the server does in "
+        "quiet times: those of threads with memory.retrieval. A server may run at the same time.",
+    )
+    add_config_option(index)
+    what = index.add_mutually_exclusive_group()
+    what.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the index with the messages; exit status 1 if something is wrong",
+    )
+    what.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="index everything anew, batch by batch; searches find it meanwhile",
+    )
+    what.add_argument(
+        "--drop",
+        action="store_true",
+        help="remove the index; with memory.retrieval a server indexes again",
     )
 
     migrate = commands.add_parser(

@@ -111,7 +111,7 @@ def run_with_api(
         async with compose_api(settings, store) as api:
             return await work(api, options)
 
-    return _run_with_settings(options.config, compose_and_work)
+    return run_with_settings(options.config, compose_and_work)
 
 
 @asynccontextmanager
@@ -160,22 +160,24 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
 def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:
     """Run `work` on the store that the configuration names, close the store, and return the exit
     status of the work."""
-    return _run_with_settings(config, lambda settings, store: work(store))
+    return run_with_settings(config, lambda settings, store: work(store))
 
 
 def run_with_any_store(
     config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]
 ) -> int:
     """As `run_with_store`, on a store that is made if it is missing."""
-    return _run_with_settings(config, lambda settings, store: work(store), create=True)
+    return run_with_settings(config, lambda settings, store: work(store), create=True)
 
 
-def _run_with_settings(
+def run_with_settings(
     config: str | None,
     work: Callable[[Settings, Store], Coroutine[Any, Any, int]],
     *,
     create: bool = False,
 ) -> int:
+    """As `run_with_store`; the work gets the settings too."""
+
     async def open_and_work() -> int:
         settings = load(config)
         if not create:

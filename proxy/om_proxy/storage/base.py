@@ -200,6 +200,8 @@ class Promise(NamedTuple):
     encrypted: bool = False  # whether texts are
     # whether their keys are apart from them, where copies of the data do not hold them
     separate_keys: bool = False
+    # whether it can keep an index of original messages; else a search reads the newest ones
+    has_index: bool = True
 
 
 class WebhookState(NamedTuple):

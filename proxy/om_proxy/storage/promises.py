@@ -7,6 +7,7 @@ import asyncio
 
 from om_proxy.errors import StorageError
 from om_proxy.storage.base import Durability, Erasure, Promise, Store
+from om_proxy.storage.newest_passages import NEWEST_MESSAGES
 
 # for a page that a load balancer or a person waits for
 DESCRIBE_TIMEOUT_S = 2.0
@@ -28,6 +29,8 @@ LOG_SENTENCES: dict[Erasure, str] = {
 # of every store
 ENCRYPTED = "text is encrypted, and titles cannot be searched"
 NOT_ENCRYPTED = "text is not encrypted"
+INDEXED = "search: index"
+NOT_INDEXED = f"search: newest {NEWEST_MESSAGES}"
 NOT_PROMISED = ("backups keep what was forgotten since",)
 # where the keys are apart from the data, in place of that
 SEPARATE_KEYS = "no key opens forgotten text in backups of the data"
@@ -40,6 +43,7 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
         ERASURE_SENTENCES[promise.erases],
         *([LOG_SENTENCES[promise.erases]] if promise.erases in LOG_SENTENCES else ()),
         ENCRYPTED if promise.encrypted else NOT_ENCRYPTED,
+        INDEXED if promise.has_index else NOT_INDEXED,
         *((SEPARATE_KEYS,) if promise.separate_keys else NOT_PROMISED),
     )
 

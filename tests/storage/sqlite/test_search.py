@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from om_proxy.message_index import MessageIndex
+from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite import search_erasure
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -88,6 +90,22 @@ async def test_a_check_tells_what_is_wrong(store: SqliteStore, path: Path) -> No
     assert (await store.check_index()).faults == ("4 passages are of no message that may be found",)
 
 
+async def test_a_check_tells_what_is_missing(store: SqliteStore, path: Path) -> None:
+    """A message without words lacks nothing."""
+    long = MemoryBuilder(KEY)
+    add_said(long, "quorum " * 400, "…", "zeta")
+    await store_thread(store, long)
+    await MessageIndex(store).index_thread(KEY)
+    assert await store.check_index() == (1, 4, ())
+    for lost in ("seq = 1 AND place = 2", "seq = 3"):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"DELETE FROM passage WHERE {lost}")  # noqa: S608 - of this test
+    assert (await store.check_index()).faults == ("messages that lack passages: 2",)
+    await store.outdate_index()
+    await MessageIndex(store).index_thread(KEY)
+    assert await store.check_index() == (1, 4, ())
+
+
 async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) -> None:
     """The index would tell the words of encrypted texts."""
     await SearchContract()._two_threads(store)
@@ -104,3 +122,27 @@ async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) 
     finally:
         await encrypted.close()
     assert not holds_words(path, "quorum")
+
+
+async def test_search_index(store: SqliteStore) -> None:
+    """However many messages a resource has, all that are indexed are found."""
+    assert (await store.describe()).has_index
+    await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))
+    assert (await store.find_passages(KEY, ["quorum"]))[0] == 0
+    await index_all(store, KEY)
+    found = await store.find_passages(KEY, ["quorum"])
+    assert (found.messages, found.unread) == (3, 0)
+
+
+async def test_search_newest_2000(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encrypted store reads so many messages; the others are told."""
+    assert newest_passages.NEWEST_MESSAGES == 2_000
+    monkeypatch.setattr(newest_passages, "NEWEST_MESSAGES", 2)
+    store = await SqliteStore.open(path, masters=MasterKeys([MASTER]))
+    try:
+        assert not (await store.describe()).has_index
+        await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))
+        found = await store.find_passages(KEY, ["quorum"])
+        assert (found.messages, found.unread) == (2, 1)
+    finally:
+        await store.close()

@@ -21,5 +21,11 @@ def create_promise(
         durable = "fsync" if commits_wait else "second"
     newest = list_migrations("postgres")[-1].number
     return Promise(
-        "postgresql", durable, "rewrite", schema_version or newest, is_encrypted, has_separate_keys
+        "postgresql",
+        durable,
+        "rewrite",
+        schema_version or newest,
+        is_encrypted,
+        has_separate_keys,
+        has_index=not is_encrypted,
     )

@@ -13,10 +13,12 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import choose_matches
 from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.memory.recall.words import INDEX_VERSION
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import decode_state, encode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN
+from om_proxy.storage.index_faults import MAX_CHECKED_MESSAGES, list_faults
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
 from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
@@ -106,6 +108,12 @@ COUNT_STRAY = """SELECT count(*) FROM om.passage
     WHERE message.seq IS NULL OR coalesce(passage.seq > indexed_to, true)
     OR passage.scope IS DISTINCT FROM indexed_thread.scope
     OR (search_scope.tenant, search_scope.resource) IS DISTINCT FROM (thread.tenant, thread.resource)"""
+COUNT_CUT = """SELECT count(*) FROM (SELECT 1 FROM om.passage GROUP BY thread_id, seq
+    HAVING sum(length(words) - length(replace(words, ' ', '')) + 1) <> max(length)) AS cut"""
+SELECT_WITHOUT = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
+    JOIN om.indexed_thread ON indexed_thread.thread_id = message.thread_id
+    WHERE live = 1 AND seq <= indexed_to AND rules = $1 AND NOT EXISTS (SELECT 1 FROM om.passage
+        WHERE passage.thread_id = message.thread_id AND passage.seq = message.seq) LIMIT $2"""
 
 
 async def find_passages(
@@ -270,5 +278,7 @@ async def check_index(session: Session) -> IndexCheck:
     """Return `PassageIndex.check_index`. The caller gives a snapshot."""
     [(threads, passages)] = await session.select(COUNT_ALL)
     [(stray,)] = await session.select(COUNT_STRAY)
-    faults = (f"{stray} passages are of no message that may be found",) if stray else ()
-    return IndexCheck(threads, passages, faults)
+    [(cut,)] = await session.select(COUNT_CUT)
+    found = await session.select(SELECT_WITHOUT, INDEX_VERSION, MAX_CHECKED_MESSAGES)
+    without = [row_decoding.decode_message(tuple(row)) for row in found]
+    return IndexCheck(threads, passages, list_faults(stray, cut, without))

@@ -15,4 +15,6 @@ def create_promise(
     has_separate_keys: bool = False,
 ) -> Promise:
     """Return the promise of a server. `durable`: as it flushes its log."""
-    return Promise("redis", durable, "log", schema_version, is_encrypted, has_separate_keys)
+    return Promise(
+        "redis", durable, "log", schema_version, is_encrypted, has_separate_keys, has_index=False
+    )

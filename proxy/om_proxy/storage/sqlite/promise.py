@@ -18,5 +18,11 @@ def create_promise(
     newest = list_migrations("sqlite")[-1].number
     durable: Durability = "process" if is_in_memory else "fsync"
     return Promise(
-        "sqlite", durable, "now", schema_version or newest, is_encrypted, has_separate_keys
+        "sqlite",
+        durable,
+        "now",
+        schema_version or newest,
+        is_encrypted,
+        has_separate_keys,
+        has_index=not is_encrypted,
     )

@@ -15,9 +15,11 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import choose_matches
 from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.memory.recall.words import INDEX_VERSION
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import decode_state
 from om_proxy.storage.encryption.row_cipher import PLAIN
+from om_proxy.storage.index_faults import MAX_CHECKED_MESSAGES, list_faults
 from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
@@ -91,8 +93,12 @@ COUNT_STRAY = """SELECT count(*) FROM passage LEFT JOIN message
     WHERE message.seq IS NULL OR ifnull(passage.seq > indexed_to, 1)
     OR passage.scope IS NOT indexed_thread.scope
     OR (search_scope.tenant, search_scope.resource) IS NOT (thread.tenant, thread.resource)"""
-SELECT_INDEXED_KEYS = """SELECT tenant, resource, thread, indexed_to FROM indexed_thread
-    JOIN thread ON thread.id = thread_id WHERE thread_id > ? ORDER BY thread_id LIMIT ?"""
+COUNT_CUT = """SELECT count(*) FROM (SELECT 1 FROM passage GROUP BY thread_id, seq
+    HAVING sum(length(words) - length(replace(words, ' ', '')) + 1) <> max(length))"""
+SELECT_WITHOUT = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
+    JOIN indexed_thread ON indexed_thread.thread_id = message.thread_id
+    WHERE live = 1 AND seq <= indexed_to AND rules = ?1 AND NOT EXISTS (SELECT 1 FROM passage
+        WHERE passage.thread_id = message.thread_id AND passage.seq = message.seq) LIMIT ?2"""
 
 
 def find_passages(
@@ -240,13 +246,14 @@ def drop_some(db: sqlite3.Connection, limit: int) -> bool:
 
 def check_index(db: sqlite3.Connection) -> IndexCheck:
     """Return `PassageIndex.check_index`, inside a transaction that may write."""
-    faults = []
+    damaged: tuple[str, ...] = ()
     try:
         db.execute(CHECK_WORDS)
     except sqlite3.DatabaseError:
-        faults.append("the words of the index are damaged")
+        damaged = ("the words of the index are damaged",)
     [(threads, passages)] = db.execute(COUNT_ALL)
     [(stray,)] = db.execute(COUNT_STRAY)
-    if stray:
-        faults.append(f"{stray} passages are of no message that may be found")
-    return IndexCheck(threads, passages, tuple(faults))
+    [(cut,)] = db.execute(COUNT_CUT)
+    found = db.execute(SELECT_WITHOUT, (INDEX_VERSION, MAX_CHECKED_MESSAGES))
+    without = [row_decoding.decode_message(row) for row in found]
+    return IndexCheck(threads, passages, (*damaged, *list_faults(stray, cut, without)))

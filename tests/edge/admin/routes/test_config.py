@@ -41,6 +41,7 @@ async def test_the_admin_token_sees_each_setting_with_its_origin(tmp_path: Path)
         "durable": "fsync",
         "encrypted": False,
         "separate_keys": False,
+        "has_index": True,
         "erases": "now",
         "schema_version": list_migrations("sqlite")[-1].number,
         "promises": [*list_promises(create_promise(is_in_memory=False))],

@@ -60,6 +60,12 @@ class StoreAnswer(Struct, frozen=True, kw_only=True):
     separate_keys: Annotated[
         bool, Meta(description="Whether their keys live in a key store (`storage.keys_url`).")
     ]
+    has_index: Annotated[
+        bool,
+        Meta(
+            description="Whether it can keep an index of messages; else searches read the newest."
+        ),
+    ]
     erases: Annotated[
         str,
         Meta(

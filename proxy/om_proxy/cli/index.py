@@ -1,0 +1,67 @@
+"""`om-proxy index`: fill, check, rebuild or drop the index of original messages."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from om_proxy.background.indexing import index_all
+from om_proxy.cli.answers import render_count
+from om_proxy.cli.exit_status import DONE, NOT_WORKING
+from om_proxy.cli.progress import show_progress
+from om_proxy.cli.store_command import print_error, run_with_settings
+from om_proxy.settings import Settings
+from om_proxy.storage.base import Store
+from om_proxy.storage.newest_passages import NEWEST_MESSAGES
+
+
+def run(options: argparse.Namespace) -> int:
+    return run_with_settings(options.config, partial(work_on_index, options))
+
+
+async def work_on_index(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+    if not (await store.describe()).has_index:
+        print_error(
+            f"this store keeps no index: a search reads the newest {NEWEST_MESSAGES} messages"
+        )
+        return DONE
+    if options.check:
+        return await check(store)
+    if options.drop:
+        return await drop(settings, store)
+    if options.rebuild:
+        await store.outdate_index()
+    return await fill(settings, store)
+
+
+async def check(store: Store) -> int:
+    """Print what is wrong with the index."""
+    with show_progress("comparing the index with the messages"):
+        result = await store.check_index()
+    for fault in result.faults:
+        print(fault)
+    print(
+        f"index: {render_count(result.threads, 'thread')} with "
+        f"{render_count(result.passages, 'passage')}, {render_count(len(result.faults), 'fault')}"
+    )
+    if result.faults:
+        print_error("om-proxy index --rebuild makes it anew")
+    return NOT_WORKING if result.faults else DONE
+
+
+async def drop(settings: Settings, store: Store) -> int:
+    with show_progress("removing the index"):
+        await store.drop_index()
+    print("the index is dropped")
+    if settings.may_retrieve:
+        print_error("memory.retrieval is on: a server indexes again")
+    return DONE
+
+
+async def fill(settings: Settings, store: Store) -> int:
+    with show_progress("indexing messages"):
+        threads, messages = await index_all(store, settings)
+    print(f"indexed: {render_count(threads, 'thread')} with {render_count(messages, 'message')}")
+    if not settings.may_retrieve:
+        print_error("nothing is to be indexed: memory.retrieval is off")
+    return DONE
