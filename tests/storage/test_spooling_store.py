@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -269,6 +270,24 @@ async def test_a_thread_that_another_process_forgot_in_between(
         assert told == [KEY]
         assert await list_stored_texts(faulty, OTHER) == ["u2", "a2"]
         assert await store.load(KEY) == await faulty._store.load(KEY)
+
+
+async def test_a_commit_under_way_while_the_process_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has answered meanwhile: the turn is stored, and the store does not fail."""
+    async with open_spool(tmp_path, commit_timeout_s=0.4) as (store, faulty):
+        write = faulty._store.commit
+
+        async def write_slowly(*arguments: Any) -> Memory:
+            asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+            await asyncio.sleep(0.2)
+            return await write(*arguments)
+
+        monkeypatch.setattr(faulty._store, "commit", write_slowly)
+        await say(store, KEY, "u1", "a1")
+        assert not store.is_failing
+        assert await list_stored_texts(faulty) == ["u1", "a1"]
 
 
 async def test_a_thread_that_is_forgotten_while_its_first_turn_is_stored(

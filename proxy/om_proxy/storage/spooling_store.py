@@ -18,6 +18,7 @@ from typing import Any
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.running_time import limit_running_time
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, ResourceWakeup, Store
 from om_proxy.storage.breaker import Breaker, ProbingBreaker
 from om_proxy.storage.merging_store import MergingStore, T
@@ -217,7 +218,7 @@ class SpoolingStore(MergingStore):
         if any(change.before.version < 0 for change in turn.changes):
             raise Conflict("the waiting turns have been stored since; load the thread again")
         try:
-            async with asyncio.timeout(self._commit_timeout_s):
+            async with limit_running_time(self._commit_timeout_s):
                 written = await turn.commit_to(self._inner)
         except (Conflict, Unwritable, UnopenedText):
             raise

@@ -22,6 +22,7 @@ import asyncpg
 import structlog
 
 from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.running_time import RunningTimer
 from om_proxy.storage.postgres.session import SchemaNames, Session
 
 logger = structlog.get_logger("storage")
@@ -220,7 +221,7 @@ class ConnectionPool:
             else:
                 outcome.set_result(done.result())
 
-        deadline = loop.call_later(limit_s, give_up)
+        deadline = RunningTimer(limit_s, give_up)
         self._tasks.add(task)
         task.add_done_callback(take_outcome)
         return await outcome

@@ -1,0 +1,47 @@
+"""Limit how long something takes, in time in which this process ran.
+
+A process may stand still: its machine is paused, or out of memory. Once it goes on, all its time-outs
+have passed, though what they wait for has long been answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+# The time is counted in so many steps. A stop counts as one of them, however long it was.
+STEPS = 5
+
+
+class RunningTimer:
+    """Calls back once, after so many seconds in which the process ran."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self._call = call
+        self._step_s = seconds / STEPS
+        self._left = STEPS
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(self._step_s, self._count_step)
+
+    def _count_step(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._handle = self._loop.call_later(self._step_s, self._count_step)
+        else:
+            self._call()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+
+@asynccontextmanager
+async def limit_running_time(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError after so many seconds in which the process ran."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+        timer = RunningTimer(seconds, lambda: limit.reschedule(loop.time()))
+        try:
+            yield
+        finally:
+            timer.cancel()
