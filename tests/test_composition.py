@@ -13,9 +13,17 @@ from tests.look_ups.stored_conversations import CURRENT, open_conversations
 from tests.support.policies import build_policies
 
 
-@pytest.mark.parametrize(("settings", "indexed"), [("memory: {retrieval: true}", 2), ("", 0)])
+@pytest.mark.parametrize(
+    ("settings", "indexed"),
+    [
+        ("memory: {retrieval: true}", 2),
+        ("", 0),
+        ("storage: {search: true}", 2),
+        ("{storage: {search: false}, memory: {retrieval: true}}", 0),
+    ],
+)
 async def test_a_search_right_after_an_import(settings: str, indexed: int) -> None:
-    """It finds what the background has not indexed yet. Without `retrieval` it indexes nothing."""
+    """It finds what the background has not indexed yet. It indexes what the settings say."""
     async with open_conversations() as conversations:
         await conversations.add(CURRENT, ["a violin", "a viola"])
         performer = create_look_up_performer(

@@ -113,7 +113,11 @@ def create_look_up_performer(
     indexed = IndexingSource(
         MessageIndex(store), lambda info: is_indexed(policies.current.settings, info)
     )
-    search = MessageSearch(IndexedOrNewest(indexed, store))
+
+    def uses_index() -> bool:
+        return policies.current.settings.storage.search != "false"
+
+    search = MessageSearch(IndexedOrNewest(indexed, store, uses_index))
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 

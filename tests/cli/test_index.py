@@ -61,4 +61,4 @@ def test_nothing_is_to_be_indexed(
     assert main(["index", "--config", "om.yaml"]) == 0
     out, err = capsys.readouterr()
     assert out == "indexed: 0 threads with 0 messages\n"
-    assert "memory.retrieval is off" in err
+    assert "memory.retrieval or storage.search is off" in err

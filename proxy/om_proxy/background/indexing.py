@@ -34,6 +34,9 @@ BATCH_THREADS = 100
 
 def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
     """Return whether the messages of this thread are to be indexed."""
+    search = settings.storage.search
+    if search != "auto":
+        return search == "true"
     try:
         effective = settings.effective(info.model, info.key.resource)
     except ConfigError:
@@ -91,7 +94,7 @@ class IndexFiller:
         """Index what is quiet now, unless another process does. Return the number of messages.
         Raise OmError if the store fails; what was indexed by then stays."""
         settings = self._settings()
-        if not settings.may_retrieve:
+        if not settings.may_index:
             self._walked_settings = None
             return 0
         if not await self._store.lease(INDEXING_KEY, self._holder, LEASE_S):

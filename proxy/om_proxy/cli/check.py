@@ -28,7 +28,9 @@ def _render_promises(settings: Settings) -> list[str]:
         promise = sqlite.create_promise(is_in_memory=storage.file is None)
     masters = load_master_keys(storage.key_sources)
     promise = promise._replace(
-        encrypted=masters is not None, separate_keys=storage.keys_url is not None
+        encrypted=masters is not None,
+        separate_keys=storage.keys_url is not None,
+        has_index=promise.has_index and masters is None and storage.search != "false",
     )
     said = "; ".join(list_promises(promise))
     lines = [f"the store promises: {said}"]

@@ -53,8 +53,8 @@ async def drop(settings: Settings, store: Store) -> int:
     with show_progress("removing the index"):
         await store.drop_index()
     print("the index is dropped")
-    if settings.may_retrieve:
-        print_error("memory.retrieval is on: a server indexes again")
+    if settings.may_index:
+        print_error("memory.retrieval or storage.search is on: a server indexes again")
     return DONE
 
 
@@ -62,6 +62,6 @@ async def fill(settings: Settings, store: Store) -> int:
     with show_progress("indexing messages"):
         threads, messages = await index_all(store, settings)
     print(f"indexed: {render_count(threads, 'thread')} with {render_count(messages, 'message')}")
-    if not settings.may_retrieve:
-        print_error("nothing is to be indexed: memory.retrieval is off")
+    if not settings.may_index:
+        print_error("nothing is to be indexed: memory.retrieval or storage.search is off")
     return DONE

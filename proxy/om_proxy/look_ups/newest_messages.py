@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from om_proxy.look_ups.searching import PassageSource
@@ -19,11 +19,14 @@ class IndexedOrNewest:
 
     indexed: PassageSource
     store: Store
+    uses_index: Callable[[], bool] = lambda: True
 
     async def find_passages(
         self, key: Key, words: Sequence[str], passage_filter: PassageFilter
     ) -> Found:
         """Return what either finds. Raise StorageError."""
+        if not self.uses_index():
+            return await find_newest_passages(self.store, key, words, passage_filter, MAX_MATCHES)
         found = await self.indexed.find_passages(key, words, passage_filter)
         if not found.unread or found.messages >= NEWEST_MESSAGES:
             return found  # the newest would be no more

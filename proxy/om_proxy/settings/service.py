@@ -59,6 +59,13 @@ AdminApiAccess = Literal["own", "admin", "off"]
 # what becomes of a request that needs a memory which cannot be read
 OnDown = Literal["bypass", "503"]
 
+# which original messages are indexed: those of threads with `memory.retrieval`, all, or none
+SearchIndex = Literal["auto", "true", "false"]
+
+
+def _write_bool(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
 
 def _write_status(value: Any) -> Any:
     """Return a number as text: YAML reads 503 as one."""
@@ -349,6 +356,7 @@ class StorageSettings(Section):
         tuple[SecretStr, ...] | None, BeforeValidator(_list_encryption_keys)
     ] = None
     keys_url: Annotated[str | None, BeforeValidator(_read_empty_as_none)] = None
+    search: Annotated[SearchIndex, BeforeValidator(_write_bool)] = "auto"
 
     @field_validator("url")
     @classmethod
@@ -396,6 +404,17 @@ class StorageSettings(Section):
         if len(set(sources)) < len(sources):
             raise ValueError("must name each key once")
         return value
+
+    @model_validator(mode="after")
+    def _check_search(self) -> Self:
+        if self.search != "true":
+            return self
+        if self.encryption_key:
+            rule = "must be auto or false with storage.encryption_key: the index would tell the words of encrypted texts"
+            raise_faults([("search", rule)])
+        if self.is_redis:
+            raise_faults([("search", "must be auto or false with Redis, which keeps no index")])
+        return self
 
     @model_validator(mode="after")
     def _check_key_store(self) -> Self:

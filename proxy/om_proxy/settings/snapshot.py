@@ -125,6 +125,12 @@ class Settings(Section):
         return base or any("retrieval" in layer.level for layer in self._layers)
 
     @property
+    def may_index(self) -> bool:
+        """Whether the messages of any thread may be indexed."""
+        search = self.storage.search
+        return self.may_retrieve if search == "auto" else search == "true"
+
+    @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need a credential that only a request brings."""
         return self.may_inherit_model and not all(u.api_key for u in self.upstream)

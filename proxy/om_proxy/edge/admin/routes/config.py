@@ -13,6 +13,7 @@ from om_proxy.edge.admin.services import AdminServices
 from om_proxy.settings import (
     THREAD_ORIGIN,
     SettingLine,
+    Settings,
     list_effective_settings,
     list_settings,
     list_warnings,
@@ -120,13 +121,15 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
         program_version=__version__,
         is_complete=is_admin,
         items=_describe_settings(lines, is_admin=is_admin),
-        store=await _describe_store(services.store) if is_admin else None,
+        store=await _describe_store(services.store, settings) if is_admin else None,
         warnings=list_warnings(settings, query.model, query.resource) if is_admin else [],
     )
 
 
-async def _describe_store(store: Store) -> StoreAnswer | None:
+async def _describe_store(store: Store, settings: Settings) -> StoreAnswer | None:
     promise = await try_describe(store)
+    if promise and settings.storage.search == "false":
+        promise = promise._replace(has_index=False)
     return promise and StoreAnswer(**promise._asdict(), promises=[*list_promises(promise)])
 
 
