@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -22,6 +23,8 @@ LATENCY_S = 0.2
 RESET_AFTER_BYTES = 40_000
 HEALING_TIMEOUT_S = 120.0
 PATIENCE_S = 10.0
+# what a page of figures says of turns that wait
+WAITING = re.compile(r"^om_turns_waiting.*$", re.MULTILINE)
 TRACEBACK_S = 1.0  # for a process to say what it is doing
 
 
@@ -88,7 +91,8 @@ class Trouble:
                     while process.alive:
                         try:
                             answer = await http.get(f"{process.base}{path}")
-                            newest = f"process {number}: {answer.status_code} {answer.text[:300]}"
+                            told = WAITING.findall(answer.text) or answer.text[:300]
+                            newest = f"process {number}: {answer.status_code} {told}"
                             if answer.status_code == 200 and is_so(answer.text):
                                 break
                         except httpx.TransportError as exc:  # it is being started again
