@@ -51,6 +51,7 @@ TESTS_OF_SEVERAL_MODULES = {
 
 # module of a pure room → where its rules are tested
 MODULES_TESTED_ELSEWHERE = {
+    "apis/chat/round_chunks.py": "apis/chat/test_splice.py",
     "identity/identity_rules.py": "identity/test_callers.py",
     "memory/message_view.py": "apis/chat/test_chat_message_corpus.py",
     "memory/transcript/digests.py": "apis/test_split.py",

@@ -264,6 +264,27 @@ def test_servers_with_one_index_and_with_none() -> None:
         assert b'"theirs"' in out
 
 
+def test_a_character_cut_between_two_events() -> None:
+    """Its halves are valid JSON but no text. The events are read all the same, and the client gets
+    the halves as they came."""
+    high, low = "\ud83d", "\ude00"
+    own = [piece(0, '{"query":"' + high, id="own", name="recall")], [piece(0, low + '"}')]
+    theirs = [piece(1, '{"a":"' + high, id="x", name="f")], [piece(1, low + '"}')]
+    halves = delta(2, content="Blue " + high) + delta(2, content=low)
+    out, (end, _) = play([calls_round(1, *own), halves + delta(2, "stop") + DONE])
+    assert [json.loads(call.arguments)["query"] for call in end.calls] == ["\ufffd\ufffd"]
+    chunks = list(read_events(out))
+    assert {chunk["id"] for chunk in chunks} == {"id-1"}
+    texts = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
+    assert "".join(texts) == "Blue " + high + low
+
+    out, _ = play([calls_round(1, *own, *theirs)])
+    deltas = [choice["delta"] for chunk in read_events(out) for choice in chunk["choices"]]
+    calls = [call for each in deltas for call in each.get("tool_calls", ())]
+    assert [call["index"] for call in calls] == [0, 0]
+    assert "".join(c["function"]["arguments"] for c in calls) == '{"a":"' + high + low + '"}'
+
+
 def test_an_end_without_done() -> None:
     """A finish ends a round; a body that ends without one is no complete round."""
     data = calls_round(1, *OWN)

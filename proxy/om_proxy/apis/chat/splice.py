@@ -16,8 +16,6 @@ if text stands before it (docs/spec/recall.md#streams).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,15 +23,24 @@ from msgspec import Raw
 
 from om_proxy.apis.api import RoundEnd, UsageRule
 from om_proxy.apis.chat.deltas import MessageBuilder, ReplyTooLarge, StreamedCall
+from om_proxy.apis.chat.round_chunks import (
+    EMPTY_LINE,
+    NULL,
+    Chunk,
+    encode,
+    put_back_halves,
+    without_delta,
+    without_end,
+)
 from om_proxy.apis.chat.rounds import UsageSum, describe_round
 from om_proxy.apis.chat.stream_end import DONE
+from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
 
 # A longer round is not put together: it cannot be sent back to the model.
 MAX_ROUND_BYTES = 8 << 20
 # an event that has none of it calls no tool
 _CALLS_HINT = b"tool_calls"
-_NULL = Raw(b"null")
 _CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
 _EMPTY_VALUES = (b"null", b'""', b"[]")
 # Of the first round; later rounds get them too.
@@ -42,29 +49,6 @@ _IDENTITY = ("id", "created")
 _members = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
 _any = msgspec.json.Decoder()
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """An event of a round, taken apart as far as it may have to change."""
-
-    raw: bytes
-    members: dict[str, Raw] | None = None  # None: not read, so it goes out as it came
-    choices: list[Raw] = field(default_factory=list)
-    place: int = -1  # of the first choice of the reply among the event's choices; -1: none
-    choice: dict[str, Raw] = field(default_factory=dict)
-    delta: dict[str, Raw] | None = None
-    calls: list[StreamedCall | None] = field(default_factory=list)  # of the delta's tool calls
-    is_done: bool = False  # whether it is `[DONE]`
-
-    @property
-    def has_finish(self) -> bool:
-        return self.choice.get("finish_reason", _NULL) != _NULL
-
-    @property
-    def usage(self) -> Raw | None:
-        raw = (self.members or {}).get("usage", _NULL)
-        return None if raw == _NULL else raw
 
 
 class StreamSplice:
@@ -89,8 +73,8 @@ class StreamSplice:
         self._calls: list[StreamedCall] = []
         self._is_own: dict[int, bool] = {}  # by the position of a call whose name is complete
         self._shifts: dict[int, int] = {}  # by position: by how much the call's index is lowered
-        self._held: list[_Chunk] = []
-        self._tail: list[_Chunk] = []
+        self._held: list[Chunk] = []
+        self._tail: list[Chunk] = []
         self._out: list[bytes] = []
         self._round_usage: Any = None
         self._has_finish = False
@@ -186,23 +170,26 @@ class StreamSplice:
             return
         if data.startswith(DONE):
             self._is_done = True
-            chunk = _Chunk(event, is_done=True)
+            chunk = Chunk(event, is_done=True)
         else:
             chunk = self._read_chunk(event)
         self._held.append(chunk)
         self._judge_calls(is_end=chunk.has_finish or chunk.is_done)
 
-    def _read_chunk(self, event: bytes) -> _Chunk:
+    def _read_chunk(self, event: bytes) -> Chunk:
         """Take an event apart, and add its delta to the round's message."""
-        chunk = _Chunk(event)
+        chunk = Chunk(event)
         data = read_event_data(event)
         if data is None or not data.startswith(b"{"):
             return chunk
         try:
-            members = _members.decode(data)
+            # an emoji may be cut between two events
+            repaired = replace_lone_surrogates(data)
+            members = _members.decode(repaired or data)
+            chunk.odd_data = data if repaired else None
             self._take_apart(chunk, members)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return _Chunk(event)  # not what a chat reply says: it goes out as it came
+            return Chunk(event)  # not what a chat reply says: it goes out as it came
         for name in _IDENTITY:
             if self._is_first and name in members:
                 self._identity.setdefault(name, members[name])
@@ -214,21 +201,21 @@ class StreamSplice:
         return chunk
 
     @staticmethod
-    def _take_apart(chunk: _Chunk, members: dict[str, Raw]) -> None:
-        choices = members.get("choices", _NULL)
-        chunk.choices = [] if choices == _NULL else _list.decode(choices)
+    def _take_apart(chunk: Chunk, members: dict[str, Raw]) -> None:
+        choices = members.get("choices", NULL)
+        chunk.choices = [] if choices == NULL else _list.decode(choices)
         for place, raw in enumerate(chunk.choices):
             choice = _members.decode(raw)
             index = _any.decode(choice["index"]) if "index" in choice else None
             if (index if type(index) is int else place) == 0:
                 chunk.place, chunk.choice = place, choice
                 break
-        delta = chunk.choice.get("delta", _NULL)
+        delta = chunk.choice.get("delta", NULL)
         if bytes(delta).startswith(b"{"):
             chunk.delta = _members.decode(delta)
         chunk.members = members
 
-    def _add_delta(self, chunk: _Chunk) -> None:
+    def _add_delta(self, chunk: Chunk) -> None:
         try:
             chunk.calls = self._builder.add(_any.decode(chunk.choice["delta"]))
         except ReplyTooLarge:
@@ -276,7 +263,7 @@ class StreamSplice:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
-    def _pass(self, chunk: _Chunk) -> None:
+    def _pass(self, chunk: Chunk) -> None:
         """Send the chunk on its way: to the client, or behind the end that is held."""
         is_end = chunk.has_finish or chunk.is_done or self._is_finish_held
         if not (is_end and self._has_own_calls):
@@ -284,12 +271,12 @@ class StreamSplice:
             return
         if chunk.has_finish and chunk.delta and not self._is_finish_held:
             # some servers finish in the event of the last piece
-            self._write(_without_end(chunk), is_changed=True)
-            chunk = _without_delta(chunk)
+            self._write(without_end(chunk), is_changed=True)
+            chunk = without_delta(chunk)
         self._is_finish_held = self._is_finish_held or chunk.has_finish
         self._tail.append(chunk)
 
-    def _write(self, chunk: _Chunk, *, is_changed: bool) -> None:
+    def _write(self, chunk: Chunk, *, is_changed: bool) -> None:
         """Write a chunk for the client. A chunk that needs no change goes out as it came; one
         without anything for the client does not go out."""
         if chunk.members is None:
@@ -300,25 +287,28 @@ class StreamSplice:
             members.update({name: raw for name, raw in self._identity.items() if name in members})
             is_changed = True
         if self._usage and chunk.usage is not None:
-            members["usage"] = _encode(self._usage.include(_any.decode(chunk.usage)))
+            members["usage"] = encode(self._usage.include(_any.decode(chunk.usage)))
             is_changed = True
         delta = self._change_delta(chunk)
         if delta is not None:
             is_empty = all(bytes(raw) in _EMPTY_VALUES for raw in delta.values())
             if is_empty and not chunk.has_finish:
                 return
-            choice = {**chunk.choice, "delta": _encode(delta)}
+            choice = {**chunk.choice, "delta": encode(delta)}
             choices = [*chunk.choices]
-            choices[chunk.place] = _encode(choice)
-            members["choices"] = _encode(choices)
+            choices[chunk.place] = encode(choice)
+            members["choices"] = encode(choices)
         elif not is_changed:
             self._out.append(chunk.raw)
             return
         elif chunk.choices:
-            members["choices"] = _encode(chunk.choices)
-        self._out.append(replace_event_data(chunk.raw, msgspec.json.encode(members)))
+            members["choices"] = encode(chunk.choices)
+        data = msgspec.json.encode(members)
+        if chunk.odd_data is not None:
+            data = put_back_halves(data, chunk.odd_data)
+        self._out.append(replace_event_data(chunk.raw, data))
 
-    def _change_delta(self, chunk: _Chunk) -> dict[str, Raw] | None:
+    def _change_delta(self, chunk: Chunk) -> dict[str, Raw] | None:
         """Return the delta as the client gets it; None: as it came."""
         if chunk.delta is None:
             return None
@@ -330,7 +320,7 @@ class StreamSplice:
                 for raw, call in zip(raws, chunk.calls, strict=True)
                 if call is None or not self._is_own.get(call.position)
             ]
-            delta["tool_calls"] = _encode(kept)
+            delta["tool_calls"] = encode(kept)
             if not kept:
                 del delta["tool_calls"]
         if not self._is_first:
@@ -338,7 +328,7 @@ class StreamSplice:
         content = bytes(delta.get("content", b""))
         if self._needs_gap and content.startswith(b'"') and len(content) > 2:
             self._needs_gap = False
-            delta["content"] = Raw(b'"\\n\\n' + content[1:])
+            delta["content"] = Raw(b'"' + EMPTY_LINE + content[1:])
         return None if delta == chunk.delta else delta
 
     def _must_change(self, call: StreamedCall) -> bool:
@@ -360,7 +350,7 @@ class StreamSplice:
         index = _any.decode(members["index"]) if "index" in members else None
         if type(index) is not int:
             return raw
-        return _encode({**members, "index": max(index - shift, 0)})
+        return encode({**members, "index": max(index - shift, 0)})
 
     def _flush(self) -> bytes:
         out, self._out = self._out, []
@@ -370,26 +360,3 @@ class StreamSplice:
 def _stands_before(other: StreamedCall, call: StreamedCall) -> bool:
     """Return whether the other call takes a place before this one."""
     return other.index is None or call.index is None or other.index < call.index
-
-
-def _without_end(chunk: _Chunk) -> _Chunk:
-    """Return the chunk without its finish and its usage."""
-    choice = {**chunk.choice, "finish_reason": _NULL}
-    return _with_choice(chunk, choice, {**(chunk.members or {}), "usage": _NULL})
-
-
-def _without_delta(chunk: _Chunk) -> _Chunk:
-    """Return the chunk with an empty delta."""
-    changed = _with_choice(chunk, {**chunk.choice, "delta": Raw(b"{}")}, dict(chunk.members or {}))
-    changed.delta, changed.calls = None, []
-    return changed
-
-
-def _with_choice(chunk: _Chunk, choice: dict[str, Raw], members: dict[str, Raw]) -> _Chunk:
-    choices = [*chunk.choices]
-    choices[chunk.place] = _encode(choice)
-    return _Chunk(chunk.raw, members, choices, chunk.place, choice, chunk.delta, chunk.calls)
-
-
-def _encode(value: Mapping[str, Raw] | list[Raw] | Any) -> Raw:
-    return Raw(msgspec.json.encode(value))
