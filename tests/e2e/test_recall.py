@@ -179,12 +179,15 @@ async def test_when_it_is_not_offered(run: Running) -> None:
 
 
 class Refusing(Curious):
-    """A server that takes no tools."""
+    """A server that takes no tools, and no calls of tools."""
+
+    refuses = True
 
     async def act_out_fault(
         self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
     ) -> bool:
-        if b'"tools"' in self.requests[-1].body:
+        body = self.requests[-1].body
+        if self.refuses and (b'"tools"' in body or b'"tool_calls"' in body):
             fault = Fault(kind="http", status=422)
         return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
 
@@ -205,3 +208,37 @@ async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
                 break
         assert words == ["refused"] * 3
         assert asked == [2, 2, 1]
+
+
+async def test_a_server_that_refuses_tools_after_look_ups(tmp_path: Path) -> None:
+    """The prompt that is sent again has nothing of the tool, so it is accepted with its notes, and
+    the refusal counts."""
+    async with run_with_scripted_models(tmp_path, MEMORY, models=Refusing()) as run:
+        assert isinstance(run.models, Refusing)
+        run.models.refuses = False
+        history = await play_to_notes(run)
+        looked_up = await ask(run, history, stream=False)
+        assert looked_up.headers["x-om-recall-steps"] == "1"
+        history += [
+            {"role": "user", "content": "What is the serial number?"},
+            looked_up.json()["choices"][0]["message"],
+        ]
+        run.models.refuses = True
+        body = {
+            "model": "scripted-actor",
+            "messages": [*history, {"role": "user", "content": "Thank you."}],
+        }
+        headers = {"authorization": "Bearer sk-a", "x-om-thread": "t"}
+        sent = []
+        for _ in range(3):
+            before = len(actor_bodies(run))
+            answer = await run.http.post(
+                f"{run.base}/v1/chat/completions", json=body, headers=headers
+            )
+            assert (answer.status_code, answer.headers["x-om-status"]) == (200, "applied")
+            assert answer.headers["x-om-recall"] == "refused"
+            sent.append(actor_bodies(run)[before:])
+        assert [len(bodies) for bodies in sent] == [2, 2, 1]
+        assert "tool_calls" in json.dumps(sent[0][0])
+        assert "recall" not in json.dumps(sent[0][1])
+        assert "User has crates" in json.dumps(sent[0][1])

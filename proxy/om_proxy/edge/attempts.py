@@ -76,10 +76,12 @@ class Attempts:
         turn = exchange.turn
         if turn is None or turn.body is None:
             return await self.send_body(exchange, exchange.body)
+        body = turn.body
         if exchange.recall is not None and exchange.recall.tool:
-            answer = await self._send_with_tool(exchange, exchange.recall, turn.body)
+            answer = await self._send_with_tool(exchange, exchange.recall, turn, body)
+            turn = exchange.turn or turn
         else:
-            answer = await self.send_body(exchange, turn.body)
+            answer = await self.send_body(exchange, body)
         if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
         await answer.aclose()
@@ -89,10 +91,10 @@ class Attempts:
         return await self.send_body(exchange, exchange.body)
 
     async def _send_with_tool(
-        self, exchange: Exchange, recall: RecallRecord, body: bytes
+        self, exchange: Exchange, recall: RecallRecord, turn: PreparedTurn, body: bytes
     ) -> UpstreamResponse:
         """Send the prompt with the tool that looks up earlier messages. If the model server refuses
-        it, send the prompt once more without (docs/spec/recall.md#offered)."""
+        it, send a prompt that has nothing of the tool (docs/spec/recall.md#offered)."""
         assert exchange.request is not None  # only a readable request has a turn
         assert exchange.context is not None  # the same
         upstream, model = exchange.upstream.name, exchange.request.model
@@ -111,10 +113,23 @@ class Attempts:
             return answer
         await answer.aclose()
         recall.withdraw(Offer.REFUSED)
-        answer = await self.send_body(exchange, body)
+        exchange.turn = turn = await self._leave_out_tool(exchange, turn)
+        answer = await self.send_body(exchange, turn.body or body)
         if answer.status == STATUS_OK:
             self._offers.count_refused(upstream, model)
         return answer
+
+    async def _leave_out_tool(self, exchange: Exchange, turn: PreparedTurn) -> PreparedTurn:
+        """Return the turn with a prompt without the tool; as it is, if none can be built."""
+        started = time.perf_counter()
+        try:
+            return await self._engine.build_without_tool(turn)
+        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
+        except Exception as exc:
+            self._facts.emit(describe_bypass(exchange, exc))
+            return turn
+        finally:
+            exchange.overhead_ms += (time.perf_counter() - started) * 1_000
 
     async def _send_shortened(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool

@@ -148,6 +148,12 @@ class Engine:
         """Return the turn as if its prompt could be rewritten."""
         return await self._prompt_builder.build(turn.opened)
 
+    async def build_without_tool(self, turn: PreparedTurn) -> PreparedTurn:
+        """Return the turn with the prompt of a request that does not offer the tool for look-ups:
+        without a word about it, and without earlier look-ups."""
+        built = await self._prompt_builder.build(replace(turn.opened, recall_tool=None))
+        return replace(built, status=turn.status, reason=turn.reason)
+
     async def build_shadow(self, turn: PreparedTurn) -> ShadowPrompt | None:
         """Return the prompt that memory would have sent; None if it cannot be built. Never
         raises."""
