@@ -235,6 +235,24 @@ def test_usage_in_every_event() -> None:
     assert counts == [7, 8, 10]
 
 
+def test_usage_in_an_event_that_is_taken_out() -> None:
+    """Beside a role that is not repeated, or a last call of the proxy's tool, usage goes out all
+    the same."""
+
+    def put_in(data: bytes) -> bytes:
+        return data.replace(b'"model": "m"', b'"model": "m", "usage": {"prompt_tokens": 7}', 1)
+
+    first = calls_round(1, *OWN)
+    role = put_in(delta(2, role="assistant", content=""))
+    called = put_in(delta(2, tool_calls=[piece(0, "{}", id="own", name="recall")]))
+    for last in (role + delta(2, content="Blue.") + delta(2, "stop"), called + delta(2, "stop")):
+        out, _ = play([first, last + DONE])
+        counts = [
+            chunk["usage"]["prompt_tokens"] for chunk in read_events(out) if chunk.get("usage")
+        ]
+        assert counts == [107]
+
+
 def test_only_our_call_again_at_the_end() -> None:
     """The call is taken out, and the finish says so."""
     out, (end,) = play([calls_round(1, *OWN, text="Well.")])

@@ -131,12 +131,12 @@ class StreamSplice:
         self._begin()
 
     def finish(self) -> bytes:
-        for chunk in self._tail:
+        tail, self._tail = self._tail, []
+        for chunk in tail:
             if self._ends_with_stop and chunk.choice.get("finish_reason") == _CALLED:
                 chunk.choice["finish_reason"] = _STOPPED
                 chunk.choices[chunk.place] = Raw(msgspec.json.encode(chunk.choice))
             self._write(chunk, is_changed=True)
-        self._tail = []
         return self._flush()
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +292,10 @@ class StreamSplice:
         delta = self._change_delta(chunk)
         if delta is not None:
             is_empty = all(bytes(raw) in _EMPTY_VALUES for raw in delta.values())
-            if is_empty and not chunk.has_finish:
+            if is_empty and not chunk.has_finish and chunk.usage is None:
+                return
+            if is_empty and not chunk.has_finish and self._has_own_calls:
+                self._hold_usage(chunk)
                 return
             choice = {**chunk.choice, "delta": encode(delta)}
             choices = [*chunk.choices]
@@ -307,6 +310,12 @@ class StreamSplice:
         if chunk.odd_data is not None:
             data = put_back_halves(data, chunk.odd_data)
         self._out.append(replace_event_data(chunk.raw, data))
+
+    def _hold_usage(self, chunk: Chunk) -> None:
+        """Hold the usage that came with a call of the proxy's tool, as the end is held. The newest
+        one replaces those before it."""
+        is_end_held = self._is_finish_held or self._is_done
+        self._tail = [*(self._tail if is_end_held else ()), without_delta(chunk)]
 
     def _change_delta(self, chunk: Chunk) -> dict[str, Raw] | None:
         """Return the delta as the client gets it; None: as it came."""
