@@ -111,6 +111,10 @@ class Splice(Protocol):
     def is_round_complete(self) -> bool:
         """Whether the round has said that it is complete, and all that is left of it is held."""
 
+    @property
+    def is_end_long(self) -> bool:
+        """Whether `end_round` has so much to read that it must not run on the event loop."""
+
     def end_round(self) -> tuple[bytes, RoundEnd]:
         """End the round. Return the bytes that the client gets now, and what the round came to."""
 

@@ -206,7 +206,10 @@ class _RecallingReply:
             async with aclosing(self._read_round(current)) as data:
                 async for part in data:
                     yield self._splice.feed(part)
-            rest, end = self._splice.end_round()
+            end_round = self._splice.end_round
+            rest, end = (
+                await asyncio.to_thread(end_round) if self._splice.is_end_long else end_round()
+            )
             yield rest
             self._record.usages.append(end.usage)
             answers = await self._look_up(end) if self._can_look_up(end) else None

@@ -303,6 +303,28 @@ def test_a_character_cut_between_two_events() -> None:
     assert "".join(c["function"]["arguments"] for c in calls) == '{"a":"' + high + low + '"}'
 
 
+def test_what_went_out_is_read_only_for_a_call_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of events before a call of the client's tools are not read again, and those before
+    one of ours at the round's end."""
+    read: list[bytes] = []
+    read_chunk = StreamSplice._read_chunk
+    monkeypatch.setattr(
+        StreamSplice, "_read_chunk", lambda self, e: (read.append(e), read_chunk(self, e))[1]
+    )
+    thinking = delta(1, reasoning_content="Hm. ") * 3_000
+    for calls, is_ours in ((THEIRS, False), (OWN, True)):
+        read.clear()
+        splice = StreamSplice("recall", "sum")
+        splice.feed(thinking)
+        splice.feed(calls_round(1, *calls))
+        assert len(read) < 10
+        assert splice.is_end_long is is_ours
+        _, end = splice.end_round()
+        assert (len(read) > 3_000) is is_ours
+        if is_ours:
+            assert json.loads(end.message or b"")["reasoning_content"] == "Hm. " * 3_000
+
+
 def test_an_end_without_done() -> None:
     """A finish ends a round; a body that ends without one is no complete round."""
     data = calls_round(1, *OWN)

@@ -10,6 +10,8 @@ import msgspec
 from om_proxy.apis.api import RoundEnd, ToolCall, UsageRule
 from om_proxy.apis.chat.usage import read_usage
 
+# The end of a round that has more to read takes milliseconds.
+LONG_END_BYTES = 1 << 17
 _NO_ARGUMENTS = "{}"
 # of a usage: what is about the prompt alone, by the names that servers use (usage.py)
 _PROMPT_MEMBERS = (

@@ -32,7 +32,7 @@ from om_proxy.apis.chat.round_chunks import (
     without_delta,
     without_end,
 )
-from om_proxy.apis.chat.rounds import UsageSum, describe_round
+from om_proxy.apis.chat.rounds import LONG_END_BYTES, UsageSum, describe_round
 from om_proxy.apis.chat.stream_end import DONE
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
@@ -64,8 +64,10 @@ class StreamSplice:
 
     def _begin(self) -> None:
         self._cutter = EventCutter()
-        # the round so far, while it calls no tool and is the first one
-        self._unread: list[bytes] | None = [] if self._is_first else None
+        # whether each event is read; the first round's are from its first tool call on
+        self._is_reading = not self._is_first
+        # of the first round; it is read from its beginning only if a call is the proxy's
+        self._remembered: list[bytes] = []
         self._round_bytes = 0
         # whether the round is too long to be read: then no call of it is taken out
         self._is_given_up = False
@@ -87,29 +89,32 @@ class StreamSplice:
 
     def feed(self, data: bytes) -> bytes:
         events = self._cutter.feed(data)
-        if self._unread is None:
-            self._take_events(events)
-        elif _CALLS_HINT not in events:
+        if not self._is_reading and _CALLS_HINT not in events:
             self._remember(events)
             return events
-        else:
-            self._read_remembered()
-            self._take_events(events)
+        self._is_reading = True
+        self._take_events(events)
         return self._flush()
 
     @property
     def is_round_complete(self) -> bool:
         return self._is_done and self._has_own_calls
 
+    @property
+    def is_end_long(self) -> bool:
+        return self._has_own_calls and sum(map(len, self._remembered)) > LONG_END_BYTES
+
     def end_round(self) -> tuple[bytes, RoundEnd]:
         if rest := self._cutter.take_rest():
-            if self._unread is not None and _CALLS_HINT not in rest:
+            if not self._is_reading and _CALLS_HINT not in rest:
                 return rest, RoundEnd()
-            self._read_remembered()
+            self._is_reading = True
             self._take_events(rest)
-        if self._unread is not None:
+        if not self._is_reading:
             return b"", RoundEnd()
         self._judge_calls(is_end=True)
+        if self._has_own_calls and self._is_first:
+            self._read_remembered()
         own = {
             place
             for place, (call, _) in enumerate(self._builder.list_calls())
@@ -142,22 +147,29 @@ class StreamSplice:
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     def _remember(self, events: bytes) -> None:
-        assert self._unread is not None  # only called before the round is read
         self._round_bytes += len(events)
-        if self._round_bytes > MAX_ROUND_BYTES:
+        if self._round_bytes > MAX_ROUND_BYTES and not self._has_own_calls:
             self._is_given_up = True
-            self._unread = []
+            self._remembered = []
         elif events:
-            self._unread.append(events)
+            self._remembered.append(events)
 
     def _read_remembered(self) -> None:
-        """Read the events that went out already."""
-        unread, self._unread = self._unread or [], None
-        for event in cut_events(b"".join(unread)):
-            self._read_chunk(event)
+        """Read the round from its beginning: its message has what went out before the calls."""
+        events, self._remembered = b"".join(self._remembered), []
+        self._builder, self._calls = MessageBuilder(), []
+        self._identity, self._round_usage = {}, None
+        try:
+            for event in cut_events(events):
+                self._read_chunk(event)
+        except ReplyTooLarge:
+            self._is_given_up = True  # it cannot be sent back, so nothing is looked up
 
     def _take_events(self, events: bytes) -> None:
-        self._round_bytes += len(events)
+        if self._is_first:
+            self._remember(events)
+        else:
+            self._round_bytes += len(events)
         if self._round_bytes > MAX_ROUND_BYTES and not self._has_own_calls:
             self._give_up()
         for event in cut_events(events):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.apis.api import RoundEnd, UsageRule
-from om_proxy.apis.chat.rounds import UsageSum, describe_round, is_own_call
+from om_proxy.apis.chat.rounds import LONG_END_BYTES, UsageSum, describe_round, is_own_call
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another
@@ -48,6 +48,10 @@ class WholeSplice:
     def feed(self, data: bytes) -> bytes:
         self._body += data
         return b""
+
+    @property
+    def is_end_long(self) -> bool:
+        return len(self._body) > LONG_END_BYTES
 
     def end_round(self) -> tuple[bytes, RoundEnd]:
         try:
