@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -355,7 +355,7 @@ class App:
 
     def _observer_interval_s(self) -> float:
         # so that processes that were started at once do not all ask the store at once
-        share = random.uniform(1 - LOOK_JITTER, 1 + LOOK_JITTER)  # noqa: S311 - no secret
+        share = SystemRandom().uniform(1 - LOOK_JITTER, 1 + LOOK_JITTER)
         return self._watched.current.background.observer_interval * share
 
     async def _prune_forever(self) -> None:
