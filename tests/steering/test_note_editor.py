@@ -205,6 +205,7 @@ async def test_a_note_is_forgotten_at_once_or_not(
 
 def cut_off_after_one_write(patch: pytest.MonkeyPatch) -> None:
     write = ConnectionWorker.write
+    run = ConnectionWorker.run
     written = 0
 
     async def write_once(worker: ConnectionWorker, work: Any) -> Any:
@@ -214,11 +215,16 @@ def cut_off_after_one_write(patch: pytest.MonkeyPatch) -> None:
             raise StorageError("cut off")
         return await write(worker, work)
 
-    async def refuse(worker: ConnectionWorker, work: Any) -> Any:
+    async def run_before(worker: ConnectionWorker, work: Any) -> Any:
+        if written:
+            raise StorageError("cut off")
+        return await run(worker, work)
+
+    async def refuse(_eraser: Eraser) -> Any:
         raise StorageError("cut off")
 
     patch.setattr(ConnectionWorker, "write", write_once)
-    patch.setattr(ConnectionWorker, "run", refuse)
+    patch.setattr(ConnectionWorker, "run", run_before)
     patch.setattr(Eraser, "erase", refuse)
 
 

@@ -197,8 +197,7 @@ async def test_names_and_titles_are_shown_as_they_are(run: Running, browser: Bro
     async with open_page(browser, run.base) as watched:
         page = watched.page
         await watched.open("#/threads")
-        while await page.get_by_role("button", name="Show more threads").count():
-            count = await page.locator(".line").count()
+        while (count := await page.locator(".line").count()) < len(threads):
             await page.get_by_role("button", name="Show more threads").click()
             await page.wait_for_function(
                 "(count) => document.querySelectorAll('.line').length > count", arg=count
