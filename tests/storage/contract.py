@@ -1102,33 +1102,6 @@ class StoreContract(
             with pytest.raises(Conflict):
                 await store.commit_shared(stale, None)
 
-    @pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "sharing a log"])
-    async def test_forgetting_takes_what_others_looked_up(
-        self, store: Store, is_shared: bool
-    ) -> None:
-        """It may quote the thread. The other threads' messages stay, under a new version."""
-        if is_shared:
-            s = await self._shared(store)
-            gone, other = s.stored["A"].key, s.stored["B"]
-        else:
-            other = await store.commit(Memory(key=KEY), MemoryBuilder().chat(6).memory())
-            gone = KEY._replace(thread="gone")
-            await store.commit(Memory(key=gone), MemoryBuilder(gone).chat(2).memory())
-        looked_up = LookedUp((Round(b"call", (b"canary",)),), None, 9)
-        first = replace(other.tail[0], look_ups=looked_up)
-        before = await store.commit(other, replace(other, tail=(first, *other.tail[1:])))
-        stored = await store.messages(before.key, 0)
-        assert looked_up in [m.look_ups for m in stored]
-        await store.forget(gone)
-        after = await store.refresh(before)
-        assert after == await store.load(before.key)
-        assert after.version > before.version
-        assert after.tail == tuple(replace(m, look_ups=None) for m in other.tail)
-        messages = await store.messages(before.key, 0)
-        assert messages == tuple(replace(m, look_ups=None) for m in stored)
-        with pytest.raises(Conflict):
-            await store.commit(before, replace(before, turns=9))
-
     async def test_forgetting_drops_a_reflection_in_the_making(self, store: Store) -> None:
         """The pending reflection and the one under way are dropped, because both were made from
         what is gone."""
@@ -1441,10 +1414,6 @@ class StoreContract(
     async def test_no_method_reaches_another_key(self, store: Store, stranger: Key) -> None:
         """With a key that differs in one part, no method reads or changes anything of a thread."""
         thread = MemoryBuilder().chat(6)
-        if stranger.resource == KEY.resource and stranger.tenant == KEY.tenant:
-            # forgetting that thread would take them
-            for seq, message in thread.every.items():
-                thread.every[seq] = replace(message, look_ups=None)
         first = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(
             first, replace(thread.cover(2).swap_reflection().cover(1).memory(), due_at=5.0)

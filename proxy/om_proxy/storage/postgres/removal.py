@@ -49,11 +49,9 @@ from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
 from om_proxy.storage.records import ForgetResult
 
-HAS_LOOK_UPS = """EXISTS (SELECT 1 FROM om.message
-    WHERE message.thread_id = thread.id AND look_ups IS NOT NULL)"""
-# the thread, all that share its resource's log, and all that may quote it
-LOCK_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
+# the thread, and all that share its resource's log
+LOCK_SHARERS = """SELECT id, thread, version, shared FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared)
     ORDER BY thread = '', thread FOR UPDATE"""
 # these rows, and with the shared log all whose prompts tell of other threads
 LOCK_ERASED = """SELECT id, thread, version, key_id FROM om.thread
@@ -77,12 +75,6 @@ SELECT_KEYS = "SELECT key_id, others FROM om.thread WHERE id = ANY ($1::bigint[]
 DELETE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD}"
 CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
     WHERE tenant = $1 AND resource = $2 AND others <> ''"""
-# `rewound`: those who hold a thread read it in full
-RAISE_QUOTING = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
-    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
-    WHERE id = ANY ($1::bigint[]) AND {HAS_LOOK_UPS}"""
-CLEAR_LOOK_UPS = """UPDATE om.message SET look_ups = NULL
-    WHERE look_ups IS NOT NULL AND thread_id = ANY ($1::bigint[])"""
 SET_DUE_NOW = f"UPDATE om.thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"
 DELETE_ENTRIES = f"DELETE FROM om.entry WHERE {OF_THREAD} AND observation_id = ANY ($4::bigint[])"
 DELETE_OBSERVATIONS = f"DELETE FROM om.observation WHERE {OF_THREAD} AND id = ANY ($4::bigint[])"
@@ -219,10 +211,6 @@ async def remove_thread(
         raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
     removed = await delete_rows(session, [own[0]] if own else [], keyring)
     await session.execute(DELETE_LEASE, *key)
-    if removed.threads and key.thread != RESOURCE_THREAD:
-        # what other threads looked up may quote this one
-        for sql in (RAISE_QUOTING, CLEAR_LOOK_UPS):
-            await session.execute(sql, [row[0] for row in locked])
     log = stored.get(RESOURCE_THREAD)
     if event and removed.threads:
         await insert_events(session, key.tenant, None, [seal_event(encode_event(event), PLAIN)])

@@ -70,18 +70,16 @@ class ResourceState(NamedTuple):
     revision: int  # 0: nothing
     threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
     told: frozenset[str]  # the threads whose prompts tell of others
-    quoting: frozenset[str]  # the threads with look-ups
 
 
 async def read_resource(session: Session, tenant: str, resource: str) -> ResourceState:
     """Read the revision first: what is written after it makes the changes fail."""
     names = session.keys
-    revision, threads, told, quoting = await session.call_many(
+    revision, threads, told = await session.call_many(
         [
             ("GET", names.of_resource("revision", tenant, resource)),
             ("HGETALL", names.of_resource("threads", tenant, resource)),
             ("SMEMBERS", names.of_resource("told", tenant, resource)),
-            ("SMEMBERS", names.of_resource("quoting", tenant, resource)),
         ]
     )
     pairs = zip(threads[::2], threads[1::2], strict=True)
@@ -89,7 +87,6 @@ async def read_resource(session: Session, tenant: str, resource: str) -> Resourc
         int(revision or 0),
         {decode_text(name): is_shared == b"1" for name, is_shared in pairs},
         frozenset(map(decode_text, told)),
-        frozenset(map(decode_text, quoting)),
     )
 
 
@@ -136,9 +133,6 @@ async def remove_thread(
         changes = Changes()
         changes.expect_revision(key.tenant, key.resource, state.revision)
         removed = await delete_rows(session, changes, [key], keyring)
-        if removed.threads and key.thread != RESOURCE_THREAD:
-            quoting = [key._replace(thread=name) for name in state.quoting - {key.thread}]
-            await clear_look_ups(session, changes, quoting)
         if key.thread != RESOURCE_THREAD and RESOURCE_THREAD in state.threads:
             others = [
                 key._replace(thread=name)
@@ -294,13 +288,12 @@ async def _uncover(
     outline = await select_outline(session, key)
     covered = [mark for mark in outline.live if mark.seq <= coverage]
     tail = await select_messages(session, key, keyring, coverage)
-    # look-ups may quote the thread that goes
     after = uncover_thread(
         thread,
         log,
         label,
         tuple(covered[-RECENT_MARKS:]),
-        tuple(replace(stored.message, look_ups=None) for stored in tail),
+        tuple(stored.message for stored in tail),
         (len(covered), sum(mark.tokens for mark in covered)),
     )
     after = replace(after, other_threads_text="")
@@ -313,20 +306,6 @@ async def clear_others(session: Session, changes: Changes, keys: Sequence[Key]) 
     """Take what prompts tell of other threads out of these threads."""
     for key, (_, row, due) in (await select_thread_rows(session, keys)).items():
         changes.write_row(key, msgspec.structs.replace(row, others=b""), due)
-
-
-async def clear_look_ups(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
-    """Take what was looked up out of these threads: it may quote others."""
-    for key in keys:
-        name = session.keys.of_thread("marks", key)
-        marks = await session.call("HGETALL", name)
-        cleared = {
-            int(seq): rows.drop_look_ups(mark)
-            for seq, mark in zip(marks[::2], marks[1::2], strict=True)
-            if rows.has_look_ups(mark)
-        }
-        changes.set_fields(name, cleared)
-        changes.unquote(key)
 
 
 # ── some threads ──

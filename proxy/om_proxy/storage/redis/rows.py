@@ -169,14 +169,6 @@ def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
     return row_decoding.decode_message((*columns[:9], raw, look_ups), cipher)
 
 
-def has_look_ups(mark: bytes) -> bool:
-    return len(decode_row(mark)) > LOOK_UPS_PLACE
-
-
-def drop_look_ups(mark: bytes) -> bytes:
-    return encode(decode_row(mark)[:LOOK_UPS_PLACE])
-
-
 def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
     """Return the mark with its look-ups under the new key; None for a mark without any."""
     columns = decode_row(data)

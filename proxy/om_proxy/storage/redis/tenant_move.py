@@ -114,7 +114,7 @@ class ResourceMove:
             seq: rows.encode((seq, fp, chain, *rows.decode_row(marks[seq])[3:]))
             for seq, fp, chain in thread.list_message_keys()
         }
-        changes.set_marks(session, new_key, moved_marks)
+        changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)
         await _move_notes(session, changes, old_key, new_key, thread, cipher)
         await self._move_events(session, changes, rekeying, old_key, new_key, cipher)
         state = decode_state(row.state, cipher)

@@ -60,12 +60,6 @@ SELECT_SHARERS = (
 )
 CLEAR_OTHERS = f"""UPDATE thread SET others = '', version = {NEXT_VERSION}
     WHERE tenant = ? AND resource = ? AND others <> ''"""
-HAS_LOOK_UPS = """EXISTS (SELECT 1 FROM message INDEXED BY message_look_ups
-    WHERE thread_id = thread.id AND look_ups IS NOT NULL)"""
-RAISE_QUOTING = f"""UPDATE thread SET version = {NEXT_VERSION}
-    WHERE tenant = ? AND resource = ? AND {HAS_LOOK_UPS}"""
-CLEAR_LOOK_UPS = """UPDATE message INDEXED BY message_look_ups SET look_ups = NULL
-    WHERE look_ups IS NOT NULL AND thread_id IN (SELECT id FROM thread WHERE tenant = ? AND resource = ?)"""
 SET_DUE_NOW = f"UPDATE thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"
 DELETE_ENTRIES = (
     f"DELETE FROM entry WHERE {OF_THREAD} AND observation_id IN (SELECT value FROM json_each(?))"
@@ -206,11 +200,6 @@ async def remove_thread(
     await db.execute(REQUEST_ERASURE)
     if event and removed.threads:
         await _insert_forgotten(db, key.tenant, [event])
-    if removed.threads and key.thread != RESOURCE_THREAD:
-        # what other threads looked up may quote this one
-        for sql in (RAISE_QUOTING, CLEAR_LOOK_UPS):
-            await db.execute(sql, key[:2])
-        await db.execute(INCREMENT_SEQUENCE)
     if key.thread != RESOURCE_THREAD:
         removed = await _remove_from_log(db, key, label_of, removed, keyring)
     await fold_resource(db, key.tenant, key.resource)

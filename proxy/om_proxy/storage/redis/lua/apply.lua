@@ -57,15 +57,6 @@ function steps.rewind()
     if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'rewound', redis.call('GET', VERSION)) end
 end
 
--- A thread without its look-ups: a new version, read in full.
-function steps.unquote()
-    local tenant, resource, thread = take(), take(), take()
-    local version, place = next_version(), place_of(tenant, resource)
-    redis.call('HSET', name_key(tenant, resource, ROW, thread), 'version', version, 'rewound', version)
-    redis.call('SET', place .. 'revision', version)
-    redis.call('SREM', place .. 'quoting', thread)
-end
-
 -- Live messages after the coverage that the tail does not hold live no longer.
 function steps.supersede()
     local tenant, resource, thread, coverage = take(), take(), take(), take()
