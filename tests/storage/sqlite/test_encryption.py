@@ -159,7 +159,8 @@ async def test_a_value_that_does_not_open_stops_its_thread_alone(
     other = KEY._replace(thread="other")
     await commit_canaries(store)
     whole = await commit_canaries(store, other)
-    sql = """UPDATE message SET raw = CAST(substr(raw, 1, length(raw) - 1) || x'00' AS BLOB)
+    sql = """UPDATE message SET raw = CAST(substr(raw, 1, length(raw) - 1)
+        || CASE substr(raw, -1) WHEN x'00' THEN x'01' ELSE x'00' END AS BLOB)
         WHERE thread_id = (SELECT id FROM thread WHERE thread = ?)"""
     run_sql(file, sql, KEY.thread)
     for reading in (store.load(KEY), store.messages(KEY, 0), store.messages_by_seq(KEY, [1])):
