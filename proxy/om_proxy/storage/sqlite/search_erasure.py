@@ -1,8 +1,8 @@
 """Get words of deleted passages out of the index of an SQLite file.
 
 FTS5 writes a deletion as one more posting: the words stay readable in older segments until they are
-merged (measured). Merging all segments takes about a second for 100 000 passages, so it is done only
-where passages were deleted.
+merged (measured). Merging all segments takes 0.1 s for 60 000 passages, so it is done only where
+passages were deleted.
 """
 
 from __future__ import annotations
