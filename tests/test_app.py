@@ -18,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy import app as app_module
-from om_proxy.app import App, create_app, open_store
+from om_proxy.app import App, create_app
 from om_proxy.errors import ConfigError, KeysAway, OmError, StorageError
 from om_proxy.models import encodings
 from om_proxy.settings import Settings, StorageSettings, parse
@@ -29,6 +29,7 @@ from om_proxy.storage.promises import list_promises
 from om_proxy.storage.records import AUDIT_KEPT_S, AuditRecord
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.store_opening import open_store
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models

@@ -4,14 +4,13 @@ one ASGI app with a lifespan."""
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -37,14 +36,7 @@ from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
-from om_proxy.errors import (
-    ConfigError,
-    KeysAway,
-    OmError,
-    StorageError,
-    WrongKeyStore,
-    WrongMasterKey,
-)
+from om_proxy.errors import OmError
 from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
@@ -58,18 +50,14 @@ from om_proxy.server import responses
 from om_proxy.server.admission import Admission
 from om_proxy.server.server_stop import STOP_STATE_KEY, ServerStop
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
-from om_proxy.settings import Settings, StorageSettings, WatchedSettings, WebhookSettings
-from om_proxy.storage.base import Store
-from om_proxy.storage.encryption.key_sources import load_master_keys
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.settings import Settings, WatchedSettings, WebhookSettings
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooling_store import SpoolingStore
-from om_proxy.storage.sqlite.key_store import SqliteKeyStore
-from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.store_clock import StoreClock
 from om_proxy.storage.write_probe import WriteProbe
+from om_proxy.store_opening import create_reopening_store
 from om_proxy.telemetry.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.telemetry.logs import get_thread_label, report_start_failure
 from om_proxy.tracing.opening import open_tracing
@@ -80,7 +68,6 @@ from om_proxy.turns.engine import Engine
 from om_proxy.upstream import AiohttpTransport, Upstream
 
 if TYPE_CHECKING:
-    from om_proxy.storage.encryption.master_keys import MasterKeys
     from om_proxy.tracing.spans import Tracing
 
 logger = structlog.get_logger()
@@ -478,198 +465,6 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def create_reopening_store(
-    settings: StorageSettings,
-    generations: int | None,
-    clock: Callable[[], float],
-    on_connection_lost: Callable[[], None],
-) -> ReopeningStore:
-    file = Path(settings.file) if settings.file else None
-    return ReopeningStore(
-        lambda: open_store(
-            settings, generations, clock=clock, on_connection_lost=on_connection_lost
-        ),
-        file,
-    )
-
-
-async def open_store(
-    settings: StorageSettings,
-    generations: int | None = None,
-    *,
-    create: bool = True,
-    clock: Callable[[], float] = time.time,
-    on_connection_lost: Callable[[], None] = lambda: None,
-    begins_encryption: bool = False,
-    moves_keys: bool = False,
-) -> Store:
-    """Open the store of these settings. Raise ConfigError if a package that it needs is not
-    installed, or a master key cannot be read. `generations`, `create`, `clock`: see
-    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `begins_encryption`: a
-    database that is not encrypted is from now on. `moves_keys`: keys beside the data may be moved
-    to the key store."""
-    masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
-    separate = await open_key_store(settings)
-    try:
-        return await _open_backend(
-            settings,
-            generations,
-            create,
-            clock,
-            on_connection_lost,
-            StoreKeys(masters, separate, begins_encryption, moves_keys),
-        )
-    except BaseException:
-        if separate:
-            await separate.close()
-        raise
-
-
-class StoreKeys(NamedTuple):
-    """What a store is encrypted with, and what of it may change as it is opened."""
-
-    masters: MasterKeys | None
-    separate: SeparateKeys | None
-    begins_encryption: bool
-    moves_keys: bool
-
-
-async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
-    """Open what `storage.keys_url` names; None: the keys are beside the data. No file is read yet."""
-    if settings.keys_url is None:
-        return None
-    if settings.keys_file is not None:
-        if settings.file is not None and _are_one_file(settings.file, settings.keys_file):
-            raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
-        return SeparateKeys(SqliteKeyStore(settings.keys_file))
-    try:
-        from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if exc.name != "asyncpg":
-            raise
-        raise ConfigError(
-            "storage.keys_url: PostgreSQL needs its driver: "
-            "pip install 'observational-memory-proxy[postgres]'"
-        ) from exc
-    try:
-        return SeparateKeys(
-            await PostgresKeyStore.open(
-                settings.keys_url,
-                settings.keys_schema,
-                timeout_s=settings.timeout,
-                uses_prepared=settings.prepared,
-                must_be_durable=settings.durable,
-            )
-        )
-    except ConfigError as exc:
-        raise ConfigError(str(exc).replace("storage.url", "storage.keys_url")) from exc
-    except StorageError as exc:
-        said = str(exc).replace("storage.url", "storage.keys_url")
-        raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
-
-
-def _are_one_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:  # one of them is to be made
-        return False
-
-
-async def _open_backend(
-    settings: StorageSettings,
-    generations: int | None,
-    create: bool,
-    clock: Callable[[], float],
-    on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
-) -> Store:
-    try:
-        if settings.is_postgres:
-            return await _open_postgres(settings, generations, create, on_connection_lost, keys)
-        if settings.is_redis:
-            return await _open_redis(settings, generations, create, on_connection_lost, keys)
-        path = settings.url.removeprefix("sqlite:///")
-        return await SqliteStore.open(
-            path,
-            generations=generations,
-            create=create,
-            clock=clock,
-            **keys._asdict(),
-        )
-    except (KeysAway, WrongKeyStore) as exc:
-        if str(exc).startswith("storage.keys_url"):
-            raise
-        raise type(exc)(f"storage.keys_url: {exc}") from exc
-    except StorageError as exc:
-        if settings.is_server or isinstance(exc, WrongMasterKey):
-            message = f"storage.url: {settings.shown_url}: {exc}"
-        else:
-            message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
-        raise StorageError(message) from exc
-
-
-async def _open_postgres(
-    settings: StorageSettings,
-    generations: int | None,
-    create: bool,
-    on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
-) -> Store:
-    try:
-        # imported only where it is used: the driver is an extra
-        from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if exc.name != "asyncpg":
-            raise
-        raise ConfigError(
-            "storage.url: PostgreSQL needs its driver: "
-            "pip install 'observational-memory-proxy[postgres]'"
-        ) from exc
-    options = PostgresOptions(
-        settings.prefix,
-        settings.connections,
-        settings.prepared,
-        settings.timeout,
-        settings.durable,
-    )
-    return await PostgresStore.open(
-        settings.url,
-        options,
-        generations=generations,
-        create=create,
-        on_connection_lost=on_connection_lost,
-        **keys._asdict(),
-    )
-
-
-async def _open_redis(
-    settings: StorageSettings,
-    generations: int | None,
-    create: bool,
-    on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
-) -> Store:
-    try:
-        from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "redis":
-            raise
-        raise ConfigError(
-            "storage.url: Redis needs its driver: pip install 'observational-memory-proxy[redis]'"
-        ) from exc
-    options = RedisOptions(
-        settings.prefix, settings.connections, settings.timeout, settings.durable
-    )
-    return await RedisStore.open(
-        settings.url,
-        options,
-        generations=generations,
-        create=create,
-        on_connection_lost=on_connection_lost,
-        **keys._asdict(),
-    )
 
 
 def create_app(

@@ -41,6 +41,6 @@ if any("spawn_main" in argument for argument in sys.orig_argv):  # a worker
     async def gone(*_, **__):
         raise StorageError("storage.url: the disk is gone")
 
-    import om_proxy.app
-    om_proxy.app.open_store = gone
+    import om_proxy.store_opening
+    om_proxy.store_opening.open_store = gone
 """

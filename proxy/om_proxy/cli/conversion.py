@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from om_proxy.app import open_store
 from om_proxy.cli.store_command import run_quietly
 from om_proxy.doctor.report import find_database
 from om_proxy.errors import UsageError
 from om_proxy.settings import load
 from om_proxy.storage.encryption.conversion import ConvertibleStore
+from om_proxy.store_opening import open_store
 
 
 def run_conversion(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from om_proxy.app import open_store
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error, run_quietly
 from om_proxy.cli.visible_text import escape_line
@@ -19,6 +18,7 @@ from om_proxy.moving.copying import CopyResult, StoreCopier
 from om_proxy.moving.importing import show_names
 from om_proxy.settings import load
 from om_proxy.settings.service import StorageSettings
+from om_proxy.store_opening import open_store
 
 STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
-from om_proxy.app import open_store
 from om_proxy.cli.exit_status import INTERRUPTED
 from om_proxy.composition import create_admin_services, create_background, create_committer
 from om_proxy.doctor.report import find_database
@@ -36,6 +35,7 @@ from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Settings, WatchedSettings, load
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_writer import LedgerWriter
+from om_proxy.store_opening import open_store
 from om_proxy.telemetry.logs import configure_log
 from om_proxy.upstream import AiohttpTransport
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from uvicorn.supervisors import Multiprocess, multiprocess
 
-from om_proxy.app import open_store
 from om_proxy.cli.banner import print_banner
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serve import FIGURES_FOLDER_VARIABLE
@@ -18,6 +17,7 @@ from om_proxy.cli.uvicorn_server import create_server_config
 from om_proxy.figures.worker_folder import create_folder
 from om_proxy.server.graceful_server import GracefulServer
 from om_proxy.settings import Settings
+from om_proxy.store_opening import open_store
 
 WORKER_START_TIMEOUT_S = 60.0
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from om_proxy.agents.credentials import list_models
-from om_proxy.app import open_store
 from om_proxy.doctor.call import try_observer
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.doctor.storage import examine_storage
@@ -17,6 +16,7 @@ from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.doctor.webhooks import examine_webhooks
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.settings import Effective, Settings, list_warnings, render_value
+from om_proxy.store_opening import open_store
 
 
 async def examine(

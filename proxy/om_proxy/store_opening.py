@@ -1,0 +1,215 @@
+"""Open the store and the key store that the settings name. No other module of the server meets
+concrete stores; a driver is imported only for the store that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from om_proxy.errors import ConfigError, KeysAway, StorageError, WrongKeyStore, WrongMasterKey
+from om_proxy.settings import StorageSettings
+from om_proxy.storage.base import Store
+from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.storage.reopening_store import ReopeningStore
+from om_proxy.storage.sqlite.key_store import SqliteKeyStore
+from om_proxy.storage.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+
+def create_reopening_store(
+    settings: StorageSettings,
+    generations: int | None,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+) -> ReopeningStore:
+    file = Path(settings.file) if settings.file else None
+    return ReopeningStore(
+        lambda: open_store(
+            settings, generations, clock=clock, on_connection_lost=on_connection_lost
+        ),
+        file,
+    )
+
+
+async def open_store(
+    settings: StorageSettings,
+    generations: int | None = None,
+    *,
+    create: bool = True,
+    clock: Callable[[], float] = time.time,
+    on_connection_lost: Callable[[], None] = lambda: None,
+    begins_encryption: bool = False,
+    moves_keys: bool = False,
+) -> Store:
+    """Open the store of these settings. Raise ConfigError if a package that it needs is not
+    installed, or a master key cannot be read. `generations`, `create`, `clock`: see
+    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `begins_encryption`: a
+    database that is not encrypted is from now on. `moves_keys`: keys beside the data may be moved
+    to the key store."""
+    masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
+    separate = await open_key_store(settings)
+    try:
+        return await _open_backend(
+            settings,
+            generations,
+            create,
+            clock,
+            on_connection_lost,
+            StoreKeys(masters, separate, begins_encryption, moves_keys),
+        )
+    except BaseException:
+        if separate:
+            await separate.close()
+        raise
+
+
+class StoreKeys(NamedTuple):
+    """What a store is encrypted with, and what of it may change as it is opened."""
+
+    masters: MasterKeys | None
+    separate: SeparateKeys | None
+    begins_encryption: bool
+    moves_keys: bool
+
+
+async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
+    """Open what `storage.keys_url` names; None: the keys are beside the data. No file is read yet."""
+    if settings.keys_url is None:
+        return None
+    if settings.keys_file is not None:
+        if settings.file is not None and _are_one_file(settings.file, settings.keys_file):
+            raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
+        return SeparateKeys(SqliteKeyStore(settings.keys_file))
+    try:
+        from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name != "asyncpg":
+            raise
+        raise ConfigError(
+            "storage.keys_url: PostgreSQL needs its driver: "
+            "pip install 'observational-memory-proxy[postgres]'"
+        ) from exc
+    try:
+        return SeparateKeys(
+            await PostgresKeyStore.open(
+                settings.keys_url,
+                settings.keys_schema,
+                timeout_s=settings.timeout,
+                uses_prepared=settings.prepared,
+                must_be_durable=settings.durable,
+            )
+        )
+    except ConfigError as exc:
+        raise ConfigError(str(exc).replace("storage.url", "storage.keys_url")) from exc
+    except StorageError as exc:
+        said = str(exc).replace("storage.url", "storage.keys_url")
+        raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+def _are_one_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is to be made
+        return False
+
+
+async def _open_backend(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    try:
+        if settings.is_postgres:
+            return await _open_postgres(settings, generations, create, on_connection_lost, keys)
+        if settings.is_redis:
+            return await _open_redis(settings, generations, create, on_connection_lost, keys)
+        path = settings.url.removeprefix("sqlite:///")
+        return await SqliteStore.open(
+            path,
+            generations=generations,
+            create=create,
+            clock=clock,
+            **keys._asdict(),
+        )
+    except (KeysAway, WrongKeyStore) as exc:
+        if str(exc).startswith("storage.keys_url"):
+            raise
+        raise type(exc)(f"storage.keys_url: {exc}") from exc
+    except StorageError as exc:
+        if settings.is_server or isinstance(exc, WrongMasterKey):
+            message = f"storage.url: {settings.shown_url}: {exc}"
+        else:
+            message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
+        raise StorageError(message) from exc
+
+
+async def _open_postgres(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    try:
+        # imported only where it is used: the driver is an extra
+        from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name != "asyncpg":
+            raise
+        raise ConfigError(
+            "storage.url: PostgreSQL needs its driver: "
+            "pip install 'observational-memory-proxy[postgres]'"
+        ) from exc
+    options = PostgresOptions(
+        settings.prefix,
+        settings.connections,
+        settings.prepared,
+        settings.timeout,
+        settings.durable,
+    )
+    return await PostgresStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+        **keys._asdict(),
+    )
+
+
+async def _open_redis(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    try:
+        from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "redis":
+            raise
+        raise ConfigError(
+            "storage.url: Redis needs its driver: pip install 'observational-memory-proxy[redis]'"
+        ) from exc
+    options = RedisOptions(
+        settings.prefix, settings.connections, settings.timeout, settings.durable
+    )
+    return await RedisStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+        **keys._asdict(),
+    )
