@@ -103,3 +103,24 @@ def test_odd_calls_go_back_as_servers_take_them(arguments: Any) -> None:
     assert message["tool_calls"] == [call("call_om_0")]
     assert message["reasoning_content"] == "Hm."
     assert end.calls == (("call_om_0", "{}"),)
+
+
+@pytest.mark.parametrize("place", ["text", "arguments", "unknown member"])
+def test_half_of_a_character_hides_no_call(place: str) -> None:
+    """Texts cut by UTF-16 units hold halves as escapes. The calls are found, and the client gets
+    the halves as they came."""
+    half = "\ud83d"
+    calls = (call("own", arguments=half if place == "arguments" else "{}"), call("theirs", "f"))
+    first = reply(1, f"Wait {half}", call("own"), note=half)
+    more = {"note": half} if place == "unknown member" else {}
+    shared = reply(1, half if place == "text" else "Hm.", *calls, **more)
+    assert rb"\ud83d" in shared
+    body, (end,) = play(shared)
+    assert [own.id for own in end.calls] == ["own"]
+    assert json.loads(body)["choices"][0]["message"]["tool_calls"] == [calls[1]]
+    if place != "arguments":
+        assert rb"\ud83d" in body
+    body, _ = play(first, reply(2, f"{half} blue", note=half))
+    message = json.loads(body)["choices"][0]["message"]
+    assert message["content"] == f"Wait {half}\n\n{half} blue"
+    assert message["note"] == half

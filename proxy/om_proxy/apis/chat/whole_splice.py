@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.apis.api import RoundEnd, UsageRule
+from om_proxy.apis.chat.round_chunks import EMPTY_LINE, put_back_halves
 from om_proxy.apis.chat.rounds import LONG_END_BYTES, UsageSum, describe_round, is_own_call
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another
 _JOINED_TEXTS = ("content", "reasoning_content", "reasoning")
 _IDENTITY = ("id", "created")
-_EMPTY_LINE = "\n\n"
 _CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
 
 _members = msgspec.json.Decoder(dict[str, Raw])
@@ -31,12 +31,14 @@ class WholeSplice:
         self._tool = tool
         self._usage = UsageSum(usage_rule)
         self._identity: dict[str, Raw] = {}
-        self._texts: dict[str, list[str]] = {name: [] for name in _JOINED_TEXTS}
+        # of the rounds before this one, as JSON without its quotes
+        self._texts: dict[str, list[bytes]] = {name: [] for name in _JOINED_TEXTS}
         self._is_first = True
         self._begin()
 
     def _begin(self) -> None:
         self._body = b""
+        self._is_odd = False  # whether half characters were replaced for reading
         self._members: dict[str, Raw] | None = None  # None: not read, so it stays as it came
         self._choices: list[Raw] = []
         self._choice: dict[str, Raw] = {}
@@ -67,7 +69,7 @@ class WholeSplice:
     def begin_round(self) -> None:
         self._usage.add(self._round_usage)
         for name, texts in self._texts.items():
-            if isinstance(text := self._read_message.get(name), str) and text:
+            if text := self._write_text(name):
                 texts.append(text)
         self._is_first = False
         self._begin()
@@ -85,15 +87,12 @@ class WholeSplice:
         if is_alone and choice.get("finish_reason") == _CALLED:
             choice["finish_reason"] = _STOPPED
         members["choices"] = _encode([_encode(choice), *self._choices[1:]])
-        return msgspec.json.encode(members)
+        return self._put_back(msgspec.json.encode(members))
 
     def _take_apart(self) -> None:
-        body = self._body
-        try:
-            members = _members.decode(body)
-        except (ValueError, RecursionError):
-            body = replace_lone_surrogates(body) or body
-            members = _members.decode(body)
+        repaired = replace_lone_surrogates(self._body)
+        self._is_odd = repaired is not None
+        members = _members.decode(repaired or self._body)
         self._choices = _list.decode(members["choices"]) if "choices" in members else []
         if self._choices:
             self._choice = _members.decode(self._choices[0])
@@ -120,9 +119,19 @@ class WholeSplice:
         for name, texts in self._texts.items():
             own_text = self._read_message.get(name)
             if texts and (own_text is None or isinstance(own_text, str)):
-                joined = _EMPTY_LINE.join([*texts, *([own_text] if own_text else [])])
-                message[name] = _encode(joined)
+                joined = EMPTY_LINE.join([*texts, *filter(None, [self._write_text(name)])])
+                message[name] = Raw(b'"' + joined + b'"')
         return message
+
+    def _write_text(self, name: str) -> bytes:
+        """Return a text of the round's message as it came, as JSON without its quotes; empty: there
+        is none."""
+        if not isinstance(self._read_message.get(name), str):
+            return b""
+        return self._put_back(bytes(self._message[name]))[1:-1]
+
+    def _put_back(self, data: bytes) -> bytes:
+        return put_back_halves(data, self._body) if self._is_odd else data
 
 
 def _encode(value: Any) -> Raw:
