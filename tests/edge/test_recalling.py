@@ -360,22 +360,6 @@ async def test_the_client_leaves(at: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert server.closed == (2 if at == "later round" else 1)
 
 
-async def test_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It breaks the connection, so the reply is kept as interrupted, and the log says where."""
-    server = Server()
-    server.answers = streamed(server, calls_round(1, *OURS, text="Wait."))
-    play = Play(server, stream=True)
-
-    async def fail(calls: Sequence[LookUpCall]) -> list[LookUpAnswer]:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(play.notebook, "answer", fail)
-    data, is_broken = await play.read()
-    assert is_broken
-    assert b"Wait." in data
-    assert play.exchange.status == "degraded"
-
-
 async def test_another_kind_than_was_asked_for() -> None:
     """The answer is read by what it is: JSON to a request for a stream, and a stream without its
     type. A body that nothing here can read goes on as it came."""

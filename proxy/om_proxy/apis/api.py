@@ -95,6 +95,13 @@ class RoundEnd(Struct, frozen=True):
     usage: Usage | None = None  # None: the server reports none, or there are no calls
 
 
+class PlainRound(NamedTuple):
+    """A round without calls of the proxy's tool. `is_void`: without them it says nothing."""
+
+    data: bytes
+    is_void: bool = False
+
+
 UsageRule = Literal["sum", "first"]  # the setting `memory.retrieval.usage`
 
 
@@ -225,3 +232,9 @@ class Api(Protocol):
     def create_whole_splice(self, tool: str, usage_rule: UsageRule) -> Splice:
         """Create a splice of the rounds of a reply that is no stream. `feed` returns nothing: the
         reply comes from `finish`."""
+
+    def take_out_calls(
+        self, data: bytes, tool: str, *, is_stream: bool, is_later: bool
+    ) -> PlainRound:
+        """Return a whole round, whose splice failed, without calls of the tool. `is_later`: bytes of
+        an earlier round went out. Raise ValueError if it cannot be read."""

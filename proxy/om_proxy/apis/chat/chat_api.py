@@ -8,6 +8,7 @@ from om_proxy.apis.api import Api, Request
 from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool
 from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.apis.chat.layout import assemble, drop_texts
+from om_proxy.apis.chat.plain_rounds import take_out_calls
 from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.apis.chat.splice import StreamSplice
 from om_proxy.apis.chat.stream_end import DoneFinder
@@ -36,6 +37,7 @@ class ChatApi:
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice
+    take_out_calls = staticmethod(take_out_calls)
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return chat_request.parse_request(self, body, known_split)

@@ -1,0 +1,129 @@
+"""Ask the model server for the rounds of a reply after its first one. A round that cannot be had
+gives way to the round before it, asked once more without the tool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from om_proxy.apis.api import Unreadable
+from om_proxy.edge.changed_response import create_body_decoder, peek
+from om_proxy.edge.exchange import Exchange
+from om_proxy.edge.headers import is_event_stream, select_response_headers
+from om_proxy.errors import OmError, UpstreamError, raise_site
+from om_proxy.reasons import Reason, Status
+from om_proxy.upstream import UpstreamResponse
+
+logger = structlog.get_logger("recall")
+
+STATUS_OK = 200
+
+SendBody = Callable[[Exchange, bytes], Awaitable[UpstreamResponse]]
+
+
+class RoundLost(Exception):
+    """A later round cannot be had, before any byte for the client. `answer`: the model server's
+    error, as it came; None: there is none, and the cause is an OmError."""
+
+    def __init__(self, answer: UpstreamResponse | None) -> None:
+        super().__init__("a later round cannot be had")
+        self.answer = answer
+
+
+class RoundRequests:
+    """The requests for later rounds of one reply. `body`: the first round's, without the tool."""
+
+    def __init__(
+        self, exchange: Exchange, tool: str, body: bytes, send: SendBody, *, has_threads: bool
+    ) -> None:
+        assert exchange.request is not None  # only a readable request has memory
+        self._exchange = exchange
+        self._api = exchange.request.api
+        self._tool = tool
+        self._body = body
+        self._send = send
+        self._has_threads = has_threads
+        self.is_whole = False  # whether the reply is no stream
+        self.has_sent = False  # whether the client got a byte
+        self.newest: UpstreamResponse | None = None  # the answer under way
+
+    async def close(self) -> None:
+        if self.newest is not None:
+            await self.newest.aclose()
+
+    async def try_round(
+        self, messages: Sequence[bytes], *, may_call: bool
+    ) -> UpstreamResponse | None:
+        """Return the answer to a round with the tool; None: it was refused, or failed before its
+        first byte. `messages`: behind the client's own."""
+        try:
+            answer = await self._send_round(self._tool, messages, may_call=may_call)
+        except (OmError, Unreadable):
+            return None
+        if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
+            return begun
+        await answer.aclose()
+        return None
+
+    async def ask_without_tool(self, messages: Sequence[bytes]) -> UpstreamResponse:
+        """Return the answer to a round without the tool. Raise RoundLost or UpstreamError."""
+        try:
+            answer = await self._send_round(None, messages)
+        except OmError as exc:
+            if not self.has_sent:
+                raise RoundLost(None) from exc
+            raise UpstreamError("a later round of the reply failed") from exc
+        if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
+            return begun
+        if not self.has_sent and answer.status != STATUS_OK:
+            raise RoundLost(answer)
+        await answer.aclose()
+        raise UpstreamError(f"a later round of the reply was answered with {answer.status}")
+
+    async def _send_round(
+        self, tool: str | None, messages: Sequence[bytes], *, may_call: bool = True
+    ) -> UpstreamResponse:
+        try:
+            body = self._api.write_round(
+                self._body, tool, messages, has_threads=self._has_threads, may_call=may_call
+            )
+        except Unreadable:
+            raise
+        except Exception as exc:
+            report_fault(self._exchange, exc)
+            raise UpstreamError("a later round of the reply cannot be asked for") from exc
+        first_byte_s = self._exchange.first_byte_s
+        try:
+            self.newest = answer = await self._send(self._exchange, body)
+            return answer
+        finally:
+            self._exchange.first_byte_s = (
+                first_byte_s  # the first round's: the client waited for it
+            )
+
+    async def _begin_answer(self, answer: UpstreamResponse) -> UpstreamResponse | None:
+        """Wait for the round's first byte. None: it broke off before, or is of another kind than
+        the rounds before it."""
+        try:
+            answer, first = await peek(answer)
+        except UpstreamError:
+            return None
+        if create_body_decoder(answer) is None:
+            return None
+        is_same_kind = is_whole_reply(self._exchange, answer, first) is self.is_whole
+        return answer if is_same_kind else None
+
+
+def is_whole_reply(exchange: Exchange, answer: UpstreamResponse, first: bytes) -> bool:
+    """Return whether the reply is one JSON object, whatever was asked for."""
+    if first.lstrip().startswith(b"{"):
+        return True
+    wants_stream = exchange.request is not None and exchange.request.stream
+    return not (wants_stream or is_event_stream(select_response_headers(answer.headers)))
+
+
+def report_fault(exchange: Exchange, exc: Exception) -> None:
+    """Log a fault of the proxy in the rounds of a reply; the receipt says it where it still can."""
+    logger.error("recall.failed", error=type(exc).__name__, at=raise_site(exc))
+    exchange.status, exchange.reason = Status.DEGRADED, Reason.MEMORY_ERROR
