@@ -7,8 +7,10 @@ have passed, though what they wait for has long been answered.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 # The time is counted in so many steps. A stop counts as one of them, however long it was.
 STEPS = 5
@@ -31,8 +33,23 @@ class RunningTimer:
         else:
             self._call()
 
+    def extend(self, extension_s: float) -> None:
+        """Call back so much later, or a little more: the time is counted in steps."""
+        self._left += math.ceil(extension_s / self._step_s)
+
     def cancel(self) -> None:
         self._handle.cancel()
+
+
+async def wait_running_time(task: asyncio.Future[Any], seconds: float) -> None:
+    """Wait until the task is done, for at most so many seconds in which the process ran. The task
+    goes on."""
+    passed = asyncio.get_running_loop().create_future()
+    timer = RunningTimer(seconds, lambda: passed.set_result(None))
+    try:
+        await asyncio.wait([task, passed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
 
 
 @asynccontextmanager

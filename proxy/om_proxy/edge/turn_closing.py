@@ -23,6 +23,7 @@ from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, Uncommitted
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.reasons import Reason
+from om_proxy.running_time import wait_running_time
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
 from om_proxy.turns.accounting import AccountedTurn
@@ -96,7 +97,7 @@ class TurnClosing:
                 self._report_uncommitted(exchange, exc)
                 return
             closing.add_done_callback(reader.release)
-            await asyncio.wait([closing], timeout=MAX_COMMIT_WAIT_S)
+            await wait_running_time(closing, MAX_COMMIT_WAIT_S)
 
         comments = exchange.comments.read() if exchange.comments else b""
         try:
@@ -134,7 +135,7 @@ class TurnClosing:
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
         """Store the turn of a request without an answer. Wait for that up to 5 s."""
-        await asyncio.wait([self.start(exchange, None, status)], timeout=MAX_COMMIT_WAIT_S)
+        await wait_running_time(self.start(exchange, None, status), MAX_COMMIT_WAIT_S)
 
     def start(
         self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool = False

@@ -1,5 +1,5 @@
-"""Limit the time of a piece of work. The limit costs nothing if the work never waits, as most work
-does."""
+"""Limit the time of a piece of work, in which this process ran. The limit costs nothing if the work
+never waits, as most work does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, TypeVar
 
+from om_proxy.running_time import RunningTimer
+
 T = TypeVar("T")
 
 
@@ -17,14 +19,14 @@ class Deadline:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._timeout: asyncio.Timeout | None = None
+        self._timer: RunningTimer | None = None
 
     def extend(self, extension_s: float) -> None:
         """Give the work more time."""
-        if self._timeout is None:
+        if self._timer is None:
             self._limit_s += extension_s
         else:
-            self._timeout.reschedule((self._timeout.when() or 0.0) + extension_s)
+            self._timer.extend(extension_s)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of the work. Raises TimeoutError if it takes longer than its limit."""
@@ -33,8 +35,13 @@ class Deadline:
         except StopIteration as done:
             result: T = done.value
             return result
-        async with asyncio.timeout(self._limit_s) as self._timeout:
-            return await _continue_coroutine(work, awaited)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+            self._timer = RunningTimer(self._limit_s, lambda: limit.reschedule(loop.time()))
+            try:
+                return await _continue_coroutine(work, awaited)
+            finally:
+                self._timer.cancel()
 
 
 @types.coroutine

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.unstored import find_first_asked_at, merge_unstored
+from om_proxy.running_time import limit_running_time
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.breaker import Breaker
 from om_proxy.storage.forgotten_threads import ForgottenThreads
@@ -265,7 +266,7 @@ class SpoolFlusher:
 
 
 async def _run_in_time(work: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(FLUSH_TIMEOUT_S):
+    async with limit_running_time(FLUSH_TIMEOUT_S):
         await work
 
 

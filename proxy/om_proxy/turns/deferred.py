@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from om_proxy.errors import StorageError
 from om_proxy.facts import Facts, Uncommitted
 from om_proxy.memory.model import Key
+from om_proxy.running_time import limit_running_time
 from om_proxy.storage.breaker import Breaker
 from om_proxy.storage.spool_budget import SpoolBudget
 
@@ -101,7 +102,7 @@ class DeferredTurns:
 
     async def _commit_turn(self, key: Key, turn: DeferredTurn) -> None:
         try:
-            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+            async with limit_running_time(COMMIT_TIMEOUT_S):
                 await turn.commit()
         except (StorageError, TimeoutError) as exc:
             self._breaker.record_failure()

@@ -7,7 +7,6 @@ memory. So a turn that fails leaves no trace except the messages that the client
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -27,6 +26,7 @@ from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
+from om_proxy.running_time import limit_running_time
 from om_proxy.server.deadline import Deadline
 from om_proxy.turns.accounting import NOTHING_ACCOUNTED, Accountant, AccountedTurn
 from om_proxy.turns.block_renderer import BlockRenderer
@@ -279,7 +279,7 @@ class Engine:
                 return
         turn = self.defer(key, commit, held_bytes)
         with suppress(TimeoutError):
-            async with asyncio.timeout(MAX_HELD_REPLY_END_S):
+            async with limit_running_time(MAX_HELD_REPLY_END_S):
                 await turn.released.wait()
                 await self._memories.wait_until_stored(key)
 
