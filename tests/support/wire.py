@@ -23,6 +23,8 @@ class Wire:
         self._words_of_cut = b""
         self._bytes_left: int | None = None  # until all connections are reset; None: they are not
         self.latency_s = 0.0  # of each direction
+        # the words of an answer after which connections are lost without an end; empty: all are
+        self._words_of_loss: bytes | None = None
 
     def reset_after(self, count: int) -> None:
         """Pass so many bytes on, in both directions together, then reset all connections."""
@@ -31,6 +33,12 @@ class Wire:
     def stall(self) -> None:
         """Accept connections and bytes, and pass nothing on, in both directions."""
         self._flowing.clear()
+
+    def swallow(self, words: bytes = b"") -> None:
+        """Lose all that comes, in both directions, on connections that are open or will be until
+        `restore`. They never end, as behind a firewall that has forgotten them. `words`: only from
+        an answer on that contains these."""
+        self._words_of_loss = words
 
     def refuse(self) -> None:
         """End all connections, and each new one at once."""
@@ -41,6 +49,7 @@ class Wire:
         """Serve new connections, without latency. Those that stalled end."""
         self._refuses = False
         self._bytes_left = None
+        self._words_of_loss = None
         self.latency_s = 0.0
         if not self._flowing.is_set():
             self._end_all()
@@ -67,11 +76,11 @@ class Wire:
             client_writer.transport.abort()
             return
         self._writers |= {client_writer, writer}
-        is_cut = asyncio.Event()
+        is_cut, is_lost = asyncio.Event(), asyncio.Event()
         try:
             async with asyncio.TaskGroup() as directions:
-                directions.create_task(self._pass_requests(client_reader, writer, is_cut))
-                directions.create_task(self._pass_answers(reader, client_writer, is_cut))
+                directions.create_task(self._pass_requests(client_reader, writer, is_cut, is_lost))
+                directions.create_task(self._pass_answers(reader, client_writer, is_cut, is_lost))
         finally:
             self._writers -= {client_writer, writer}
             for end in (client_writer, writer):
@@ -88,11 +97,19 @@ class Wire:
                 self._end_all()
 
     async def _pass_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_cut: asyncio.Event,
+        is_lost: asyncio.Event,
     ) -> None:
         with suppress(OSError):
             while piece := await reader.read(CHUNK_BYTES):
                 await self._delay(piece)
+                if self._words_of_loss == b"":
+                    is_lost.set()
+                if is_lost.is_set():
+                    continue
                 if self._words_of_cut and self._words_of_cut in piece:
                     self._words_of_cut = b""
                     is_cut.set()
@@ -101,11 +118,19 @@ class Wire:
         writer.transport.abort()
 
     async def _pass_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_cut: asyncio.Event,
+        is_lost: asyncio.Event,
     ) -> None:
         with suppress(OSError):
             while piece := await reader.read(CHUNK_BYTES):
                 await self._delay(piece)
+                if self._words_of_loss is not None and self._words_of_loss in piece:
+                    is_lost.set()
+                if is_lost.is_set():
+                    continue
                 if is_cut.is_set():
                     self.cuts += 1
                     break

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -21,6 +22,7 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.postgres_server import find_pooler_url, find_postgres_url
+from tests.support.wire import open_wire
 
 
 @pytest.fixture
@@ -308,3 +310,44 @@ async def test_transactions_that_clash_are_done_again(store: PostgresStore) -> N
         return attempts
 
     assert await store._pool.transact(clash) == pool.MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize("moment", ["idle", "in_transaction", "new"])
+async def test_a_way_that_swallows_everything_keeps_no_connection(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Packets are lost without a word, and no connection ends: neither the rollback nor the first
+    question of a new connection waits for an answer for ever. Once the way is there again, the
+    store works."""
+    monkeypatch.setattr(pool, "CANCEL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 0.4)
+    address = urlsplit(url)
+    assert address.hostname
+    async with open_wire(address.hostname, address.port or 5432) as wire:
+        own_url = url.replace(f"{address.hostname}:{address.port}", f"127.0.0.1:{wire.port}")
+        store = await PostgresStore.open(own_url, PostgresOptions(schema, 1, timeout_s=0.3))
+        try:
+            stalled = asyncio.Event()
+
+            async def work(session: Session) -> None:
+                if moment == "in_transaction":
+                    wire.swallow()
+                stalled.set()
+                await session.select("SELECT 1")
+
+            if moment == "new":
+                await store._pool._pool.expire_connections()
+                wire.swallow(b"server_version")
+            elif moment == "idle":
+                wire.swallow()
+            with pytest.raises(StorageError):
+                await store._pool.transact(work)
+            wire.restore()
+            async with asyncio.timeout(10):
+                while True:
+                    with suppress(StorageError):
+                        await store.load(KEY)
+                        break
+            assert not store._pool._tasks
+        finally:
+            await store.close()

@@ -22,7 +22,7 @@ import asyncpg
 import structlog
 
 from om_proxy.errors import ConfigError, OmError, StorageError
-from om_proxy.running_time import RunningTimer
+from om_proxy.running_time import RunningTimer, limit_running_time
 from om_proxy.storage.postgres.session import SchemaNames, Session
 
 logger = structlog.get_logger("storage")
@@ -117,10 +117,18 @@ class ConnectionPool:
         created: list[ConnectionPool] = []
 
         async def look_at_server(connection: asyncpg.Connection) -> None:
-            async with connection.transaction():
-                session = Session(connection, names)
-                created[0]._take_server(await _look_at_server(session, must_be_durable))
-                await created[0].check_connection(session)
+            try:
+                async with (
+                    limit_running_time(CONNECT_TIMEOUT_S),
+                    _transaction(connection, "read_committed", IDLE_TRANSACTION_TIMEOUT_S),
+                ):
+                    session = Session(connection, names)
+                    created[0]._take_server(await _look_at_server(session, must_be_durable))
+                    await created[0].check_connection(session)
+            except BaseException:
+                # the pool closes it politely, and would wait for an answer for ever
+                connection.terminate()
+                raise
 
         try:
             pool = asyncpg.create_pool(
@@ -284,10 +292,22 @@ async def _transaction(
         )
         yield
     except BaseException:
-        if not _is_closed(connection):
-            await connection.execute("ROLLBACK")
+        await _roll_back(connection)
         raise
     await connection.execute("COMMIT")
+
+
+async def _roll_back(connection: asyncpg.Connection) -> None:
+    """Roll back, or end the connection if the server does not answer: the caller may have been
+    given up already, so nothing else limits the wait."""
+    if _is_closed(connection):
+        return
+    try:
+        async with limit_running_time(CANCEL_TIMEOUT_S):
+            await connection.execute("ROLLBACK")
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 def _is_closed(connection: asyncpg.Connection) -> bool:
