@@ -8,9 +8,13 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
 from om_proxy.errors import StorageError
+from om_proxy.memory.model import extend_chain
+from om_proxy.turns.due_notes import DueNotes
+from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.trouble import wrap_opened_stores
 
@@ -58,6 +62,41 @@ async def test_the_same_words_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert await said(run, 3) == ["one", "two", "go on"]
         await thin(chat, "go on")
         assert await said(run, 4) == ["one", "two", "go on", "go on"]
+
+
+async def test_the_store_goes_away_after_the_message_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was to wait for an observation, so its message is stored ahead of its reply. It
+    stands once, also behind what others say before the rest is stored."""
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path) as run:
+        chat = run.chat()
+        await thin(chat, "one")
+        await thin(chat, "two")
+
+        async def store_then_fail(notes: DueNotes, turn: OpenedTurn, _: object) -> OpenedTurn:
+            await notes.committer.store_unanswered(turn)
+            opened[0].raising(StorageError("the disk is gone"))
+            raise StorageError("the disk is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DueNotes, "apply", store_then_fail)
+            assert await thin(chat, "three") == "storage"
+        opened[0].well()
+        other = await run.app.store.load((await run.memory()).key)
+        said_elsewhere = replace(
+            other.tail[0],
+            seq=other.next_seq,
+            at=other.tail[-1].at + 0.01,
+            chain=extend_chain(other.chain, other.tail[0].item.fp),
+        )
+        await run.app.store.commit(
+            other,
+            replace(other, tail=(*other.tail, said_elsewhere), next_seq=other.next_seq + 1),
+        )
+        await thin(chat, "four")
+        assert await said(run, 5) == ["one", "two", "three", "one", "four"]
 
 
 @pytest.mark.parametrize("trouble", ["raises", "hangs"])

@@ -256,6 +256,49 @@ async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_store
             assert await t.live() == []
 
 
+async def close_missed(t: Turns, text: str, reply: str, came_at: float, *, again: bool) -> None:
+    await t.engine.close_missed(
+        Caller(KEY, KEY.tenant, "on"),
+        request([user(text)]),
+        t.parts.context(),
+        Hints(),
+        came_at,
+        make_reply(reply),
+        delivered=True,
+        may_be_stored=again,
+    )
+
+
+@pytest.mark.parametrize("between", [0, 1, 9])
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_turn_without_memory_that_is_stored_already(is_whole: bool, between: int) -> None:
+    """Its message was stored ahead of its reply, or its commit was cut and written all the same.
+    Others have spoken since, even so often that its request is no longer recorded: it stands
+    once."""
+    async with open_turns() as t:
+        for word in ("a", "b"):
+            await t.turn([user(word)], f"reply to {word}")
+        came_at = t.parts.clock.now
+        if is_whole:
+            await close_missed(t, "mine", "its reply", came_at, again=False)
+        else:
+            opened = await t.open([user("mine")])
+            assert opened.opened.asked_at == came_at
+            await t.engine.committer.store_unanswered(opened.opened)
+        for number in range(between):
+            t.parts.clock.now += 1
+            await t.turn([user(f"other {number}")], f"reply to {number}")
+        for _ in range(2):  # the second try may be cut, too
+            await close_missed(t, "mine", "its reply", came_at, again=True)
+            live = await t.live()
+            assert [live.count(text) for text in ("mine", "its reply")] == [1, 1]
+        assert len(live) == 2 * (3 + between)
+        # the same words of a later request are another turn
+        t.parts.clock.now += 1
+        await close_missed(t, "mine", "another", t.parts.clock.now, again=False)
+        assert (await t.live())[-2:] == ["mine", "another"]
+
+
 async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:
     """What the process holds may be older than the turn: a read that began before the thread did."""
     async with open_turns() as t:

@@ -204,6 +204,7 @@ class ChatRoute:
                 return
             require_resource(exchange.caller, context)
             exchange.context = context
+            exchange.came_at = self._engine.now()
             retrieval = context.effective.memory.retrieval
             if retrieval.enabled and self._recalling is not None:
                 upstream = exchange.upstream.name
@@ -244,7 +245,7 @@ class ChatRoute:
         """
         if exchange.caller.mode == "read" or not self._needs_memory(exchange, exc):
             return
-        exchange.missed_at = self._engine.now()
+        exchange.missed_at = exchange.came_at
         exchange.headers = ask_uncompressed(exchange.headers)
 
     def _needs_memory(self, exchange: Exchange, exc: Exception) -> bool:
@@ -285,6 +286,7 @@ class ChatRoute:
                 read_hints(exchange),
                 deadline,
                 exchange.recall.tool if exchange.recall is not None else None,
+                exchange.came_at,
             )
         )
 

@@ -66,8 +66,10 @@ class Exchange:
     span: ChatSpan | None = None  # None: tracing is off
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     context: MemoryContext | None = None
-    # unix seconds; None: its memory was read. Otherwise the turn is reconciled later.
+    came_at: float = 0.0  # unix seconds of the store's clock; 0: it has no memory
+    # `came_at`; None: its memory was read. Otherwise the turn is reconciled later.
     missed_at: float | None = None
+    is_commit_begun: bool = False  # of a missed turn: a commit that was cut may be written
     delivery: Delivery = field(default_factory=Delivery)
     has_contacted_upstream: bool = False
     # the prompt that memory would have sent; None: none is built

@@ -37,7 +37,7 @@ from om_proxy.turns.due_notes import DueNotes
 from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.overflow import OverflowRecovery
 from om_proxy.turns.prompt_builder import PromptBuilder
-from om_proxy.turns.reconciling import Reconciler
+from om_proxy.turns.reconciling import EarlierTry, Reconciler
 from om_proxy.turns.shadow import ShadowPrompt, ShadowPrompts
 from om_proxy.turns.turn import (
     NOTHING_COMMITTED,
@@ -98,24 +98,28 @@ class Engine:
         hints: Hints,
         deadline: Deadline | None = None,
         recall_tool: str | None = None,
+        came_at: float | None = None,
     ) -> PreparedTurn:
         """Prepare the prompt of this request. `caller.key` must be set. `deadline` is extended
         while the request waits for an observation. `recall_tool`: the name under which the request
-        offers the tool that looks up earlier messages; None: it does not.
+        offers the tool that looks up earlier messages; None: it does not. `came_at`: when it came;
+        None: now.
 
         Raise OmError; the original request then goes upstream. It also does so on
         TakenForSideRequest, which is no error.
         """
         if caller.key and self._deferred.is_waiting(caller.key):
             await self._deferred.commit_waiting(caller.key)
-        turn = await self._reconciler.reconcile(caller, request, context, hints)
+        turn = await self._reconciler.reconcile(caller, request, context, hints, came_at)
         if recall_tool:
             turn = replace(turn, recall_tool=recall_tool)
         if caller.mode == "read":
             return await self._prompt_builder.build(turn)
         turn = await self._due_notes.apply(turn, deadline)
         if self._may_expire(turn) and not await self._keep_thread(turn):
-            return await self.open_turn(caller, request, context, hints, deadline, recall_tool)
+            return await self.open_turn(
+                caller, request, context, hints, deadline, recall_tool, came_at
+            )
         if turn.can_rewrite:
             prepared = await self._prompt_builder.build(turn)
         else:
@@ -234,9 +238,11 @@ class Engine:
         reply: Reply | None,
         *,
         delivered: bool,
+        may_be_stored: bool = False,
     ) -> None:
         """Commit the turn of a request whose memory could not be read when it came, so that its
-        original bytes went upstream.
+        original bytes went upstream. Its message may be stored already: it was to wait for an
+        observation. `may_be_stored`: an earlier commit of the turn was cut, and may be written.
 
         If other turns ended since it came, a fork is not committed: the request could not contain
         their messages. A client that sends its whole history sends them again. `delivered`: as far
@@ -247,7 +253,9 @@ class Engine:
         """
         assert caller.key is not None  # a request without a thread has no memory to miss
         try:
-            turn = await self._reconciler.reconcile(caller, request, context, hints, came_at)
+            turn = await self._reconciler.reconcile(
+                caller, request, context, hints, came_at, EarlierTry(reply, may_be_stored)
+            )
         except TakenForSideRequest:
             return
         # Asked after the memory was read. A row that is forgotten later is missed at the commit,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,7 +31,8 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.digests import HashedMessages
-from om_proxy.memory.transcript.rebase_turn import rebase_turn
+from om_proxy.memory.transcript.own_attempt import find_own_attempt
+from om_proxy.memory.transcript.rebase_turn import rebase_turn, resume_turn
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     NeedOutline,
@@ -68,6 +70,13 @@ def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
     return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
 
 
+class EarlierTry(NamedTuple):
+    """A turn that is stored later than its request came. Something of it may be stored already."""
+
+    reply: Reply | None
+    may_be_stored: bool  # a commit of it was cut
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconciler:
     """The comparison of requests with memories. `last_seq_being_read` returns the seq up to which
@@ -87,14 +96,23 @@ class Reconciler:
         context: MemoryContext,
         hints: Hints,
         came_at: float | None = None,
+        earlier_try: EarlierTry | None = None,
     ) -> OpenedTurn:
         """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest.
-        `came_at`: when the request came; None: now."""
+        `came_at`: when the request came; None: now. `earlier_try`: its memory could not be read
+        when it came."""
         forget_count = self.memories.forget_count
         asked_at = self.clock() if came_at is None else came_at
         return await retry_on_conflict(
             partial(
-                self._load_and_reconcile, caller, request, context, hints, forget_count, asked_at
+                self._load_and_reconcile,
+                caller,
+                request,
+                context,
+                hints,
+                forget_count,
+                asked_at,
+                earlier_try,
             )
         )
 
@@ -106,6 +124,7 @@ class Reconciler:
         hints: Hints,
         forget_count: int,
         asked_at: float,
+        earlier_try: EarlierTry | None,
     ) -> OpenedTurn:
         key = caller.key
         should_store = caller.mode != "read"
@@ -118,12 +137,22 @@ class Reconciler:
         new_count = len(request.messages) - count_known_messages(request)
         read = partial(self._read_sent_history, request, memory)
         sent = read() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, read)
-        if may_be_side_request(memory, sent, hints) and await self._is_side_request(
-            memory, sent, request
+        own = earlier_try and find_own_attempt(
+            memory,
+            sent,
+            asked_at,
+            self._find_reply_fp(key, request, earlier_try.reply),
+            may_be_stored=earlier_try.may_be_stored,
+        )
+        if (
+            own is None
+            and may_be_side_request(memory, sent, hints)
+            and await self._is_side_request(memory, sent, request)
         ):
             raise TakenForSideRequest
+        verdict = resume_turn(memory, sent, own) if own else None
         reconciled = await self._apply_request(
-            memory, sent, hints, request.model, context, asked_at
+            memory, sent, hints, request.model, context, asked_at, verdict
         )
         return OpenedTurn(
             key,
@@ -141,6 +170,14 @@ class Reconciler:
             should_store=should_store,
             can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
         )
+
+    def _find_reply_fp(self, key: Key, request: Request, reply: Reply | None) -> bytes | None:
+        if reply is None or reply.message is None or not reply.complete:
+            return None
+        try:
+            return request.api.read_item(reply.message, key=self._fingerprint_key(key)).fp
+        except Unreadable:
+            return None
 
     def _read_sent_history(self, request: Request, memory: Memory) -> SentHistory:
         return SentHistory.of(

@@ -67,6 +67,21 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
     )
 
 
+def resume_turn(memory: Memory, sent: SentHistory, own: View) -> Verdict:
+    """Return the verdict of a turn that an earlier try has stored, whole or without its reply, as
+    this attempt says."""
+    transcript = StoredTranscript.of(memory)
+    verdict = Verdict(
+        case="retry",
+        end=memory.end,
+        after_seq=own.seq,
+        cells=own.cells,
+        style=transcript.style,
+    )
+    verdict = _rebase_onto_same_turn(memory, verdict, sent, own.cells, own.seq)
+    return replace(verdict, repeats=own)
+
+
 def _find_equal_view(memory: Memory, sent: SentHistory) -> View | None:
     """Return the recorded attempt with the same bytes."""
     identity = (sent.count, sent.digest)

@@ -1,0 +1,63 @@
+"""Find what an earlier try of the very same request has stored.
+
+A request may store its messages ahead of its reply, and then lose the store. A commit that was cut
+may have been written. The next try finds the message by the time at which the request came, which
+its recorded view names. The thread records only its newest views, so the message itself is looked
+for as well.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from om_proxy.memory.model import Cell, Memory, View, extend_chain
+from om_proxy.memory.transcript.sent_history import SentHistory
+
+
+def find_own_attempt(
+    memory: Memory,
+    sent: SentHistory,
+    asked_at: float,
+    reply_fp: bytes | None,
+    *,
+    may_be_stored: bool,
+) -> View | None:
+    """Return the recorded attempt of the request that came at `asked_at`; None: nothing of it is
+    stored. Its reply is 0 if the message stands alone. `reply_fp`: of the reply that it got.
+    `may_be_stored`: a commit of the turn with that reply was cut."""
+    live_seqs = {mark.seq for mark in memory.marks}
+    for view in memory.views:
+        is_same = (view.count, view.digest, view.asked_at) == (sent.count, sent.digest, asked_at)
+        if is_same and view.seq in live_seqs:
+            return view
+    return _find_lone_message(memory, sent, asked_at, reply_fp if may_be_stored else None)
+
+
+def _find_lone_message(
+    memory: Memory, sent: SentHistory, asked_at: float, reply_fp: bytes | None
+) -> View | None:
+    """Return an attempt made from the newest message that says the same, was stored since the
+    request came, and has no reply, or has this one."""
+    if sent.count != 1:
+        return None
+    fp = sent.item(0).fp
+    since = [message for message in memory.tail if message.at >= asked_at]
+    reply_seq = 0
+    for message, following in reversed([*pairwise([*since, None])]):
+        if message is None or message.item.fp != fp:
+            reply_seq = message.seq if message and message.item.fp == reply_fp else reply_seq
+            continue
+        is_alone = following is None or following.item.role != "assistant"
+        if not (reply_seq or is_alone):
+            continue
+        return View(
+            count=1,
+            digest=sent.digest,
+            chain=extend_chain(bytes(16), fp),
+            seq=message.seq,
+            end=message.seq - 1,
+            reply=reply_seq,
+            cells=(Cell("same", 0, 1, message.seq, message.seq),),
+            asked_at=asked_at,
+        )
+    return None
