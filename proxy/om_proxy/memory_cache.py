@@ -571,6 +571,11 @@ class Memories:
         forgotten_at = await self._forgotten_threads.find_time(key)
         return forgotten_at is not None and forgotten_at >= since
 
+    async def list_forgotten_labels(self, tenant: str, since: float) -> frozenset[str]:
+        """Return the labels of the tenant's threads that any process has forgotten since this time,
+        in unix seconds of the store. Asks the store, as `is_forgotten_in_store` does."""
+        return await self._forgotten_threads.list_labels_since(tenant, since)
+
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""
         self.facts.emit(ForgottenMeanwhile(key))

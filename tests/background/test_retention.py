@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,9 +26,11 @@ from om_proxy.background.retention import (
 from om_proxy.errors import StorageError
 from om_proxy.facts import LogRetired, Retired
 from om_proxy.identity.callers import Caller
+from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
+from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
@@ -190,6 +193,22 @@ async def test_threads_go_by_their_age() -> None:
         events = (await run.store.events("s", None, None, 10)).events
         assert len(events) == len(gone)
         assert await run.store.lease(RETENTION_KEY, "another process", 1), "the lease is back"
+
+
+async def test_threads_go_at_once_that_quote_each_other() -> None:
+    """Forgetting the first takes what the second looked up in it, which is no use of the second."""
+    async with open_run() as run:
+        run.memories.label = partial(label_thread, await run.store.secret())
+        older, old = key_of("older"), key_of("old")
+        await run.add(older, 9.0)
+        before = await run.add(old, 8.0)
+        shown = run.memories.label(older)[:8].encode()
+        quote = LookedUp((Round(b"call", (b"[" + shown + b".m1] old",)),))
+        tail = (replace(before.tail[0], look_ups=quote), *before.tail[1:])
+        await run.store.commit(before, replace(before, tail=tail))
+        await run.retention.run_once()
+        assert run.audited == [older, old]
+        assert await run.names() == []
 
 
 async def test_nothing_goes_by_default() -> None:

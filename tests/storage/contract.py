@@ -1102,6 +1102,67 @@ class StoreContract(
             with pytest.raises(Conflict):
                 await store.commit_shared(stale, None)
 
+    @pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "sharing a log"])
+    async def test_forgetting_takes_what_its_tenant_looked_up_in_the_thread(
+        self, store: Store, is_shared: bool
+    ) -> None:
+        """A thread that keeps none of it keeps its version, and what was looked up elsewhere
+        stays. So does what another tenant or resource has, whatever it shows."""
+        secret = await store.secret()
+        if is_shared:
+            s = await self._shared(store)
+            gone, other = s.stored["A"].key, s.stored["B"]
+        else:
+            gone = KEY._replace(thread="gone")
+            other = await store.commit(Memory(key=KEY), MemoryBuilder().chat(6).memory())
+            await store.commit(Memory(key=gone), MemoryBuilder(gone).chat(2).memory())
+        shown = label_thread(secret, gone)[:8].encode()
+        quote = LookedUp((Round(b"call", (b"[" + shown + b".m1] canary",)),), None, 9)
+        beside = LookedUp((), Round(b"call", (b"- [" + shown + b"], canary",)), 9)
+        elsewhere = LookedUp((Round(b"call", (b"[0123abcd.m1] kept",)),), None, 9)
+        told = (quote, elsewhere, beside)
+        tail = (*map(lambda m, up: replace(m, look_ups=up), other.tail, told), *other.tail[3:])
+        before = await store.commit(other, replace(other, tail=tail))
+        bystanders = []
+        for key in (
+            KEY._replace(thread="bystander"),
+            KEY._replace(tenant="stranger"),
+            KEY._replace(resource="stranger"),
+        ):
+            one = MemoryBuilder(key).chat(2)
+            kept = elsewhere if key.thread == "bystander" else quote
+            one.every[1] = replace(one.every[1], look_ups=kept)
+            bystanders.append(await store.commit(Memory(key=key), one.memory()))
+        await store.forget(gone)
+        after = await store.refresh(before)
+        assert after == await store.load(before.key)
+        assert after.version > before.version
+        look_ups = {m.seq: m.look_ups for m in await store.messages(before.key, 0)}
+        assert [look_ups[m.seq] for m in before.tail[:3]] == [None, elsewhere, None][
+            : len(before.tail)
+        ]
+        assert [look_ups[m.seq] for m in before.tail[3:]] == [m.look_ups for m in before.tail[3:]]
+        assert {m.seq: m.look_ups for m in after.tail}.items() <= look_ups.items()
+        with pytest.raises(Conflict):
+            await store.commit(before, replace(before, turns=9))
+        for bystander in bystanders:
+            assert await store.refresh(bystander) is bystander
+
+    async def test_a_batch_takes_what_is_left_of_its_tenant(self, store: Store) -> None:
+        """All threads of the resource go: what is left of it for now quotes none of them."""
+        keys = [KEY._replace(thread=f"{number:03}") for number in range(102)]
+        for key in keys:
+            await store.commit(Memory(key=key), MemoryBuilder(key).chat(2).memory())
+        stranger = KEY._replace(tenant="stranger", thread=keys[-1].thread)
+        kept = await store.commit(Memory(key=stranger), MemoryBuilder(stranger).chat(2).memory())
+        batch = await store.forget_batch(KEY.tenant, KEY.resource)
+        assert not batch.is_last
+        left = [key for key in keys if key not in batch.threads]
+        for key in left:
+            assert [m.look_ups for m in await store.messages(key, 0)] == [None, None]
+        assert await store.refresh(kept) is kept
+        assert await store.load(stranger) == kept
+
     async def test_forgetting_drops_a_reflection_in_the_making(self, store: Store) -> None:
         """The pending reflection and the one under way are dropped, because both were made from
         what is gone."""
@@ -1309,6 +1370,7 @@ class StoreContract(
         for step in steps:
             step(new)
         new.interrupt_reply(moved_item("broken", "assistant"))
+        new.drop_look_ups()  # they name threads by labels of the old tenant
         new.more = small_things_with_attempt(new)
         assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult(
             1, len(old.every)

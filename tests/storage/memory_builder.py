@@ -149,6 +149,9 @@ class MemoryBuilder:
         self._set_live([*self.live, *new])
         return self
 
+    def drop_look_ups(self) -> None:
+        self.every = {seq: replace(m, look_ups=None) for seq, m in self.every.items()}
+
     def interrupt_reply(self, one: Item) -> Message:
         """Add a reply that broke off: stored, never live. It goes into a commit as
         `interrupted`."""

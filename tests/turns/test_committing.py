@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.apis.api import Reply
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.model import Memory
+from om_proxy.memory.rounds import LookedUp, Round
+from tests.memory.building import KEY
 from tests.support.performing import HeldAnswer
 from tests.turns.test_engine import LONG, assistant, make_chat, make_reply, open_turns, user
 
@@ -61,3 +72,42 @@ async def test_an_observation_committed_while_the_model_answers() -> None:
         memory = await t.parts.memory()
         assert [c.last for c in memory.chunks] == [2]
         assert memory.count == 4
+
+
+@pytest.mark.parametrize("when", ["before the commit", "behind it"])
+async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply stays, and none of its look-ups; those of a thread that stays are kept."""
+    async with open_turns() as t:
+        memories = t.parts.memories
+        memories.label = partial(label_thread, b"secret")
+        gone = KEY._replace(thread="gone")
+        await memories.update(gone, lambda memory: replace(memory, turns=1))
+        shown = memories.label(gone)[:8].encode()
+
+        async def forget_after(*arguments: Any, **named: Any) -> Memory:
+            monkeypatch.undo()
+            committed = await memories.commit(*arguments, **named)
+            await memories.forget(gone)
+            return committed
+
+        replies = [
+            Reply(orjson.dumps(assistant(text)), True, "stop", look_ups=LookedUp((one,)))
+            for text, one in (
+                ("first", Round(b"call", (b"[0123abcd.m1]",))),
+                ("second", Round(b"call", (b"[" + shown + b".m1]",))),
+            )
+        ]
+        sent = [user("a")]
+        await t.engine.close_turn(await t.open(sent), replies[0], accepted=True)
+        opened = await t.open([*sent, assistant("first"), user("b")])
+        if when == "behind it":
+            monkeypatch.setattr(memories, "commit", forget_after)
+        else:
+            await memories.forget(gone)
+        await t.engine.close_turn(opened, replies[1], accepted=True)
+        assert await t.live() == ["a", "first", "b", "second"]
+        stored = await t.parts.store.messages(KEY, 0)
+        assert [message.look_ups is not None for message in stored] == [False, True, False, False]
+        assert (await memories.load(KEY)).tail == (await t.parts.store.load(KEY)).tail

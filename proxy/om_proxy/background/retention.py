@@ -218,7 +218,7 @@ class Retention:
                         result = await self._retire_resource(log_key, now - lifetime_s, pauses)
                         gone.add(log_key)
                     else:
-                        result = await self._memories.retire(idle.key, idle.version)
+                        result = await self._retire_thread(idle)
                 except Conflict:  # it is in use again
                     if idle.shares_log:
                         kept.add(log_key)
@@ -233,6 +233,17 @@ class Retention:
         finally:  # also of a batch that was broken off
             if retired:
                 await self._record(retired)
+
+    async def _retire_thread(self, idle: IdleThread) -> ForgetResult:
+        """Forget one thread. Raise Conflict if it is in use again. One that quoted a thread which
+        this run has forgotten has another version, and no turn since."""
+        try:
+            return await self._memories.retire(idle.key, idle.version)
+        except Conflict:
+            memory = await self._store.load(idle.key)
+            if memory.turn_at != idle.active_at:
+                raise
+            return await self._memories.retire(idle.key, memory.version)
 
     async def _retire_resource(
         self, log_key: Key, active_before: float, pauses: _Pauses

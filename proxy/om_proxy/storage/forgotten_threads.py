@@ -34,6 +34,16 @@ class ForgottenThreads:
         await self._read_new_events(key.tenant)
         return self._times.get((key.tenant, self._label(key)))
 
+    async def list_labels_since(self, tenant: str, since: float) -> frozenset[str]:
+        """Return the labels of the tenant's threads that were forgotten at this time or later, in
+        unix seconds of the store."""
+        await self._read_new_events(tenant)
+        return frozenset(
+            label
+            for of_tenant, label in self._times
+            if of_tenant == tenant and (self._times.get((tenant, label)) or 0.0) >= since
+        )
+
     async def _read_new_events(self, tenant: str) -> None:
         """Read on behind the cursor. Two that read at once read the same: a later time stays."""
         cursor = self._cursors.get(tenant)

@@ -129,4 +129,5 @@ def rekey_whole_thread(
 
 
 def _rekey_message(message: Message, fp: bytes, chain: bytes) -> Message:
-    return replace(message, item=replace(message.item, fp=fp), chain=chain)
+    # kept look-ups name threads by their old labels
+    return replace(message, item=replace(message.item, fp=fp), chain=chain, look_ups=None)

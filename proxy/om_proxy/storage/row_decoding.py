@@ -20,6 +20,7 @@ from om_proxy.memory.model import (
     ObservationLog,
     Reflection,
 )
+from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage import encoding
 from om_proxy.storage.base import Backlog, MessageState, StoredMessage
@@ -94,6 +95,21 @@ def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     item = Item(raw, decode_text(role), fp, _decode_calls(calls), decode_optional_text(answers))
     kept = None if look_ups is None else _open_look_ups(seq, look_ups, cipher)
     return Message(seq, item, chain, tokens, at, intern(encoding), kept)
+
+
+def find_quoting_look_ups(found: Iterable[Row], held: HeldKeys, label: str) -> dict[int, list[int]]:
+    """Return, by the id of their thread, the seqs of the messages whose look-ups quote the thread
+    with this label. `found`: of each message the id of the thread and of its key, seq and column.
+    What no key opens tells nobody anything."""
+    quoting: dict[int, list[int]] = {}
+    for thread_id, key_id, seq, sealed in found:
+        try:
+            look_ups = _open_look_ups(seq, sealed, held.find(key_id))
+        except UnopenedText:
+            continue
+        if quotes_thread(look_ups, label):
+            quoting.setdefault(thread_id, []).append(seq)
+    return quoting
 
 
 def _open_look_ups(seq: int, sealed: bytes, cipher: RowCipher) -> LookedUp:

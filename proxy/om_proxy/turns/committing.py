@@ -18,6 +18,7 @@ from om_proxy.memory_cache import Memories, retry_on_conflict
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
+from om_proxy.turns.kept_look_ups import LookUpKeeper
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import (
     NOTHING_COMMITTED,
@@ -81,7 +82,12 @@ class Committer:
             look_ups=look_ups,
         )
         async with self.memories.lock(turn.key):
-            return await retry_on_conflict(attempt)
+            committed = await retry_on_conflict(attempt)
+        if committed.memory is None or look_ups is None:
+            return committed
+        keeper = LookUpKeeper(self.memories)
+        stored = await keeper.check_stored(turn, committed.memory, look_ups)
+        return replace(committed, memory=stored)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
         """Store the new messages of the request before it has a reply.
@@ -137,8 +143,9 @@ class Committer:
         if reply is not None and recorded is not None and recorded.fp == reply.fp:
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
+        kept = await LookUpKeeper(self.memories).choose_kept(turn, look_ups)
         after, interrupted_messages = await self._apply_turn(
-            turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups
+            turn, reconciled, reply, interrupted, accounted.reply_tokens, kept
         )
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry

@@ -53,6 +53,9 @@ COMPARED: Columns = {
     "generation": "bigint",
     "turn_at": "double precision",
 }
+# shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
+LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"
+SHARE_LOOK_UPS = f"SELECT pg_advisory_xact_lock_shared({LOOK_UPS_LOCK})"
 _IS_AS_BEFORE = f"""({list_names(COMPARED, "thread.")})
     IS NOT DISTINCT FROM ROW ({list_parameters(COMPARED, 5)})"""
 _KEY_ID = 5 + len(COMPARED)  # the number of a parameter
@@ -237,6 +240,7 @@ class Commit:
             for placed in difference.interrupted
         ]
         self._events = [seal_event(encode_event(event), cipher) for event in events[-MAX_EVENTS:]]
+        self._keeps_look_ups = any(placed.message.look_ups for placed in difference.messages)
         self._statements = _list_statements(after, difference, cipher)
         self._shape = TurnShape(
             not before.version,
@@ -258,7 +262,7 @@ class Commit:
 
     @property
     def is_one_statement(self) -> bool:
-        return not self._statements
+        return not (self._statements or self._keeps_look_ups)
 
     @property
     def has_events(self) -> bool:
@@ -279,6 +283,8 @@ class Commit:
             parameters += transpose(self._events, EVENT)
         if self.keys.new_keys:
             parameters += transpose(self.keys.new_keys, DATA_KEY)
+        if self._keeps_look_ups:
+            await session.select(SHARE_LOOK_UPS, *before.key[:2])
         found = await session.select(write_turn(self._shape), *parameters)
         if not found:
             raise create_conflict(before)

@@ -3,7 +3,8 @@ Remove the texts of single notes.
 
 Every transaction here locks the rows it may write first, in one order: resources by name, in each
 the threads by name and then the shared log. A commit locks its thread and then the shared log, so
-no two of them wait for each other.
+no two of them wait for each other. The look-ups of a resource have a lock of their own, which comes
+before those of its rows.
 """
 
 from __future__ import annotations
@@ -44,23 +45,29 @@ from om_proxy.storage.postgres.events import (
 )
 from om_proxy.storage.postgres.ledger import fold_resource
 from om_proxy.storage.postgres.queries import select_generations, select_memories
+from om_proxy.storage.postgres.quotes import (
+    HAS_LOOK_UPS,
+    LOCK_LOOK_UPS,
+    remove_look_ups,
+    remove_quotes,
+)
 from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
 from om_proxy.storage.records import ForgetResult
 
-# the thread, and all that share its resource's log
-LOCK_SHARERS = """SELECT id, thread, version, shared FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared)
+# the thread, all that share its resource's log, and all that may quote it
+LOCK_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
     ORDER BY thread = '', thread FOR UPDATE"""
 # these rows, and with the shared log all whose prompts tell of other threads
 LOCK_ERASED = """SELECT id, thread, version, key_id FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
     ORDER BY thread = '', thread FOR UPDATE"""
-LOCK_BATCH = """SELECT id, resource, thread FROM om.thread
+LOCK_BATCH = f"""SELECT id, resource, thread FROM om.thread
     WHERE tenant = $1 AND (
         (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))
-        OR resource = ANY ($2::text[]) AND others <> ''
+        OR resource = ANY ($2::text[]) AND (others <> '' OR {HAS_LOOK_UPS})
         OR $4::boolean AND thread = '' AND ($5::text IS NULL OR resource = $5))
     ORDER BY resource, thread = '', thread FOR UPDATE"""
 DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
@@ -125,6 +132,8 @@ async def remove_batch(
     batch = _take_batch(listed)
     is_last = len(batch) == len(listed)
     names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
+    for name in sorted({row[0] for row in batch}):
+        await session.select(LOCK_LOOK_UPS, tenant, name)
     locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
     # after the locks, so that no turn of these threads comes between
     if active_before is not None and await session.select(
@@ -143,6 +152,7 @@ async def remove_batch(
     resources = {key.resource for key in threads.values()}
     for name in sorted(resources):
         await session.execute(CLEAR_OTHERS, tenant, name)
+        await remove_look_ups(session, tenant, name)
     # a thread may have begun meanwhile
     is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)
     if is_last:
@@ -204,6 +214,7 @@ async def remove_thread(
 ) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
+    await session.select(LOCK_LOOK_UPS, *key[:2])
     locked = await session.select(LOCK_SHARERS, *key)
     stored = {row[1]: row for row in locked}
     own = stored.get(key.thread)
@@ -219,6 +230,8 @@ async def remove_thread(
         names = {row[0]: row[1] for row in locked}
         others = [key._replace(thread=names[id_]) for id_ in sharers]
         removed = await _remove_from_log(session, log[0], key, others, label_of, removed, keyring)
+    if key.thread != RESOURCE_THREAD:
+        await remove_quotes(session, key, label_of(key), keyring)
     await fold_resource(session, key.tenant, key.resource)
     return removed
 

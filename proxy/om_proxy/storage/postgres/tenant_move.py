@@ -41,7 +41,8 @@ SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw FROM om.message
     WHERE thread_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"""
 MESSAGES_PER_PAGE = 1_000
 _MESSAGE_KEYS: Columns = {"seq": "bigint", "fp": "bytea", "chain": "bytea"}
-UPDATE_MESSAGES = f"""UPDATE om.message SET (fp, chain) = ROW (moved.fp, moved.chain)
+# kept look-ups name threads by their old labels
+UPDATE_MESSAGES = f"""UPDATE om.message SET (fp, chain, look_ups) = ROW (moved.fp, moved.chain, NULL::bytea)
     FROM {write_unnest(_MESSAGE_KEYS, 2, "moved")} WHERE thread_id = $1 AND message.seq = moved.seq"""
 SELECT_OBSERVATIONS = (
     f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM om.observation WHERE thread_id = $1"

@@ -10,7 +10,7 @@ from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENTS
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
 from om_proxy.storage.redis.event_rows import encode_new_event
-from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key
+from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key, has_look_ups
 from om_proxy.storage.redis.session import Argument, Session
 
 # of one command: Lua holds no more than some thousands of values on its stack
@@ -75,6 +75,13 @@ class Changes:
     def set_fields(self, name: str, values: Mapping[int, str | bytes]) -> None:
         self.call_in_parts(("HSET", name), [part for pair in values.items() for part in pair])
 
+    def set_marks(self, session: Session, key: Key, marks: Mapping[int, bytes]) -> None:
+        """Write marks of messages. A thread with look-ups is listed, so that forgetting finds it."""
+        names = session.keys
+        self.set_fields(names.of_thread("marks", key), marks)
+        if any(map(has_look_ups, marks.values())):
+            self.call("SADD", names.of_resource("quoting", key.tenant, key.resource), key.thread)
+
     def write_row(
         self, key: Key, row: ThreadRow, due: float | None, *, is_rewound: bool = False
     ) -> None:
@@ -99,6 +106,10 @@ class Changes:
     def rewind(self, key: Key) -> None:
         """Have the thread read in full by those who hold an older state of it."""
         self._steps += ("rewind", *key)
+
+    def raise_version(self, key: Key) -> None:
+        """Give a thread a new version, and have it read in full."""
+        self._steps += ("raise_version", *key)
 
     def supersede_missing(self, key: Key, coverage: int, kept_seqs: Sequence[int]) -> None:
         self._steps += ("supersede", *key, coverage, len(kept_seqs), *kept_seqs)

@@ -86,7 +86,7 @@ class Commit:
 
     def _add_messages(self, session: Session, changes: Changes) -> None:
         difference = self._difference
-        changes.set_fields(self._name(session, "marks"), self._marks)
+        changes.set_marks(session, self.before.key, self._marks)
         changes.set_fields(self._name(session, "texts"), self._texts)
         self._set_states(session, changes, difference.messages, "live")
         self._set_states(session, changes, difference.interrupted, "interrupted")

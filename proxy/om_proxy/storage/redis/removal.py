@@ -70,16 +70,18 @@ class ResourceState(NamedTuple):
     revision: int  # 0: nothing
     threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
     told: frozenset[str]  # the threads whose prompts tell of others
+    quoting: frozenset[str]  # the threads with look-ups
 
 
 async def read_resource(session: Session, tenant: str, resource: str) -> ResourceState:
     """Read the revision first: what is written after it makes the changes fail."""
     names = session.keys
-    revision, threads, told = await session.call_many(
+    revision, threads, told, quoting = await session.call_many(
         [
             ("GET", names.of_resource("revision", tenant, resource)),
             ("HGETALL", names.of_resource("threads", tenant, resource)),
             ("SMEMBERS", names.of_resource("told", tenant, resource)),
+            ("SMEMBERS", names.of_resource("quoting", tenant, resource)),
         ]
     )
     pairs = zip(threads[::2], threads[1::2], strict=True)
@@ -87,6 +89,7 @@ async def read_resource(session: Session, tenant: str, resource: str) -> Resourc
         int(revision or 0),
         {decode_text(name): is_shared == b"1" for name, is_shared in pairs},
         frozenset(map(decode_text, told)),
+        frozenset(map(decode_text, quoting)),
     )
 
 
@@ -142,6 +145,10 @@ async def remove_thread(
             removed = await _remove_from_log(
                 session, changes, key, others, label_of, removed, state.told, now, keyring
             )
+        if key.thread != RESOURCE_THREAD:
+            for name in sorted(state.quoting - {key.thread}):
+                other = key._replace(thread=name)
+                await _remove_quotes(session, changes, other, label_of(key), keyring)
         if event and removed.threads:
             changes.add_events(Key(key.tenant, "", ""), [event])
         finish_removal(session, changes, [key], removed)
@@ -308,6 +315,45 @@ async def clear_others(session: Session, changes: Changes, keys: Sequence[Key]) 
         changes.write_row(key, msgspec.structs.replace(row, others=b""), due)
 
 
+async def _remove_quotes(
+    session: Session, changes: Changes, key: Key, label: str, keyring: Keyring
+) -> None:
+    """Take the look-ups of this thread out that quote the thread with the label. Copies of the data
+    hold them too, where keys are apart: the thread gets a new key."""
+    name = session.keys.of_thread("marks", key)
+    marks = _pair_fields(await session.call("HGETALL", name))
+    stored = await select_thread_rows(session, [key])
+    if key not in stored:
+        return
+    key_id = stored[key][1].key_id
+    cipher = (await keyring.hold(session, [key_id])).find(key_id)
+    quoting = [seq for seq, mark in marks.items() if rows.may_quote(mark, label, cipher)]
+    if not quoting:
+        return
+    if keyring.separate is not None and key_id is not None:
+        [thread] = await select_memories(session, [key], keyring)
+        keys = await _change_key(session, changes, key, key_id, keyring)
+        after = replace(thread, other_threads_text="")
+        await Commit(thread, after, keys=keys).prepare(session, changes)
+    changes.set_fields(name, {seq: rows.drop_look_ups(marks[seq]) for seq in quoting})
+    changes.raise_version(key)
+
+
+async def _remove_look_ups(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
+    """Take all look-ups out of these threads."""
+    for key in keys:
+        name = session.keys.of_thread("marks", key)
+        marks = _pair_fields(await session.call("HGETALL", name))
+        kept = {seq: mark for seq, mark in marks.items() if rows.has_look_ups(mark)}
+        changes.set_fields(name, {seq: rows.drop_look_ups(mark) for seq, mark in kept.items()})
+        changes.raise_version(key)
+        changes.call("SREM", session.keys.of_resource("quoting", *key[:2]), key.thread)
+
+
+def _pair_fields(reply: Sequence[bytes]) -> dict[int, bytes]:
+    return {int(seq): value for seq, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
 # ── some threads ──
 
 
@@ -375,6 +421,8 @@ async def _leave_resource(
         removed = removed.add(log_result._replace(threads=0))
     told = [log_key._replace(thread=name) for name in state.told]
     await clear_others(session, changes, [key for key in told if key not in keys])
+    quoting = [log_key._replace(thread=name) for name in sorted(state.quoting)]
+    await _remove_look_ups(session, changes, [key for key in quoting if key not in keys])
     return removed
 
 

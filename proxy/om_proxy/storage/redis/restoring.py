@@ -73,7 +73,7 @@ class Restoration:
 
     def _add_messages(self, session: Session, changes: Changes) -> None:
         messages = self._thread.messages
-        changes.set_fields(session.keys.of_thread("marks", self._key), self._marks)
+        changes.set_marks(session, self._key, self._marks)
         changes.set_fields(session.keys.of_thread("texts", self._key), self._texts)
         states: Sequence[MessageState] = ("live", "superseded", "interrupted")
         for state in states:

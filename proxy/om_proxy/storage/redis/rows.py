@@ -12,11 +12,14 @@ from typing import Any
 
 import msgspec
 
+from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
+from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.storage import row_decoding
 from om_proxy.storage.base import StoredMessage
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
+    decode_look_ups,
     encode_calls,
     encode_parts,
     encode_state,
@@ -167,6 +170,27 @@ def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
     columns = decode_row(mark)
     look_ups = columns[LOOK_UPS_PLACE] if len(columns) > LOOK_UPS_PLACE else None
     return row_decoding.decode_message((*columns[:9], raw, look_ups), cipher)
+
+
+def has_look_ups(mark: bytes) -> bool:
+    return len(decode_row(mark)) > LOOK_UPS_PLACE
+
+
+def may_quote(mark: bytes, label: str, cipher: RowCipher) -> bool:
+    """Return whether the message has look-ups that quote the thread with this label. What no key
+    opens tells nobody anything."""
+    columns = decode_row(mark)
+    if len(columns) <= LOOK_UPS_PLACE:
+        return False
+    try:
+        opened = cipher.open(b"message", columns[0], b"look_ups", columns[LOOK_UPS_PLACE])
+    except UnopenedText:
+        return False
+    return quotes_thread(decode_look_ups(opened), label)
+
+
+def drop_look_ups(mark: bytes) -> bytes:
+    return encode(decode_row(mark)[:LOOK_UPS_PLACE])
 
 
 def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:

@@ -111,7 +111,10 @@ class ResourceMove:
         thread = rekeying.rekey_thread(name, messages)
         changes.move_thread(old_key, self._new)
         moved_marks = {
-            seq: rows.encode((seq, fp, chain, *rows.decode_row(marks[seq])[3:]))
+            # kept look-ups name threads by their old labels
+            seq: rows.encode(
+                (seq, fp, chain, *rows.decode_row(marks[seq])[3 : rows.LOOK_UPS_PLACE])
+            )
             for seq, fp, chain in thread.list_message_keys()
         }
         changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)

@@ -53,6 +53,7 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
+from om_proxy.storage.sqlite.quotes import remove_look_ups, remove_quotes
 from om_proxy.storage.sqlite.reencryption import change_key
 
 SELECT_SHARERS = (
@@ -133,6 +134,7 @@ async def remove_batch(
     names = {key.resource for key in keys}
     for name in names:
         await db.execute(CLEAR_OTHERS, (tenant, name))
+        await remove_look_ups(db, tenant, name)
     is_last = len(batch) == len(listed)
     if is_last:
         logs = await select_rows(
@@ -202,6 +204,7 @@ async def remove_thread(
         await _insert_forgotten(db, key.tenant, [event])
     if key.thread != RESOURCE_THREAD:
         removed = await _remove_from_log(db, key, label_of, removed, keyring)
+        await remove_quotes(db, key, label_of(key), keyring)
     await fold_resource(db, key.tenant, key.resource)
     return removed
 

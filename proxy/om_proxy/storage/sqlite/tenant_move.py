@@ -33,7 +33,10 @@ SELECT_THREADS = """SELECT id, thread, others, state, key_id FROM thread
 SELECT_MESSAGES = (
     "SELECT seq, parent, live, fp, chain, raw FROM message WHERE thread_id = ? ORDER BY seq"
 )
-UPDATE_MESSAGE = "UPDATE message SET (fp, chain) = (?, ?) WHERE thread_id = ? AND seq = ?"
+# kept look-ups name threads by their old labels
+UPDATE_MESSAGE = (
+    "UPDATE message SET (fp, chain, look_ups) = (?, ?, NULL) WHERE thread_id = ? AND seq = ?"
+)
 SELECT_OBSERVATIONS = (
     f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ?"
 )

@@ -57,6 +57,14 @@ function steps.rewind()
     if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'rewound', redis.call('GET', VERSION)) end
 end
 
+-- A new version, read in full.
+function steps.raise_version()
+    local tenant, resource, thread = take(), take(), take()
+    local version, place = next_version(), place_of(tenant, resource)
+    redis.call('HSET', name_key(tenant, resource, ROW, thread), 'version', version, 'rewound', version)
+    redis.call('SET', place .. 'revision', version)
+end
+
 -- Live messages after the coverage that the tail does not hold live no longer.
 function steps.supersede()
     local tenant, resource, thread, coverage = take(), take(), take(), take()

@@ -211,6 +211,7 @@ local function unlist_row(tenant, resource, thread, id)
     redis.call('HDEL', place .. 'threads', thread)
     redis.call('HDEL', place .. 'waiting', thread)
     redis.call('SREM', place .. 'told', thread)
+    redis.call('SREM', place .. 'quoting', thread)
     if redis.call('EXISTS', place .. 'threads') == 0 then
         redis.call('ZREM', RESOURCES, pack(tenant, resource))
         redis.call('DEL', place .. 'revision')

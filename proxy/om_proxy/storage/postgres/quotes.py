@@ -1,0 +1,62 @@
+"""Take out what threads of a resource looked up in one that is forgotten. A thread that loses
+anything gets a new version; no other thread is written."""
+
+from __future__ import annotations
+
+from om_proxy.memory.model import Key
+from om_proxy.memory.recall.message_ids import shorten_label
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, NEXT_VERSION
+from om_proxy.storage.postgres.reencryption import change_key
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.row_decoding import find_quoting_look_ups
+
+MESSAGES_PER_PAGE = 500
+HAS_LOOK_UPS = """EXISTS (SELECT FROM om.message
+    WHERE message.thread_id = thread.id AND look_ups IS NOT NULL)"""
+# Who forgets holds this lock alone: a commit that keeps look-ups is seen by the forgetting, or its
+# turn finds the forgetting's event.
+LOCK_LOOK_UPS = f"SELECT pg_advisory_xact_lock({LOOK_UPS_LOCK})"
+# Of a thread that is not encrypted the server finds the label.
+SELECT_QUOTING = f"""SELECT id, key_id, seq, look_ups FROM om.thread JOIN om.message ON thread_id = id
+    WHERE tenant = $1 AND resource = $2 AND look_ups IS NOT NULL AND (id, seq) > ($3::bigint, $4::bigint)
+    AND (key_id IS NOT NULL OR position($5::bytea IN look_ups) > 0)
+    ORDER BY id, seq LIMIT {MESSAGES_PER_PAGE}"""
+CLEAR_SOME = """UPDATE om.message SET look_ups = NULL
+    WHERE thread_id = $1 AND seq = ANY ($2::bigint[])"""
+# `rewound`: those who hold a thread read it in full
+RAISE_VERSIONS = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = ANY ($1::bigint[])"""
+SELECT_KEEPING = f"SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2 AND {HAS_LOOK_UPS}"
+CLEAR_ALL = """UPDATE om.message SET look_ups = NULL
+    WHERE look_ups IS NOT NULL AND thread_id = ANY ($1::bigint[])"""
+
+
+async def remove_quotes(session: Session, key: Key, label: str, keyring: Keyring) -> None:
+    """Remove the look-ups that quote a forgotten thread, inside a transaction that has locked all
+    threads with look-ups. `label`: of that thread. Backups hold them too, where keys are apart:
+    their threads get new keys."""
+    quoting: dict[int, list[int]] = {}
+    last = (0, 0)
+    while page := await session.select(
+        SELECT_QUOTING, *key[:2], *last, shorten_label(label).encode()
+    ):
+        held = await keyring.hold(session, [row[1] for row in page])
+        for id_, seqs in find_quoting_look_ups(map(tuple, page), held, label).items():
+            quoting.setdefault(id_, []).extend(seqs)
+        last = page[-1][0], page[-1][2]
+    for id_, seqs in quoting.items():
+        await session.execute(CLEAR_SOME, id_, seqs)
+        if keyring.separate is not None:
+            await change_key(session, id_, keyring)
+    if quoting:
+        await session.execute(RAISE_VERSIONS, list(quoting))
+
+
+async def remove_look_ups(session: Session, tenant: str, resource: str) -> None:
+    """Remove all look-ups that the threads of a resource keep, inside a transaction that has locked
+    these threads: all of them are going."""
+    keeping = [row[0] for row in await session.select(SELECT_KEEPING, tenant, resource)]
+    if keeping:
+        for sql in (RAISE_VERSIONS, CLEAR_ALL):
+            await session.execute(sql, keeping)
