@@ -336,7 +336,7 @@ async def test_a_way_that_swallows_everything_keeps_no_connection(
                 await session.select("SELECT 1")
 
             if moment == "new":
-                await store._pool._pool.expire_connections()
+                await store._pool._connections.drop()
                 wire.swallow(b"server_version")
             elif moment == "idle":
                 wire.swallow()

@@ -23,6 +23,12 @@ import structlog
 
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.running_time import RunningTimer, limit_running_time
+from om_proxy.storage.postgres.kept_connections import (
+    CANCEL_TIMEOUT_S,
+    KeptConnection,
+    KeptConnections,
+    is_closed,
+)
 from om_proxy.storage.postgres.session import SchemaNames, Session
 
 logger = structlog.get_logger("storage")
@@ -33,8 +39,6 @@ Isolation = Literal["none", "read_committed", "repeatable_read"]  # none: each s
 
 APPLICATION_NAME = "om-proxy"  # as the server's list of connections shows it
 CONNECT_TIMEOUT_S = 5.0
-# how long the server may take to cancel a statement before its connection is ended
-CANCEL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 5.0
 # The server ends a transaction whose process stands still: it would hold its locks for ever. Below
 # the time that a reply waits for its turn to be stored, so that what waits for these locks is stored
@@ -86,9 +90,13 @@ class ConnectionPool:
     """At most `connections` connections, opened as they are needed."""
 
     def __init__(
-        self, pool: asyncpg.Pool, names: SchemaNames, timeout_s: float, uses_prepared: bool
+        self,
+        connections: KeptConnections,
+        names: SchemaNames,
+        timeout_s: float,
+        uses_prepared: bool,
     ) -> None:
-        self._pool = pool
+        self._connections = connections
         self._names = names
         self._timeout_s = timeout_s
         # Without prepared statements, asyncpg sends a statement and its parameters apart. Outside a
@@ -145,7 +153,8 @@ class ConnectionPool:
             )
         except (ValueError, asyncpg.InterfaceError) as exc:
             raise ConfigError(f"storage.url: {type(exc).__name__}: it cannot be read") from exc
-        created.append(cls(pool, names, timeout_s, uses_prepared))
+        kept = KeptConnections(pool, connections)
+        created.append(cls(kept, names, timeout_s, uses_prepared))
         try:
             await pool
         except ValueError as exc:  # asyncpg reads the address only now
@@ -175,9 +184,9 @@ class ConnectionPool:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._pool.close()
+                await self._connections.close()
         except (TimeoutError, *DRIVER_ERRORS):
-            self._pool.terminate()
+            self._connections.terminate()
 
     async def read(
         self, work: Work[T], timeout_s: float | None = None, *, is_snapshot: bool = False
@@ -254,27 +263,37 @@ class ConnectionPool:
             attempt += 1
 
     async def _use_connection(self, work: Work[T], isolation: Isolation, idle_s: float) -> T:
-        connection = await self._pool.acquire()
+        kept = await self._connections.take()
+        is_whole = False
         try:
-            session = Session(connection, self._names)
+            session = Session(kept.connection, self._names)
             if isolation == "none":
-                return await work(session)
-            async with _transaction(connection, isolation, idle_s):
-                return await work(session)
+                result = await work(session)
+            else:
+                async with _transaction(kept.connection, isolation, idle_s):
+                    result = await work(session)
+            is_whole = True
+            return result
         except DRIVER_ERRORS as exc:
-            if not _is_closed(connection):
+            if not is_closed(kept.connection):
                 raise
             # the others of that server are probably gone too
             self._note_loss()
-            await self._pool.expire_connections()
+            await self._connections.drop()
             raise _ConnectionLost(exc) from exc
         finally:
-            try:
-                await self._pool.release(connection, timeout=CANCEL_TIMEOUT_S)
-            except (TimeoutError, *DRIVER_ERRORS) as exc:
-                # the pool has ended this connection and will open another
-                self._note_loss()
-                logger.debug("storage.connection_ended", error=type(exc).__name__)
+            if is_whole and self._connections.can_keep(kept):
+                self._connections.keep(kept)
+            else:
+                await self._give_back(kept)
+
+    async def _give_back(self, kept: KeptConnection) -> None:
+        try:
+            await self._connections.give_back(kept)
+        except (TimeoutError, *DRIVER_ERRORS) as exc:
+            # the pool has ended this connection and will open another
+            self._note_loss()
+            logger.debug("storage.connection_ended", error=type(exc).__name__)
 
 
 @asynccontextmanager
@@ -300,7 +319,7 @@ async def _transaction(
 async def _roll_back(connection: asyncpg.Connection) -> None:
     """Roll back, or end the connection if the server does not answer: the caller may have been
     given up already, so nothing else limits the wait."""
-    if _is_closed(connection):
+    if is_closed(connection):
         return
     try:
         async with limit_running_time(CANCEL_TIMEOUT_S):
@@ -308,13 +327,6 @@ async def _roll_back(connection: asyncpg.Connection) -> None:
     except BaseException:
         connection.terminate()
         raise
-
-
-def _is_closed(connection: asyncpg.Connection) -> bool:
-    try:
-        return bool(connection.is_closed())
-    except asyncpg.InterfaceError:  # the pool has taken back a connection that was closed
-        return True
 
 
 async def _accept(session: Session) -> None:
