@@ -52,10 +52,15 @@ _CHUNK_IDS = f"""{_SINCE} ARRAY (SELECT id FROM om.observation
 _CHANGED_REFLECTION = f"""{_SINCE} (SELECT ROW (v > held.version,
         CASE WHEN v > held.version THEN ROW ({row_decoding.REFLECTION_COLUMNS}) END)
     FROM om.reflection WHERE thread_id = thread.id) END"""
-SELECT_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_CHANGED_MESSAGES}, {_CHANGED_NOTES}, {_LOG_IDS},
-    {_CHUNK_IDS}, {_CHANGED_REFLECTION}, {_SINCE} ROW ({_THREAD}) END
-    FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS held (thread, id, version, coverage)
-    JOIN om.thread ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
+_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_CHANGED_MESSAGES}, {_CHANGED_NOTES}, {_LOG_IDS},
+    {_CHUNK_IDS}, {_CHANGED_REFLECTION}, {_SINCE} ROW ({_THREAD}) END FROM"""
+_OF_HELD = """JOIN om.thread
+    ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
+# What nearly every request asks: arrays would take a third more of both sides' time.
+SELECT_CHANGES_OF_ONE = f"""{_CHANGES} (SELECT $3::text AS thread, $4::bigint AS id, $5::bigint AS version,
+        $6::bigint AS coverage) AS held {_OF_HELD}"""
+SELECT_CHANGES = f"""{_CHANGES} unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+        AS held (thread, id, version, coverage) {_OF_HELD}"""
 
 
 async def select_memories(
@@ -104,13 +109,14 @@ async def select_newest(
     """Return the newest of these memories of one resource, all of one snapshot, and those that stand
     as they are held. What cannot be told as changes is read in full, with a second statement."""
     tenant, resource, _ = held[0].key
-    parameters = (
-        [memory.key.thread for memory in held],
-        [memory.row_id for memory in held],
-        [memory.version for memory in held],
-        [memory.coverage for memory in held],
-    )
-    found = await session.select(SELECT_CHANGES, tenant, resource, *parameters)
+    states = [
+        (memory.key.thread, memory.row_id, memory.version, memory.coverage) for memory in held
+    ]
+    if len(states) == 1:
+        found = await session.select(SELECT_CHANGES_OF_ONE, tenant, resource, *states[0])
+    else:
+        columns = map(list, zip(*states, strict=True))
+        found = await session.select(SELECT_CHANGES, tenant, resource, *columns)
     changed = [row for row in found if row[-1] is not None]
     keys = await keyring.hold(session, list_key_ids(_find_key_columns(row[-1]) for row in changed))
     for row in changed:
