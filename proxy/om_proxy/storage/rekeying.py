@@ -42,6 +42,10 @@ class ResourceRekeying:
         self._labels = {self._old_labels[name]: label(Key(new, resource, name)) for name in names}
         self._chains_by_label: dict[str, Chains] = {}
 
+    @property
+    def changes_labels(self) -> bool:
+        return any(old != new for old, new in self._labels.items())
+
     def rekey_thread(self, name: str, messages: Sequence[MessageIdentity]) -> ThreadRekeying:
         thread = ThreadRekeying(messages, self._labels, self._chains_by_label)
         if name != RESOURCE_THREAD:
@@ -118,7 +122,11 @@ def rekey_whole_thread(
             log=replace(memory.log, reflection=reflection and thread.rekey_reflection(reflection)),
         ),
         messages=tuple(
-            stored._replace(message=_rekey_message(stored.message, *keys[stored.message.seq]))
+            stored._replace(
+                message=_rekey_message(
+                    stored.message, *keys[stored.message.seq], resource.changes_labels
+                )
+            )
             for stored in whole.messages
         ),
         observations=tuple(
@@ -128,6 +136,8 @@ def rekey_whole_thread(
     )
 
 
-def _rekey_message(message: Message, fp: bytes, chain: bytes) -> Message:
+def _rekey_message(message: Message, fp: bytes, chain: bytes, changes_labels: bool) -> Message:
     # kept look-ups name threads by their old labels
-    return replace(message, item=replace(message.item, fp=fp), chain=chain, look_ups=None)
+    look_ups = None if changes_labels else message.look_ups
+    item = replace(message.item, fp=fp)
+    return replace(message, item=item, chain=chain, look_ups=look_ups)
