@@ -82,6 +82,10 @@ async def test_search_by_itself(run: Running) -> None:
     assert {item["thread"] for item in found["items"]} == {"crates"}
     assert found["total"] == len(found["items"]) >= 3
     assert found["missing"] == ["zeta"]
+    best = found["items"][0]
+    assert [best["excerpt"][mark["start"] : mark["end"]] for mark in best["marks"]] == ["Crate"]
+    listed = (await ask(run, "GET", "/threads?resource=harbour")).json()["items"]
+    assert (best["tenant"], best["resource"]) == (listed[0]["tenant"], "harbour")
     users = (await ask(run, "GET", f"{path}&role=user&limit=2")).json()
     assert [item["role"] for item in users["items"]] == ["user", "user"]
     assert (await ask(run, "GET", f"{path}&thread=bees")).json()["items"] == []

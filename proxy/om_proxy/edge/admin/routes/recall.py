@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,13 +18,15 @@ from om_proxy.errors import BadRequest, NotFound, StorageError
 from om_proxy.look_ups.performing import LookUpResult, ReadingRights
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.arguments import read_look_up
+from om_proxy.memory.recall.arguments import LookUp, read_look_up
+from om_proxy.memory.recall.excerpts import cut_excerpt
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.message_page import MessagePage
 from om_proxy.memory.recall.part_piece import PartPiece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ThreadListPage
+from om_proxy.memory.recall.words import find_words, query_words
 
 MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0
@@ -60,11 +62,19 @@ class RecallBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ] = False
 
 
+class MarkedPlace(Struct, frozen=True, kw_only=True):
+    """A word in a text, by characters (code points)."""
+
+    start: int
+    end: Annotated[int, Meta(description="Behind its last character.")]
+
+
 class RecalledItem(Struct, frozen=True, kw_only=True):
     """One message or thread that an answer shows."""
 
-    thread: str
+    tenant: str
     resource: str
+    thread: str
     label: Annotated[str, Meta(description="The thread's name in the log and in the notes.")]
     title: HiddenText
     seq: Annotated[int | None, Meta(description="Of a message: its number in the thread.")]
@@ -73,7 +83,18 @@ class RecalledItem(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str | None, Meta(description="Of a message: `live`, `superseded` or `interrupted`.")
     ]
-    excerpt: Annotated[HiddenText, Meta(description="The first 300 characters of its text.")]
+    excerpt: Annotated[
+        HiddenText,
+        Meta(
+            description=(
+                "About 300 characters of its text: of a search, those around the words found; else "
+                "the first."
+            )
+        ),
+    ]
+    marks: Annotated[
+        list[MarkedPlace], Meta(description="Where `excerpt` has words of the search, in order.")
+    ] = []
     score: Annotated[float | None, Meta(description="Of a search; higher fits better.")]
     messages: Annotated[int | None, Meta(description="Of a thread: its messages.")]
 
@@ -157,13 +178,15 @@ async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
         raise (NotFound(fault.text) if fault.is_unknown else BadRequest(fault.text)) from fault
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
-    return _describe_result(result, look_up.page, look_up.limit, services, key)
+    # a long text takes milliseconds
+    return await asyncio.to_thread(_describe_result, result, look_up, services, key)
 
 
 def _describe_result(
-    result: LookUpResult, page: int, limit: int, services: AdminServices, key: Key
+    result: LookUpResult, look_up: LookUp, services: AdminServices, key: Key
 ) -> RecallAnswer:
-    shown, text = result.shown, repair_text(result.text)
+    page, shown, text = look_up.page, result.shown, repair_text(result.text)
+    words = query_words(look_up.query) if result.mode == "search" else []
     has_more = isinstance(shown, MessagePage | ThreadListPage) and shown.has_more
     is_backward = page < 0
     offset = (
@@ -172,7 +195,7 @@ def _describe_result(
     items = (
         _describe_threads(shown, result, services)
         if isinstance(shown, ThreadListPage)
-        else _describe_messages(result, services, key)
+        else _describe_messages(result, services, key, words)
     )
     return RecallAnswer(
         mode=result.mode,
@@ -182,7 +205,7 @@ def _describe_result(
         count=result.found,
         cursor=result.messages[-1].id if result.mode == "messages" and result.messages else None,
         page=page,
-        limit=limit,
+        limit=look_up.limit,
         has_next_page=has_more if not is_backward else page < -1,
         has_prev_page=has_more if is_backward else page > 1,
         has_more=has_more or offset is not None,
@@ -193,33 +216,42 @@ def _describe_result(
 
 
 def _describe_messages(
-    result: LookUpResult, services: AdminServices, key: Key
+    result: LookUpResult, services: AdminServices, key: Key, words: Sequence[str]
 ) -> list[RecalledItem]:
     scores = result.scores or (None,) * len(result.messages)
     return [
         _describe_message(
-            message, result.keys.get(message.label, key), services.look_ups.memories.label, score
+            message,
+            result.keys.get(message.label, key),
+            services.look_ups.memories.label,
+            score,
+            words,
         )
         for message, score in zip(result.messages, scores, strict=True)
     ]
 
 
 def _describe_message(
-    message: QuotedMessage, key: Key, label: Callable[[Key], str], score: float | None
+    message: QuotedMessage,
+    key: Key,
+    label: Callable[[Key], str],
+    score: float | None,
+    words: Sequence[str],
 ) -> RecalledItem:
     text = "\n".join(part.text or part.name for part in message.parts)
+    excerpt = cut_excerpt(repair_text(text) or "", words, find_words, MAX_EXCERPT_CHARS)
     return RecalledItem(
-        thread=key.thread,
+        tenant=key.tenant,
         resource=key.resource,
+        thread=key.thread,
         label=label(key),
         title=repair_text(message.title),
         seq=message.seq,
         role=repair_text(message.role),
         at=message.at,
         state=message.state,
-        excerpt=repair_text(
-            text if len(text) <= MAX_EXCERPT_CHARS else f"{text[: MAX_EXCERPT_CHARS - 1]}…"
-        ),
+        excerpt=excerpt.text,
+        marks=[MarkedPlace(start=start, end=end) for start, end in excerpt.marks],
         score=score,
         messages=None,
     )
@@ -230,8 +262,9 @@ def _describe_threads(
 ) -> list[RecalledItem]:
     return [
         RecalledItem(
-            thread=result.keys[thread.label].thread,
+            tenant=result.keys[thread.label].tenant,
             resource=result.keys[thread.label].resource,
+            thread=result.keys[thread.label].thread,
             label=thread.label,
             title=repair_text(thread.title),
             seq=None,
@@ -268,11 +301,16 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         raise BadRequest(fault.text) from fault
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
-    label = services.look_ups.memories.label
+    label, words = services.look_ups.memories.label, query_words(query.q)
+
+    def describe() -> list[RecalledItem]:
+        return [
+            _describe_message(message, key, label, score, words)
+            for key, message, score in found.messages
+        ]
+
     return FoundList(
-        items=[
-            _describe_message(message, key, label, score) for key, message, score in found.messages
-        ],
+        items=await asyncio.to_thread(describe),  # a long text takes milliseconds
         total=found.total,
         share_read=found.share_read,
         missing=list(found.missing),
