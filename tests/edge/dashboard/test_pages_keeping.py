@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import get_args
 
 import orjson
 import pytest
@@ -14,6 +15,7 @@ from playwright.async_api import Browser, expect
 
 from om_proxy.doctor.causes import CAUSES_BY_CODE
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
+from om_proxy.edge.mcp.tools import ToolName
 from om_proxy.errors import StorageError
 from om_proxy.identity.naming import encode_name
 from om_proxy.testing.faults import Fault
@@ -152,12 +154,13 @@ async def test_the_audit_is_for_the_admin(run: Running, browser: Browser) -> Non
 
 
 async def test_each_record_of_the_audit_has_words() -> None:
-    """A new route that is audited needs words on the page of the audit."""
+    """A new route or tool that is audited needs words on the page of the audit."""
     text = (STATIC / "pages" / "audit.js").read_text(encoding="utf-8")
     (table,) = re.findall(r"^const ACTIONS = \{\n(.*?)^\};$", text, flags=re.M | re.S)
     words = dict(re.findall(r'^  (\w+): "([^"]+)",$', table, flags=re.M))
     audited = {route.name for route in ADMIN_ROUTES if route.changes_memory or route.shows_text}
-    assert set(words) == audited
+    of_agents, of_commands = set(get_args(ToolName)), {"rewrite_tables"}  # of `om-proxy erase`
+    assert set(words) == audited | of_agents | of_commands
     assert len(set(words.values())) == len(words) == table.count("\n")
 
 

@@ -49,8 +49,13 @@ const ACTIONS = {
   export_memory: "Exported",
   import_export: "Imported an export",
   import_messages: "Imported messages",
+  search_memory: "Searched messages, as an agent",
+  read_messages: "Read messages, as an agent",
+  list_threads: "Listed threads, as an agent",
+  get_notes: "Read notes, as an agent",
+  rewrite_tables: "Rewrote the store's tables",
 };
-const WHO = { admin: "Admin token", cli: "Command line", local: "This machine, without a key" };
+const WHO = { admin: "Admin token", cli: "Command line", local: "This machine, without a key", user: "A user of an application", retention: "Retention" };
 
 export function AuditPage() {
   const first = useAnswer("/audit", { limit: PAGE_RECORDS }, { interval_s: REFRESH_S });
