@@ -384,7 +384,15 @@ async def test_every_page_is_accessible(run: Running, browser: Browser) -> None:
         await page.get_by_label("Key or admin token").fill(ADMIN_TOKEN)
         await page.get_by_role("button", name="Sign in").click()
         await talk(run, turns=14)
-        for place in ("overview", "threads", THREAD_PLACE[2:], "live", "audit", "settings"):
+        for place in (
+            "overview",
+            "threads",
+            THREAD_PLACE[2:],
+            "search",
+            "live",
+            "audit",
+            "settings",
+        ):
             await page.evaluate("(place) => { location.hash = `#/${place}` }", place)
             current = page.locator("nav [aria-current]")
             await expect(current).to_have_text(

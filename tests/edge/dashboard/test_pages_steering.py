@@ -73,7 +73,7 @@ async def test_an_entry_leads_to_its_messages_and_back(run: Running, browser: Br
         await expect(first).to_have_class("line-box marked")
         await expect(entry).to_have_class("card entry observed marked")
         await conversation.get_by_role("button", name="in notes").last.click()
-        await expect(first).to_have_class("line-box ")
+        await expect(first).to_have_class("line-box")
         await watched.check_accessible()
         await watched.check_quiet()
 

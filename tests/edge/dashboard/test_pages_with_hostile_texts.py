@@ -33,7 +33,7 @@ OWN_ELEMENTS = frozenset(
     """
     HTML HEAD META TITLE LINK SCRIPT BODY DIV MAIN HEADER FOOTER NAV SECTION ARTICLE FIGURE FIGCAPTION
     H1 H2 H3 P UL OL LI DL DT DD A SPAN STRONG BDI CODE TIME BUTTON FORM LABEL INPUT SELECT OPTION
-    TEXTAREA DETAILS SUMMARY DIALOG TABLE THEAD TBODY TR TH TD
+    TEXTAREA DETAILS SUMMARY DIALOG MARK TABLE THEAD TBODY TR TH TD
     """.split()  # noqa: SIM905 — a list of strings would be ten lines
 )
 _LIST_FOREIGN = """(own) => [...document.querySelectorAll("*")]
@@ -154,6 +154,27 @@ async def test_messages_are_shown_as_they_are(run: Running, browser: Browser) ->
         shown = await page.locator(".part .message .text").all_text_contents()
         assert shown == expected
         assert sum(len(text) >= 10_000 for text in shown) == 5
+        await check_inert(watched)
+
+
+async def test_search_results_are_shown_as_they_are(run: Running, browser: Browser) -> None:
+    """Cut around the words that were found, which stand in elements of the page's own."""
+    hostile = [f"{text} quorum {text}" for text in list_hostile_texts()[::5]]
+    messages = [{"role": "user", "content": text} for text in hostile]
+    await send(run, "<img src=x>", messages, resource="<script>alert(1)</script>")
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open("#/search?q=quorum")
+        await page.get_by_role("button", name="Show up to 100").click()
+        await page.locator(".result").nth(99).wait_for()
+        answer = await run.http.get(f"{run.base}/om/v1/search?q=quorum&limit=100")
+        expected = await show(page, [item["excerpt"] for item in answer.json()["items"]])
+        assert await page.locator(".result .text").all_text_contents() == expected
+        assert set(await page.locator("mark").all_text_contents()) >= {"quorum"}
+        assert await page.locator("mark").count() >= 100
+        await check_inert(watched)
+        await page.goto(f"{run.base}/om/#/search?q={encode_path('<script>alert(1)</script>')}")
+        await page.locator(".result, .empty").first.wait_for()
         await check_inert(watched)
 
 

@@ -15,9 +15,7 @@ class Excerpt(NamedTuple):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-def cut_excerpt(
-    text: str, words: Sequence[str], find_words: FindWords, max_chars: int
-) -> Excerpt:
+def cut_excerpt(text: str, words: Sequence[str], find_words: FindWords, max_chars: int) -> Excerpt:
     """Return about `max_chars` of the text: around the words, or from its beginning on if it has
     none of them. What is left out is told by dots."""
     hits = find_hits(text, words, find_words) if words else []

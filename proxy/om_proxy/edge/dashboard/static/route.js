@@ -28,6 +28,11 @@ export function linkToThread(key) {
   return linkTo("thread", key.tenant, key.resource, key.thread);
 }
 
+// The thread's page, opened at one of its messages.
+export function linkToMessage(key, seq) {
+  return `${linkToThread(key)}?message=${seq}`;
+}
+
 export function goTo(link) {
   location.hash = link;
 }

@@ -3,6 +3,7 @@ import { AuditPage } from "./audit.js";
 import { LivePage } from "./live.js";
 import { OverviewPage } from "./overview.js";
 import { ResourcePage } from "./resource.js";
+import { SearchPage } from "./search.js";
 import { SettingsPage } from "./settings.js";
 import { ThreadPage } from "./thread.js";
 import { ThreadsPage } from "./threads.js";
@@ -10,6 +11,7 @@ import { ThreadsPage } from "./threads.js";
 const PAGES = [
   { step: "overview", name: "Overview", view: OverviewPage },
   { step: "threads", name: "Threads", view: ThreadsPage },
+  { step: "search", name: "Search", view: SearchPage },
   { step: "live", name: "Live", view: LivePage },
   { step: "audit", name: "Audit", view: AuditPage, isForAdmin: true },
   { step: "settings", name: "Settings", view: SettingsPage },

@@ -12,9 +12,10 @@ import { ThreadActions } from "../thread/actions.js";
 import { useChange } from "../thread/change.js";
 import { ContextColumn } from "../thread/context.js";
 import { ThreadLedger } from "../thread/ledger.js";
+import { selectMessage } from "../thread/lines.js";
 import { MemoryColumn } from "../thread/memory.js";
 import { Timeline } from "../thread/timeline.js";
-import { html, useState } from "../view.js";
+import { html, useEffect, useState } from "../view.js";
 
 const REFRESH_S = 5;
 const CONVERSATION = "Conversation";
@@ -50,11 +51,17 @@ export function ThreadPage({ place }) {
     <${Windows} status=${status} />
     <${ThreadLedger} ledger=${status.ledger} scope=${status.scope} />
     <${ThreadColumns} thread=${key} status=${status} tick=${`${status.version} ${changes}`}
-      changed=${changed} />`;
+      changed=${changed} wanted=${readWanted(place.query)} />`;
+}
+
+// The number of the message that the address names; null: none.
+function readWanted(query) {
+  const seq = Number(query.get("message"));
+  return Number.isSafeInteger(seq) && seq > 0 ? seq : null;
 }
 
 // The conversation, its notes and the next prompt. What is chosen in one is marked in the others.
-function ThreadColumns({ thread, status, tick, changed }) {
+function ThreadColumns({ thread, status, tick, changed, wanted }) {
   const [selected, setSelected] = useState(null);
   const [shown, setShown] = useState(MEMORY);
   const notes = useAnswer(threadPath(thread, "/observations"), threadQuery(thread), { tick });
@@ -62,6 +69,10 @@ function ThreadColumns({ thread, status, tick, changed }) {
     setSelected(chosen);
     setShown(chosen.first === undefined ? MEMORY : CONVERSATION);
   };
+  const found = useAnswer(wanted === null ? null : threadPath(thread, `/messages/${wanted}`), threadQuery(thread));
+  useEffect(() => {
+    if (found.data) select(selectMessage(found.data.message));
+  }, [found.data]);
   const shared = { thread, selected, select, tick };
   const columns = [
     {
@@ -81,7 +92,14 @@ function ThreadColumns({ thread, status, tick, changed }) {
       body: html`<${ContextColumn} thread=${thread} tick=${tick} />`,
     },
   ];
-  return html`<${Columns} columns=${columns} shown=${shown} onShow=${setShown} />`;
+  return html`${found.error?.status === 404
+      ? html`<${Notice} kind="warn">There is no message ${wanted} in this thread.<//>`
+      : html`<${Stale} answer=${found} />`}
+    <${Columns} columns=${columns} shown=${shown} onShow=${setShown} />`;
+}
+
+function linkToSearch({ tenant, resource, thread }) {
+  return `#/search?${new URLSearchParams({ tenant, resource, thread })}`;
 }
 
 function AboutThread({ status }) {
@@ -90,6 +108,7 @@ function AboutThread({ status }) {
     status.resource !== status.thread && html`of <a href=${linkTo("resource", status.tenant, status.resource)}><${Name} text=${status.resource} /></a>`,
     countOf(status.messages.count, "message"),
     html`<code>${status.label}</code> in the server's log`,
+    html`<a href=${linkToSearch(status)}>Search it</a>`,
   ].filter(Boolean);
   return parts.map((part, index) => html`${index > 0 && " · "}${part}`);
 }

@@ -25,6 +25,19 @@ export function Text({ text, className = "" }) {
       Show more (${formatCount(text.length - shown.length)} characters left)</button>`}`;
 }
 
+// The same with words marked: {start, end} in characters (code points), in order.
+export function MarkedText({ text, marks }) {
+  const characters = Array.from(text);
+  const cut = (start, end) => showUnseen(characters.slice(start, end).join(""));
+  const pieces = [];
+  let last = 0;
+  for (const { start, end } of marks) {
+    pieces.push(cut(last, start), html`<mark>${cut(start, end)}</mark>`);
+    last = end;
+  }
+  return html`<div class="text" dir="auto">${pieces}${cut(last)}</div>`;
+}
+
 export function Time({ at }) {
   if (at === null || at === undefined) return html`<span class="muted">never</span>`;
   const iso = new Date(at * 1000).toISOString();

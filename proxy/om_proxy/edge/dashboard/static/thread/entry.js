@@ -17,8 +17,8 @@ export function EntryCard({ thread, entry, isChunk, selected, select, ask }) {
   const kind = isChunk ? "chunk" : "entry";
   const isMarked = selected !== null && selected.kind === kind && selected.id === entry.id;
   useEffect(() => {
-    if (isMarked && selected.first === undefined) place.current.scrollIntoView({ block: "start" });
-  }, [isMarked]);
+    if (isMarked && (selected.first === undefined || selected.isOneMessage)) place.current.scrollIntoView({ block: "start" });
+  }, [isMarked, selected]);
   const tier = entry.kind === "reflection" ? "reflected" : isChunk ? "buffered" : "observed";
   return html`<article ref=${place} class=${`card entry ${tier} ${isMarked ? "marked" : ""}`}
     aria-label=${NAMES[entry.kind]}>

@@ -74,7 +74,9 @@ function Line({ thread, line, selected, select }) {
   const notes = noteOf(line);
   const more = raw === null && isCut(line) &&
     html`<button class="quiet" onClick=${showWhole}>Show the whole message</button>`;
-  return html`<div ref=${place} class=${`line-box ${isMarked ? "marked" : ""}`}>
+  const isFound = isFirst && selected.isOneMessage === true;
+  return html`<div ref=${place} class=${`line-box${isMarked ? " marked" : ""}${isFound ? " found" : ""}`}
+    aria-current=${isFound ? "true" : undefined}>
     <${Message} message=${raw ?? { role: line.role, content: line.excerpt }} number=${line.seq}
       at=${line.at} kind=${`tier ${kind}`} more=${more}>
       <span class="number muted">${countOf(line.tokens, "token")}</span>
@@ -84,6 +86,11 @@ function Line({ thread, line, selected, select }) {
         : html`<${Badge}>${words}<//>`}
     <//>
   </div>`;
+}
+
+// One message, with the notes that stand for it; both columns scroll to their part.
+export function selectMessage(line) {
+  return { ...(noteOf(line) ?? { kind: null, id: null }), first: line.seq, isOneMessage: true };
 }
 
 function noteOf(line) {

@@ -12,11 +12,15 @@ const ROLES = {
   developer: "Instructions",
 };
 
+export function nameRole(role) {
+  return ROLES[role] ?? String(role);
+}
+
 // `children` stand at the end of its first line, `more` below its text.
 export function Message({ message, number, at, kind = "", more, children }) {
   const role = message?.role;
   return html`<div class=${`message ${ROLES[role] ? role : ""} ${kind}`}>
-    <div class="message-role"><span>${ROLES[role] ?? String(role)}</span>
+    <div class="message-role"><span>${nameRole(role)}</span>
       ${number !== undefined && html`<span class="number muted">no. ${number}</span>`}
       ${at !== undefined && html`<time class="number muted" datetime=${new Date(at * 1000).toISOString()}
         title=${formatFull(at)}>${formatClock(at)}</time>`}

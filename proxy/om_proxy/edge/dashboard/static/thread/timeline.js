@@ -8,6 +8,7 @@ const PAGE_MESSAGES = 30;
 const MAX_READ_MESSAGES = 1_000; // of one answer
 // of covered messages shown above the first one that stands in the prompt word for word
 const MESSAGES_BEFORE_TAIL = 20;
+const MESSAGES_BEFORE_FOUND = 4; // what was said right before it
 const READ_AHEAD = "1600px"; // below what is seen
 
 // `coverage`: the newest message that notes stand for; the timeline begins a little before it.
@@ -15,8 +16,9 @@ export function Timeline({ thread, coverage, selected, select, tick }) {
   const [after, setAfter] = useState(Math.max(0, coverage - MESSAGES_BEFORE_TAIL));
   const messages = useMessages(thread, after, tick);
   const wanted = selected?.first ?? null;
+  const before = selected?.isOneMessage ? MESSAGES_BEFORE_FOUND : 0;
   useEffect(() => {
-    if (wanted !== null) setAfter(Math.max(0, wanted - 1));
+    if (wanted !== null) setAfter(Math.max(0, wanted - 1 - before));
   }, [wanted]);
   if (!messages.pages) return html`<${Stale} answer=${messages} />${!messages.error && html`<${Spinner} />`}`;
   return html`<${Stale} answer=${messages} />

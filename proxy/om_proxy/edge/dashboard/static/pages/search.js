@@ -1,0 +1,152 @@
+// Search the original messages by words. A result leads to its place in the conversation.
+import { countOf, formatFull, formatMoment, formatShare } from "../format.js";
+import { useAnswer } from "../data.js";
+import { Empty, MarkedText, Name, Notice, Spinner, Stale } from "../parts/basics.js";
+import { PageHead } from "../parts/shell.js";
+import { linkTo, linkToMessage, replaceQuery } from "../route.js";
+import { nameRole } from "../thread/message.js";
+import { html, useEffect, useRef, useState } from "../view.js";
+
+const FIRST_RESULTS = 20;
+const MAX_RESULTS = 100; // of one answer of the API
+const MAX_LISTED_THREADS = 1_000; // that the admin's choice of keys is made of
+const SLOW_MS = 2_000;
+const ROLES = { "": "Everybody", user: "User", assistant: "Assistant", tool: "Tool results" };
+
+export function SearchPage({ place, who }) {
+  const [asked, setAsked] = useState(() => readAsked(place.query));
+  useEffect(() => setAsked(readAsked(place.query)), [place.query]);
+  const search = (next) => {
+    setAsked(next);
+    replaceQuery("search", next);
+  };
+  const tenants = useTenants(who, asked.tenant);
+  const tenant = asked.tenant || tenants.names[0] || "";
+  const isReady = !who.isAdmin || tenant !== "";
+  return html`<${PageHead} title="Search" about="Every message word for word, also those that notes stand for." />
+    <${Stale} answer=${tenants} />
+    <${SearchForm} key=${JSON.stringify(asked)} asked=${asked} search=${search} tenant=${tenant}
+      tenants=${who.isAdmin ? tenants.names : []} />
+    ${who.isAdmin && tenants.data && tenant === "" && html`<${Empty} title="No conversations yet"><p>There is
+      nothing to search.</p><//>`}
+    ${asked.q !== "" && isReady && html`<${Results} key=${JSON.stringify({ ...asked, tenant })} asked=${asked}
+      tenant=${who.isAdmin ? tenant : null} />`}
+    ${asked.q === "" && isReady && html`<${Empty} title="What was said?"><p>Write names, things and words that
+      were probably used, in the language of the conversation. Endings, accents and capitals do not matter.
+      The best result comes first, and opens the conversation where it was said.</p><//>`}`;
+}
+
+function readAsked(query) {
+  const read = (name) => query.get(name) ?? "";
+  const role = query.get("role") in ROLES ? read("role") : "";
+  return { q: read("q"), role, resource: read("resource"), thread: read("thread"), tenant: read("tenant") };
+}
+
+// With the admin token a search is about one key: those whose threads are the newest.
+function useTenants(who, chosen) {
+  const query = { order: "recent", limit: MAX_LISTED_THREADS };
+  const answer = useAnswer(who.isAdmin ? "/threads" : null, query);
+  const found = (answer.data?.items ?? []).map((line) => line.tenant);
+  const names = [...new Set(chosen ? [chosen, ...found] : found)];
+  return { ...answer, names };
+}
+
+function SearchForm({ asked, search, tenant, tenants }) {
+  const submit = (event) => {
+    event.preventDefault();
+    const { q, role, resource, tenant: key } = event.currentTarget.elements;
+    const thread = resource.value.trim() === asked.resource ? asked.thread : "";
+    search({ q: q.value.trim(), role: role.value, resource: resource.value.trim(), thread, tenant: key?.value ?? "" });
+  };
+  return html`<form class="search-form" role="search" onSubmit=${submit}>
+    <label class="field search-words"><span>Words</span>
+      <input type="search" name="q" dir="auto" autocomplete="off" defaultValue=${asked.q} /></label>
+    <label class="field"><span>Said by</span><select name="role">
+      ${Object.entries(ROLES).map(
+        ([role, name]) => html`<option value=${role} selected=${role === asked.role}>${name}</option>`,
+      )}</select></label>
+    <label class="field"><span>Only in the resource</span>
+      <input name="resource" dir="auto" autocomplete="off" defaultValue=${asked.resource} /></label>
+    ${tenants.length > 0 && html`<label class="field"><span>Of the key</span><select name="tenant">
+      ${tenants.map(
+        (name) => html`<option value=${name} selected=${name === tenant}>${name.slice(0, 24)}</option>`,
+      )}</select></label>`}
+    <button type="submit" class="primary">Search</button>
+    ${asked.thread && html`<p class="small search-thread">Only in the thread <${Name} text=${asked.thread} />.${" "}
+      <button type="button" class="inline" onClick=${() => search({ ...asked, thread: "" })}>Search all threads</button></p>`}
+  </form>`;
+}
+
+function Results({ asked, tenant }) {
+  const [limit, setLimit] = useState(FIRST_RESULTS);
+  const { q, role, resource, thread } = asked;
+  const query = { q, role: role || null, resource: resource || null, thread: thread || null, tenant, limit };
+  const answer = useAnswer("/search", query);
+  const last = useRef(null); // stays while more is read
+  last.current = answer.data ?? last.current;
+  const found = last.current;
+  if (answer.error?.status === 403) {
+    return html`<${Notice} kind="warn">With the admin token this server shows no texts, so there is nothing to
+      search: <code>server.admin_reads</code> is off. Sign in with the key of a client to search its messages.<//>`;
+  }
+  return html`<${Stale} answer=${answer} />
+    ${!answer.data && !answer.error && html`<${Waiting} key=${limit} />`}
+    ${found && found.items.length === 0 && html`<${NothingFound} found=${found} asked=${asked} />`}
+    ${found && found.items.length > 0 && html`<${FoundMessages} found=${found} hasResource=${resource === ""} />
+      <${More} found=${found} limit=${limit} setLimit=${setLimit} isBusy=${!answer.data && !answer.error} />`}`;
+}
+
+function Waiting() {
+  const [isSlow, setSlow] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setSlow(true), SLOW_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  return isSlow
+    ? html`<p class="muted" role="status">Still searching. The server answers within ten seconds, or says why it cannot.</p>`
+    : html`<${Spinner} />`;
+}
+
+function NothingFound({ found, asked }) {
+  return html`<${Empty} title="Nothing found">
+    <p>No message ${asked.thread || asked.resource ? "there " : ""}has these words. Try other ones, or fewer.</p>
+    <${Limits} found=${found} /><//>`;
+}
+
+// What was not found, and what could not be searched.
+function Limits({ found }) {
+  const { missing, share_read: share, left_out: isLeftOut } = found;
+  return html`
+    ${missing.length > 0 && html`<p class="muted">Words that no message has:${" "}
+      ${missing.map((word, index) => html`${index > 0 && ", "}<${Name} text=${word} length=${64} />`)}.
+      ${" "}They stand here without their endings.</p>`}
+    ${share < 1 && html`<p class="muted">Only ${formatShare(Math.floor(share * 100) / 100)} of the messages could be
+      searched: the others are not indexed yet, or older than the newest 2,000.</p>`}
+    ${isLeftOut && html`<p class="muted">Only the first 100 resources were searched. Name one to search it.</p>`}`;
+}
+
+function FoundMessages({ found, hasResource }) {
+  const { items, total } = found;
+  return html`<div><p role="status">${countOf(total, "message fits", "messages fit")}${items.length < total ? `; the best ${items.length} stand here` : total > 1 ? ", the best first" : ""}.</p>
+    <${Limits} found=${found} /></div>
+    <ol class="results" aria-label="Messages found">
+      ${items.map((item) => html`<li class="card result" key=${`${item.resource} ${item.thread} ${item.seq}`}>
+        <p class="result-head"><a href=${linkToMessage(item, item.seq)}><${Name} text=${item.title || item.thread} length=${80} />,
+            no. ${item.seq}</a>
+          <span>${nameRole(item.role)}</span>
+          ${hasResource && item.resource !== item.thread && html`<span class="muted">of${" "}
+            <a href=${linkTo("resource", item.tenant, item.resource)}><${Name} text=${item.resource} length=${60} /></a></span>`}
+          <time class="muted number" datetime=${new Date(item.at * 1000).toISOString()} title=${formatFull(item.at)}>${formatMoment(item.at)}</time></p>
+        <${MarkedText} text=${item.excerpt ?? ""} marks=${item.marks} />
+      </li>`)}
+    </ol>`;
+}
+
+function More({ found, limit, setLimit, isBusy }) {
+  const { items, total } = found;
+  if (items.length >= total) return null;
+  if (limit >= MAX_RESULTS && !isBusy) {
+    return html`<p class="muted">No more than ${MAX_RESULTS} are shown. Add a word, or name a resource.</p>`;
+  }
+  return html`<div><button disabled=${isBusy} onClick=${() => setLimit(MAX_RESULTS)}>Show up to ${MAX_RESULTS}</button></div>`;
+}

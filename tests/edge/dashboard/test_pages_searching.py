@@ -1,0 +1,173 @@
+"""Messages are searched by words, and found where they were said, with the notes beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Route, expect
+
+from om_proxy.errors import StorageError
+from tests.e2e.running import Running, run_with_scripted_models
+from tests.edge.dashboard.browser import open_browser, open_page
+from tests.edge.dashboard.test_pages_in_browser import (
+    ADMIN_TOKEN,
+    MORE,
+    check_each_form,
+    talk,
+)
+
+SEARCH = "#/search"
+
+
+# one browser for all tests: each opens a page with cookies and storage of its own
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with open_browser() as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def run(tmp_path: Path) -> AsyncIterator[Running]:
+    async with run_with_scripted_models(tmp_path, more=MORE) as running:
+        yield running
+
+
+async def test_a_message_is_found_and_opened_with_its_note(run: Running, browser: Browser) -> None:
+    """By the keyboard alone. The words are marked, whatever their endings; the note that stands for
+    the message is marked beside it."""
+    await talk(run, turns=14)
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open(SEARCH)
+        await expect(page.get_by_role("heading", name="What was said?")).to_be_visible()
+        await page.get_by_role("searchbox").focus()
+        await page.keyboard.type("bridges zeta")
+        await page.keyboard.press("Enter")
+        results = page.get_by_role("list", name="Messages found").get_by_role("listitem")
+        await expect(results.first).to_contain_text("The mast is 12.6 m high")
+        assert set(await page.locator("mark").all_text_contents()) == {"bridge"}
+        await expect(page.locator("main")).to_contain_text("Words that no message has: zeta.")
+        await check_each_form(watched)
+        await page.get_by_label("Said by").select_option("user")
+        await page.get_by_role("button", name="Search").press("Enter")
+        await expect(page.locator(".result-head", has_text="Assistant")).to_have_count(0)
+        oldest = results.filter(has_text="That is point 1.").get_by_role("link", name="boat")
+        await oldest.press("Enter")
+        found = page.locator(".line-box.found")
+        await expect(found).to_contain_text("no. 3")
+        await expect(found).to_be_in_viewport()
+        note = page.get_by_role("article").and_(page.locator(".marked"))
+        await expect(note).to_contain_text("the bridge lets 13.1 m pass")
+        await expect(note).to_be_in_viewport()
+        await watched.check_accessible()
+        await page.go_back()
+        await expect(page.get_by_role("searchbox")).to_have_value("bridges zeta")
+        await watched.check_quiet()
+
+
+async def test_results_are_limited_and_more_are_shown(run: Running, browser: Browser) -> None:
+    """Where more fit than are shown, the page says so. A thread can be searched by itself."""
+    await talk(run, turns=30)
+    await talk(run, "bridge", turns=1, resource="sailing")
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open(f"{SEARCH}?q=point")
+        await expect(page.locator(".result")).to_have_count(20)
+        await expect(page.locator("main")).to_contain_text("messages fit; the best 20 stand here")
+        await page.get_by_role("button", name="Show up to 100").click()
+        await expect(page.get_by_role("button", name="Show up to 100")).to_have_count(0)
+        assert await page.locator(".result").count() > 20
+        await page.get_by_label("Only in the resource").fill("sailing")
+        await page.get_by_role("button", name="Search").click()
+        await expect(page.locator(".result")).to_have_count(2)
+        await watched.open("#/thread/local/boat/boat")
+        await page.get_by_role("link", name="Search it").click()
+        await expect(page.get_by_text("Only in the thread boat.")).to_be_visible()
+        await page.get_by_role("searchbox").fill("sailing")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+        await watched.check_accessible()
+        await watched.check_quiet()
+
+
+async def test_the_admin_chooses_whose_messages_are_searched(
+    run: Running, browser: Browser
+) -> None:
+    """A search is about one key."""
+    await talk(run, "of-a", turns=1, key="sk-a")
+    await talk(run, "of-b", turns=1, key="sk-b")
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open(SEARCH)
+        await page.evaluate(f"sessionStorage.setItem('om-credential', '{ADMIN_TOKEN}')")
+        await page.reload()
+        await page.get_by_role("searchbox").fill("boat")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="of-b").first).to_be_visible()
+        await expect(page.get_by_role("link", name="of-a")).to_have_count(0)
+        await page.get_by_label("Of the key").select_option(index=1)
+        await page.get_by_role("button", name="Search").click()
+        await page.get_by_role("link", name="of-a").first.click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("of-a")
+        await expect(page.locator(".line-box.found")).to_be_visible()
+        await watched.check_quiet()
+
+
+async def test_an_admin_who_may_read_no_text_is_told_so(tmp_path: Path, browser: Browser) -> None:
+    more = f"server: {{admin_token: {ADMIN_TOKEN}, admin_reads: false}}"
+    async with run_with_scripted_models(tmp_path, more=more) as run:
+        await talk(run, turns=1)
+        async with open_page(browser, run.base) as watched:
+            page = watched.page
+            await watched.open(f"{SEARCH}?q=boat")
+            await page.evaluate(f"sessionStorage.setItem('om-credential', '{ADMIN_TOKEN}')")
+            await page.reload()
+            await expect(page.locator("main")).to_contain_text("this server shows no texts")
+            await expect(page.locator(".result")).to_have_count(0)
+            await watched.check_accessible()
+
+
+async def test_a_search_that_fails_or_takes_long_is_told(
+    run: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And can be tried again."""
+    await talk(run, turns=1)
+    may_answer = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await may_answer.wait()
+        await route.continue_()
+
+    async def fail(*args: object, **kwargs: object) -> None:
+        raise StorageError("the disk is gone")
+
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await page.route(lambda url: "/v1/search" in url, hold)
+        await watched.open(f"{SEARCH}?q=boat")
+        await expect(page.get_by_text("Still searching.")).to_be_visible()
+        store_type = type(run.app.store)
+        with monkeypatch.context() as patch:
+            patch.setattr(store_type, "messages_by_seq", fail)
+            may_answer.set()
+            await expect(page.get_by_role("alert")).to_be_visible()
+            await watched.check_accessible()
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".result").first).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_a_message_that_is_not_there_is_told(run: Running, browser: Browser) -> None:
+    await talk(run, turns=1)
+    async with open_page(browser, run.base) as watched:
+        await watched.open("#/thread/local/boat/boat?message=9000")
+        await expect(watched.page.get_by_text("There is no message 9000")).to_be_visible()
+        await expect(watched.page.locator(".line-box")).to_have_count(2)
+        await watched.check_accessible()
