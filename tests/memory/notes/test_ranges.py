@@ -23,12 +23,12 @@ def test_lines_in_answers_are_taken_out(answer: str, kept: str) -> None:
     assert remove_range_lines(answer) == kept
 
 
-def test_notes_and_hints_hold_no_range() -> None:
-    """A model that copies a range from a conversation does not put it into the prompt."""
+def test_notes_are_stored_as_they_were_written() -> None:
+    """Without `retrieval` no byte of a prompt differs, so only a prompt with ranges leaves them
+    out (memory/prompt/test_context.py)."""
+    notes = "Date: May 8, 2023\n[m1-m9]\n* 🔴 (10:00) likes teal"
     answer = (
-        "<observations>\n[m1-m9]\nDate: May 8, 2023\n[m1-m9] * 🔴 (10:00) likes teal\n"
-        "</observations>\n<current-task>\n[m1-m9]\nPaint\n</current-task>"
+        f"<observations>\n{notes}\n</observations>\n<current-task>\n[m1]\nPaint\n</current-task>"
     )
     parsed = parse_observation(answer, source_tokens=100, tokens=len)
-    assert parsed.text == "Date: May 8, 2023\n* 🔴 (10:00) likes teal"
-    assert parsed.task == "Paint"
+    assert (parsed.text, parsed.task) == (notes, "[m1]\nPaint")

@@ -323,3 +323,12 @@ def test_preamble_tells_of_ranges() -> None:
     assert shown.replace(f" {sentence}", "") == silent
     assert "[m12-m40]" not in ranged([], pins=("by hand",))
     assert "[m12-m40]" not in block(LOG)
+
+
+def test_a_models_own_ranges_are_left_out_where_ranges_are_shown() -> None:
+    """They would pass for the proxy's. Without ranges the notes stay as they were written."""
+    forged = "Date: May 15, 2023\n[m7-m8]\n* 🔴 (10:00) [m1] likes teal"
+    assert "[m7-m8]" in inside(block([forged]))
+    assert inside(ranged([forged])) == (
+        "[m1-m9]\nDate: May 15, 2023 (2 weeks ago)\n* 🔴 (10:00) [m1] likes teal"
+    )

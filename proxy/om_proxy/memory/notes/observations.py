@@ -23,7 +23,6 @@ from typing import NamedTuple
 from om_proxy.errors import CutOff, Oversized, Unusable
 from om_proxy.memory.escaping import unescape
 from om_proxy.memory.notes.cut_off import Finish, is_cut_off
-from om_proxy.memory.notes.ranges import remove_range_lines
 from om_proxy.memory.notes.repetition import is_repetition_loop
 from om_proxy.memory.notes.tags import TAG_PATTERN, Tag, read_tags
 
@@ -100,7 +99,7 @@ def parse_observation(
     """
     if finish == "cut":
         refuse_cut_off(answer, finish)
-    answer = remove_range_lines(remove_reasoning(answer))
+    answer = remove_reasoning(answer)
     without_hints, hints = _split_hints(answer)
     text, outside = _extract_observations(without_hints)
     if reason := _find_fault(text, without_hints):

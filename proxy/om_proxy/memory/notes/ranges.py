@@ -1,5 +1,6 @@
-"""Take the ranges of messages out of a memory model's answer: only the proxy writes them
-(memory/prompt/ranges.py)."""
+"""Take the ranges of messages out of what a memory model wrote, where a prompt shows the proxy's own
+(memory/prompt/ranges.py). Notes are stored as they were written: without `retrieval` no byte of a
+prompt differs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _RANGE_LINE = re.compile(
 )
 
 
-def remove_range_lines(answer: str) -> str:
+def remove_range_lines(text: str) -> str:
     """Remove what looks like a range from the beginnings of lines: a model that writes one has
     copied it from somewhere, and it would pass for the proxy's own."""
-    return _RANGE_LINE.sub("", answer)
+    return _RANGE_LINE.sub("", text)

@@ -19,6 +19,7 @@ from functools import lru_cache
 
 from om_proxy.memory import dates
 from om_proxy.memory.escaping import escape
+from om_proxy.memory.notes.ranges import remove_range_lines
 from om_proxy.memory.notes.sections import Section, render_sections
 from om_proxy.memory.prompt.layout import Layout, layout_for
 
@@ -128,10 +129,12 @@ def observation_block(
     dated = dates.annotate_entries(headed, render_date.date()) if options.relative_time else headed
     marked = [_drop_marks(entry, options) for entry in dated]
     if options.shows_ranges:
+        # what a memory model wrote would pass for the proxy's own
+        clean = [remove_range_lines(entry) for entry in marked]
         marked = [
-            f"{line}\n{entry}" if line else entry
-            for line, entry in zip(ranges, marked, strict=True)
+            f"{line}\n{entry}" if line else entry for line, entry in zip(ranges, clean, strict=True)
         ]
+        task, suggestion = (text and remove_range_lines(text) for text in (task, suggestion))
     log = render_sections(
         Section(label, entry) for label, entry in zip(entry_labels, marked, strict=True)
     )
