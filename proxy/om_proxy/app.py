@@ -42,6 +42,7 @@ from om_proxy.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.figures.figures import Figures, ProcessState
 from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.permanent_tasks import keep_running
@@ -267,6 +268,7 @@ class App:
             if self._tracing
             else None,
             create_look_ups(memories, self._policies, token_counter),
+            OfferedThreads(memories.store),
         )
         memories.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)

@@ -60,8 +60,10 @@ def create_look_ups(
         settings = opened.context.effective.memory
         zone = find_zone(opened.reconciled.projected.timezone, settings.timezone)
         retrieval = settings.retrieval
+        # the client's own prompt shows all of its thread
+        raw_from = 0 if turn.body is None else turn.raw_from
         rights = ReadingRights(
-            opened.key, retrieval.scope, zone, retrieval.tokens, raw_from=turn.raw_from
+            opened.key, retrieval.scope, zone, retrieval.tokens, raw_from=raw_from
         )
         return TurnLookUps(
             performer, rights, max_steps=retrieval.max_steps, timeout_s=retrieval.timeout

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,43 @@ async def test_when_it_is_not_offered(run: Running) -> None:
     answer = await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers=headers)
     assert "x-om-recall" not in answer.headers
     assert "tools" not in actor_bodies(run)[-1]
+
+
+async def test_offered_before_there_are_notes(tmp_path: Path) -> None:
+    """With `offer: always`, from the first request of a resource that has another conversation on,
+    and in every later one, so that each prompt is the beginning of the next."""
+    memory = MEMORY.replace("retrieval: true", "retrieval: {enabled: true, offer: always}")
+    async with run_with_scripted_models(tmp_path, memory, models=Curious()) as run:
+        headers = {"authorization": "Bearer sk-a", "x-om-resource": "r"}
+        words, history = [], list[Message]()
+
+        async def say(thread: str, text: str, **more: str) -> httpx.Response:
+            asked = {"role": "user", "content": text}
+            messages = [*(history if thread == "second" else ()), asked]
+            answer = await run.http.post(
+                f"{run.base}/v1/chat/completions",
+                json={"model": "scripted-actor", "messages": messages},
+                headers={**headers, "x-om-thread": thread, **more},
+            )
+            if thread == "second":
+                history.extend((asked, answer.json()["choices"][0]["message"]))
+            return answer
+
+        assert "x-om-recall" not in (await say("first", DETAIL)).headers
+        assert isinstance(run.models, Curious)
+        run.models.look_up = {"mode": "search", "query": "serial number crate"}
+        for text in ("Hello.", "What is the serial number?", "Thank you.", "Bye."):
+            answer = await say("second", text)
+            words.append((answer.headers["x-om-recall"], answer.headers["x-om-status"]))
+        assert {word for word, _ in words} == {"offered"}
+        assert history[3]["content"] == "It is QX-4417-K"
+        bodies = actor_bodies(run)[1:]
+        assert len({json.dumps(body["tools"]) for body in bodies}) == 1
+        for before, after in pairwise(bodies):
+            assert after["messages"][: len(before["messages"])] == before["messages"]
+        last = await say("third", "Hello.", **{"x-om-mode": "write"})
+        assert "x-om-recall" not in last.headers
+        assert "tools" not in actor_bodies(run)[-1]
 
 
 class Refusing(Curious):

@@ -74,15 +74,15 @@ class Attempts:
 
     async def _send_rewritten_or_original(self, exchange: Exchange) -> UpstreamResponse:
         turn = exchange.turn
-        if turn is None or turn.body is None:
+        if turn is None:
             return await self.send_body(exchange, exchange.body)
-        body = turn.body
+        body = turn.body or exchange.body
         if exchange.recall is not None and exchange.recall.tool:
             answer = await self._send_with_tool(exchange, exchange.recall, turn, body)
             turn = exchange.turn or turn
         else:
             answer = await self.send_body(exchange, body)
-        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+        if turn.body is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
         await answer.aclose()
         exchange.recall = None  # its prompt has no notes

@@ -64,7 +64,7 @@ class Recalling:
         """Return the client's answer. `answer`: to a request that offers the tool. Raise OmError if
         a later round fails before any byte for the client."""
         record, turn = exchange.recall, exchange.turn
-        if answer.status != STATUS_OK or record is None or turn is None or turn.body is None:
+        if answer.status != STATUS_OK or record is None or turn is None:
             return answer
         try:
             answer, first = await peek(answer)
@@ -76,7 +76,12 @@ class Recalling:
         if create_body_decoder(answer) is None:
             return answer  # nothing here can read it
         reply = _RecallingReply(
-            exchange, record, turn.body, self._create_look_ups(turn), self._send, self._facts
+            exchange,
+            record,
+            turn.body or exchange.body,
+            self._create_look_ups(turn),
+            self._send,
+            self._facts,
         )
         if is_whole_reply(exchange, answer, first):
             record.is_whole = True
