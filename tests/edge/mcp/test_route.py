@@ -170,6 +170,16 @@ async def test_credentials(run: Running) -> None:
     assert foreign.status_code == 404
 
 
+@pytest.mark.parametrize(("mode", "status"), [("read", 200), ("write", 403), ("off", 403)])
+async def test_a_caller_that_may_not_read(run: Running, mode: str, status: int) -> None:
+    """A caller in mode `read` may look up, one in mode `write` may not, as in a reply."""
+    call = {"name": "search_memory", "arguments": {"query": "violin"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    answer = await post(run, message, {**OWN, "x-om-mode": mode})
+    assert answer.status_code == status
+    assert ("CANARY" in answer.text) is (status == 200)
+
+
 async def test_a_users_token_reads_its_resource_alone(run: Running) -> None:
     """A token that names a thread reads that thread alone."""
     now = run.clock.now

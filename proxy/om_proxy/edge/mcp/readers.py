@@ -10,14 +10,16 @@ from starlette.types import Scope
 from om_proxy.edge.admin.access import identify_visitor
 from om_proxy.edge.admin.requests import read_tenant
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import Unauthorized
+from om_proxy.errors import Forbidden, Unauthorized
+from om_proxy.identity.callers import MODE_CHOICES
 from om_proxy.identity.header_values import (
     ValuesByName,
     group_by_name,
+    read_choice,
     read_first_name,
     read_value,
 )
-from om_proxy.identity.identity_rules import TOKEN_HEADER
+from om_proxy.identity.identity_rules import MODE_HEADER, TOKEN_HEADER
 from om_proxy.identity.tenants import find_tenant
 from om_proxy.identity.thread_names import check_times, read_names
 
@@ -44,6 +46,8 @@ def identify_reader(scope: Scope, config: EdgeConfig, secret: bytes, now: float)
     values = group_by_name(
         header for header in scope["headers"] if header[0] in rules.identity_headers
     )
+    if read_choice(values, MODE_HEADER, MODE_CHOICES) in ("write", "off"):
+        raise Forbidden("with X-OM-Mode: write or off nothing is read from memory")
     if rules.token_secret and any(map(read_value, values.get(TOKEN_HEADER, []))):
         return _identify_user(scope, config, values, secret, now)
     visitor = identify_visitor(scope, config, read_tenant(scope["query_string"]), secret)
