@@ -97,7 +97,7 @@ class Attempts:
         it, send a prompt that has nothing of the tool (docs/spec/recall.md#offered)."""
         assert exchange.request is not None  # only a readable request has a turn
         assert exchange.context is not None  # the same
-        upstream, model = exchange.upstream.name, exchange.request.model
+        who_asks_whom = (turn.opened.key.tenant, exchange.upstream.name, exchange.request.model)
         has_threads = exchange.context.effective.memory.retrieval.scope == "resource"
         try:
             offering = exchange.request.api.write_round(
@@ -109,14 +109,14 @@ class Attempts:
         answer = await self.send_body(exchange, offering)
         if answer.status not in REFUSES_TOOL_STATUSES:
             if answer.status == STATUS_OK:
-                self._offers.count_accepted(upstream, model)
+                self._offers.count_accepted(*who_asks_whom)
             return answer
         await answer.aclose()
         recall.withdraw(Offer.REFUSED)
         exchange.turn = turn = await self._leave_out_tool(exchange, turn)
         answer = await self.send_body(exchange, turn.body or body)
         if answer.status == STATUS_OK:
-            self._offers.count_refused(upstream, model)
+            self._offers.count_refused(*who_asks_whom)
         return answer
 
     async def _leave_out_tool(self, exchange: Exchange, turn: PreparedTurn) -> PreparedTurn:

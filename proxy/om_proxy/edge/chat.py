@@ -212,9 +212,11 @@ class ChatRoute:
             exchange.came_at = self._engine.now()
             retrieval = context.effective.memory.retrieval
             if retrieval.enabled and self._recalling is not None:
-                upstream = exchange.upstream.name
                 exchange.recall = self._offers.decide(
-                    exchange.request, upstream, retrieval.max_steps
+                    exchange.request,
+                    exchange.caller.key.tenant if exchange.caller.key else "",
+                    exchange.upstream.name,
+                    retrieval.max_steps,
                 )
             exchange.turn = await self._open_turn(exchange, exchange.request, context)
             if exchange.recall is not None and not await self._can_look_up(exchange, exchange.turn):

@@ -53,31 +53,34 @@ class _Refusals(Struct):
 
 
 class RecallOffers:
-    """The offers of one process. `clock`: seconds that only grow."""
+    """The offers of one process. `clock`: seconds that only grow. Refusals of each tenant's requests
+    count for that tenant alone: what one sends says nothing of what a server takes from others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._refusals: dict[tuple[str, str | None], _Refusals] = {}
+        self._refusals: dict[tuple[str, str, str | None], _Refusals] = {}
 
-    def decide(self, request: Request, upstream: str, max_steps: int) -> RecallRecord | None:
+    def decide(
+        self, request: Request, tenant: str, upstream: str, max_steps: int
+    ) -> RecallRecord | None:
         """Return the offer to this request. None: its tools cannot be read."""
         use = request.api.read_tool_use(request)
         if use is None:
             return None
-        refusals = self._refusals.get((upstream, request.model))
+        refusals = self._refusals.get((tenant, upstream, request.model))
         is_refused = refusals is not None and self._clock() < refusals.refused_until
         offering = decide_offering(use, is_refused=is_refused)
         return RecallRecord(offering.word, offering.tool, max_steps)
 
-    def count_accepted(self, upstream: str, model: str | None) -> None:
+    def count_accepted(self, tenant: str, upstream: str, model: str | None) -> None:
         if self._refusals:
-            self._refusals.pop((upstream, model), None)
+            self._refusals.pop((tenant, upstream, model), None)
 
-    def count_refused(self, upstream: str, model: str | None) -> None:
+    def count_refused(self, tenant: str, upstream: str, model: str | None) -> None:
         """Count a request that was accepted only without the tool."""
         if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
             self._refusals.clear()
-        refusals = self._refusals.setdefault((upstream, model), _Refusals())
+        refusals = self._refusals.setdefault((tenant, upstream, model), _Refusals())
         refusals.in_a_row += 1
         if refusals.in_a_row >= MAX_REFUSALS_IN_A_ROW:
             refusals.refused_until = self._clock() + REFUSED_FOR_S
