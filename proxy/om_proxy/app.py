@@ -438,7 +438,9 @@ class App:
         except OmError as exc:
             answer = {"status": "degraded", "reason": exc.code}
         if is_verbose(scope):
-            answer["store"] = await describe_store(self.store)
+            answer["store"] = await describe_store(
+                self.store, self._policies.current.settings.storage.search
+            )
         await responses.send_json(send, 200, answer)
 
     async def send_about(self, _scope: Scope, send: Send) -> None:

@@ -66,6 +66,12 @@ async def test_a_store_that_works(store: SqliteStore, file: Path) -> None:
     assert "clock fits" in second
 
 
+async def test_a_store_whose_index_is_off(store: SqliteStore, file: Path) -> None:
+    for search, told in {"auto": "search: index", "false": "search: newest 2000"}.items():
+        access, *_ = await examine_storage(store, file, NOW, lambda: NOW, search=search)
+        assert told in access.text
+
+
 async def test_a_store_that_cannot_be_written(store: SqliteStore, file: Path) -> None:
     (said,) = list_broken(await examine_storage(FullDisk(store), file, NOW))
     assert "database or disk is full; check its owner and disk" in said

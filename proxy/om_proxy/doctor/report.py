@@ -96,7 +96,12 @@ async def examine_store(
     try:
         failing = await find_failing_threads(store, revive=revive, tenant=tenant, resource=resource)
         return [
-            *await examine_storage(store, file or settings.storage.shown_url, now),
+            *await examine_storage(
+                store,
+                file or settings.storage.shown_url,
+                now,
+                search=settings.storage.search,
+            ),
             *describe_failing(failing),
             *(
                 await examine_due_work(store, await store.clock())

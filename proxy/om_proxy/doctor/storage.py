@@ -13,7 +13,7 @@ from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import StorageError
 from om_proxy.storage.base import Promise, Store
 from om_proxy.storage.listing import ThreadSelection
-from om_proxy.storage.promises import list_promises
+from om_proxy.storage.promises import limit_search, list_promises
 from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
 
 # a turn that comes while doctor runs is no sign of a wrong clock
@@ -34,22 +34,27 @@ LOG_STAYS = (
 
 
 async def examine_storage(
-    store: Store, place: Path | str, now: float, clock: Callable[[], float] = time.time
+    store: Store,
+    place: Path | str,
+    now: float,
+    clock: Callable[[], float] = time.time,
+    *,
+    search: str = "auto",
 ) -> list[Finding]:
     """Examine the open store in this file or on this server. `now`: unix seconds by this machine's
-    `clock`, when the examination began."""
+    `clock`, when the examination began. `search`: the setting `storage.search`."""
     return [
-        await _examine_access(store, place),
+        await _examine_access(store, place, search),
         *(_examine_permissions(place) if isinstance(place, Path) else ()),
         *await _examine_erasure(store),
         *await _examine_clock(store, now, clock),
     ]
 
 
-async def _examine_access(store: Store, place: Path | str) -> Finding:
+async def _examine_access(store: Store, place: Path | str, search: str) -> Finding:
     try:
         await store.ping()
-        promise = await store.describe()
+        promise = limit_search(await store.describe(), search)
     except StorageError as exc:
         advice = "check its owner and disk" if isinstance(place, Path) else "check the server"
         return Finding(False, f"storage {place} cannot be written: {exc}; {advice}")

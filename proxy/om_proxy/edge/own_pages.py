@@ -14,7 +14,7 @@ from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.errors import NotFound, OmError
 from om_proxy.server import responses
 from om_proxy.storage.base import Store
-from om_proxy.storage.promises import list_promises, try_describe
+from om_proxy.storage.promises import limit_search, list_promises, try_describe
 
 ABOUT_PAGE = {
     "service": "om-proxy",
@@ -55,9 +55,11 @@ def is_verbose(scope: Scope) -> bool:
     return "verbose" in parse_qs(query, keep_blank_values=True)
 
 
-async def describe_store(store: Store) -> dict[str, object] | None:
-    """Return what the store promises, as `/readyz?verbose` says it; None if it cannot be asked."""
+async def describe_store(store: Store, search: str) -> dict[str, object] | None:
+    """Return what the store promises, as `/readyz?verbose` says it; None if it cannot be asked.
+    `search`: the setting `storage.search`."""
     promise = await try_describe(store)
+    promise = promise and limit_search(promise, search)
     return promise and {**promise._asdict(), "promises": list_promises(promise)}
 
 

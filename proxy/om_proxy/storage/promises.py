@@ -48,6 +48,11 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
     )
 
 
+def limit_search(promise: Promise, search: str) -> Promise:
+    """Return the promise with the setting `storage.search`: without an index, none is searched."""
+    return promise._replace(has_index=promise.has_index and search != "false")
+
+
 async def try_describe(store: Store) -> Promise | None:
     """Return what the store promises; None if it cannot be asked now."""
     try:

@@ -19,7 +19,7 @@ from om_proxy.settings import (
     list_warnings,
 )
 from om_proxy.storage.base import Store
-from om_proxy.storage.promises import list_promises, try_describe
+from om_proxy.storage.promises import limit_search, list_promises, try_describe
 
 # a caller sees how its own memory works; the rest is the operator's
 _CALLERS_SECTIONS = ("memory.", "context.")
@@ -128,8 +128,7 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
 
 async def _describe_store(store: Store, settings: Settings) -> StoreAnswer | None:
     promise = await try_describe(store)
-    if promise and settings.storage.search == "false":
-        promise = promise._replace(has_index=False)
+    promise = promise and limit_search(promise, settings.storage.search)
     return promise and StoreAnswer(**promise._asdict(), promises=[*list_promises(promise)])
 
 
