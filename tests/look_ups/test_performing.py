@@ -196,6 +196,8 @@ async def test_one_conversation_alone(stored: StoredConversations) -> None:
         assert answer.text == faults.ONLY_THIS_CONVERSATION, fields
     found = await stored.ask(rights={"scope": "thread"}, mode="search", query="bees")
     assert [each.id for each in read_quotes(found.text)] == ["m1"]
+    nothing = await stored.ask(rights={"scope": "thread"}, mode="search", query="Quorum zeta")
+    assert nothing.text == "recall: nothing found. Try other words"
     own = await stored.ask(rights={"scope": "thread"}, threadId=stored.label(CURRENT))
     assert own.text.startswith("m1 to m1")
 

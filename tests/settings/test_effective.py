@@ -335,3 +335,24 @@ def test_lifetime_of_a_resource(resource: str, days: float | None) -> None:
     assert settings.effective("any", resource).retention.lifetime_s == seconds
     assert settings.list_lifetimes() == (7 * 86_400, 86_400)
     assert Settings().list_lifetimes() == ()
+
+
+@pytest.mark.parametrize(
+    ("memory", "model", "expected"),
+    [
+        ("{retrieval: true}", "{}", "thread"),
+        ("{scope: resource, retrieval: true}", "{}", "resource"),
+        ("{scope: resource, retrieval: {scope: thread}}", "{}", "thread"),
+        ("{retrieval: {scope: resource}}", "{}", "resource"),
+        ("{retrieval: true}", "{scope: resource}", "resource"),
+        ("{scope: resource, retrieval: true}", "{scope: thread}", "thread"),
+        ("{scope: resource, retrieval: true}", "{retrieval: {tokens: 500}}", "resource"),
+        ("{}", "{scope: resource}", "resource"),
+    ],
+)
+def test_a_model_looks_where_its_memory_is(memory: str, model: str, expected: str) -> None:
+    """Other threads are read only where their memory is shared, or a setting says so."""
+    settings = parse(f"memory: {memory}\nmodels: {{m: {model}}}")
+    retrieval = settings.effective("m", None).memory.retrieval
+    assert retrieval.scope == expected
+    assert retrieval.enabled == ("retrieval" in memory + model)

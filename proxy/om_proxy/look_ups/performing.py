@@ -292,9 +292,10 @@ class LookUpPerformer:
                 result.share_read,
             )
             if not kept:
-                nothing = write_nothing_found(
-                    look_up.query, result.counts, result.share_read, find_words
-                )
+                # the counts are those of the resource, which this caller may not know
+                may_tell = rights.scope == "resource"
+                counts = result.counts if may_tell else dict.fromkeys(result.words, 1)
+                nothing = write_nothing_found(look_up.query, counts, result.share_read, find_words)
                 return found, nothing, 0
             text, shown = write_found_messages(
                 found,

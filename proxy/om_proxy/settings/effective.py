@@ -313,6 +313,10 @@ def apply_layers(
     for section, model in (("observation", observer), ("reflection", reflector)):
         if model != INHERIT_MODEL:
             merged[section] = merge_levels([merged.get(section, {}), {"model": model}])
+    retrieval = merged.get("retrieval", {})
+    if isinstance(retrieval, Mapping) and retrieval.get("scope") is None:
+        scope = merged.get("scope", memory.scope)
+        merged["retrieval"] = {"enabled": False, **retrieval, "scope": scope}
     memory = MemorySettings.model_validate(
         merged, context={SHARED_KEY_MODELS: _list_models_of_shared_key(levels)}
     )

@@ -141,7 +141,8 @@ class RetrievalSettings(Section):
     """The section `memory.retrieval`: the tool with which a model looks up earlier messages."""
 
     enabled: bool = False
-    scope: Scope = "resource"
+    # None: as `memory.scope`; those in force (`settings.effective`) have one
+    scope: Scope | None = None
     max_steps: int = Field(default=4, ge=1, le=16)
     tokens: int = Field(default=2_000, ge=500, le=8_000)
     timeout: Duration = 2.0
