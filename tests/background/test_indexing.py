@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from om_proxy.background import indexing
-from om_proxy.background.indexing import INDEXING_KEY, QUIET_S, IndexFiller
+from om_proxy.background.indexing import (
+    INDEXING_KEY,
+    QUIET_S,
+    WHOLE_WALK_INTERVAL_S,
+    IndexFiller,
+)
 from om_proxy.memory.model import Key
 from om_proxy.settings import Settings
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -49,6 +54,19 @@ async def test_quiet_threads_are_indexed(
     store._clock = lambda: NOW + 10
     assert await filler.run_once() == 2
     assert await count_indexed(store, KEY) == 4
+
+
+async def test_threads_that_come_with_an_old_turn(store: SqliteStore) -> None:
+    """As an imported or moved one does: the next walk over all threads finds it."""
+    machine_now = 7.0
+    filler = IndexFiller(store, lambda: ON, machine_clock=lambda: machine_now)
+    await add_thread(store, KEY, NOW - 2 * QUIET_S)
+    assert await filler.run_once() == 2
+    await add_thread(store, Key("other", "other", "imported"), 5.0)
+    await store.move_tenant(KEY.tenant, "moved", lambda _: None)
+    machine_now += WHOLE_WALK_INTERVAL_S
+    assert await filler.run_once() == 4
+    assert await count_indexed(store, KEY._replace(tenant="moved")) == 2
 
 
 async def test_only_threads_with_retrieval_are_indexed(store: SqliteStore) -> None:

@@ -3,13 +3,15 @@
 
 One process does so at a time. It walks over the threads, the latest active first, and indexes those
 whose settings have `memory.retrieval` on. The first walk is over all threads; later ones only reach
-back to where the walk before began. A walk pauses as long as it works, so turns have the store.
+back to where the walk before began. Now and then a walk is over all of them again: a thread that is
+imported, copied or moved comes with the time of its last turn. A walk pauses as long as it works, so turns have the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +32,7 @@ INDEXING_KEY = Key("", "", "indexing")  # what is leased
 LEASE_S = 100.0  # of a process that is killed meanwhile
 QUIET_S = 60.0  # a thread whose newest turn is younger is left to later
 BATCH_THREADS = 100
+WHOLE_WALK_INTERVAL_S = 3_600.0  # reading of 100 000 threads that lack nothing takes about a second
 
 
 def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
@@ -69,8 +72,9 @@ class IndexFiller:
         store: Store,
         settings: Callable[[], Settings],
         is_external: Callable[[], bool] = lambda: False,
+        machine_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`settings`: returns those in force."""
+        """`settings`: returns those in force. `machine_clock`: seconds that only grow."""
         self._store = store
         self._index = MessageIndex(store)
         self._settings = settings
@@ -79,6 +83,8 @@ class IndexFiller:
         self._walked_settings: Settings | None = None
         # unix seconds: threads without a turn since then were looked at by an earlier walk
         self._walked_to = 0.0
+        self._machine_clock = machine_clock
+        self._walk_whole_at = 0.0  # by that clock
 
     async def run_forever(self, find_interval_s: Callable[[], float]) -> None:
         while True:
@@ -100,8 +106,10 @@ class IndexFiller:
         if not await self._store.lease(INDEXING_KEY, self._holder, LEASE_S):
             self._walked_settings = None  # what the other process leaves is not known here
             return 0
-        if settings is not self._walked_settings:
+        machine_now = self._machine_clock()
+        if settings is not self._walked_settings or machine_now >= self._walk_whole_at:
             self._walked_settings, self._walked_to = settings, 0.0
+            self._walk_whole_at = machine_now + WHOLE_WALK_INTERVAL_S
         try:
             return await self._walk(settings)
         finally:
