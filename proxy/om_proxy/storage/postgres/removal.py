@@ -27,8 +27,10 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.commit import (
+    NAME_LOCK,
     NEXT_VERSION,
     PRUNE_OBSERVATIONS,
     Commit,
@@ -56,6 +58,7 @@ from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
 from om_proxy.storage.records import ForgetResult
 
+LOCK_NAME = f"SELECT pg_advisory_xact_lock({NAME_LOCK})"
 # the thread, all that share its resource's log, and all that may quote it
 LOCK_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
@@ -145,9 +148,10 @@ async def remove_batch(
     result = await delete_rows(session, list(threads), keyring)
     await session.execute(DELETE_BATCH_LEASES, tenant, *names)
     if describe_forgotten:
-        events = [
-            seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in threads.values()
-        ]
+        scopes = list_forgotten_scopes(
+            tenant, resource, threads.values(), is_whole=is_last and active_before is None
+        )
+        events = [seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in scopes]
         await insert_events(session, tenant, None, events)
     resources = {key.resource for key in threads.values()}
     for name in sorted(resources):
@@ -215,6 +219,7 @@ async def remove_thread(
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
     await session.select(LOCK_LOOK_UPS, *key[:2])
+    await session.execute(LOCK_NAME, *key)
     locked = await session.select(LOCK_SHARERS, *key)
     stored = {row[1]: row for row in locked}
     own = stored.get(key.thread)
@@ -223,7 +228,7 @@ async def remove_thread(
     removed = await delete_rows(session, [own[0]] if own else [], keyring)
     await session.execute(DELETE_LEASE, *key)
     log = stored.get(RESOURCE_THREAD)
-    if event and removed.threads:
+    if event and (removed.threads or expected_version is None):
         await insert_events(session, key.tenant, None, [seal_event(encode_event(event), PLAIN)])
     if log and key.thread != RESOURCE_THREAD:
         sharers = sorted(row[0] for row in locked if row[3] and row[1] != key.thread)
