@@ -2,6 +2,10 @@
 
 `python -m tests.bench.recall_quality FILE [--postgres URL] [--conversations N]` prints the share of
 a question's evidence among the first 5, 10 and 20 messages, and of its sessions among the first 10.
+
+A proxy serves on a loopback port. Each session is imported at its time, and each question is asked
+by `POST …/recall`; sessions are those of the first 100 messages of `GET /om/v1/search`. A photo's
+caption is part of its message, as in LoCoMo's own evaluation; `--without-captions` leaves it out.
 """
 
 from __future__ import annotations
@@ -9,25 +13,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import time
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from msgspec.structs import replace
 
-from om_proxy.memory.model import EMPTY_CHAIN, Item, Key, Memory, Message, extend_chain
+from om_proxy.memory.recall.found import FoundPassage
+from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.recall.ranking import rank
 from om_proxy.memory.recall.words import query_words
-from om_proxy.message_index import MessageIndex
-from om_proxy.storage.base import Store
-from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
-from om_proxy.storage.sqlite.store import SqliteStore
+from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 
-SECONDS_A_MESSAGE = 20.0
+# no notes: what is measured is the search by words
+MEMORY = "retrieval: true, observation: {message_tokens: 500000, buffer_tokens: false}"
 EVIDENCE = re.compile(r"D\d+:\d+")
 
 
@@ -38,12 +41,25 @@ class Question(NamedTuple):
     evidence: frozenset[int]  # seqs
 
 
-class Conversation(NamedTuple):
-    """A conversation of LoCoMo as a thread."""
+class Session(NamedTuple):
+    """What two people said at one time."""
 
-    memory: Memory
-    sessions: dict[int, int]  # of each seq
+    number: int
+    at: float  # unix seconds of its beginning
+    said: list[dict[str, str]]  # messages of a chat request
+
+
+class Conversation(NamedTuple):
+    """A conversation of LoCoMo."""
+
+    name: str
+    sessions: list[Session]
     questions: list[Question]
+
+    def find_sessions(self) -> dict[int, int]:
+        """Return the number of each message's session, by seq."""
+        numbers = [each.number for each in self.sessions for _ in each.said]
+        return dict(enumerate(numbers, start=1))
 
 
 class Quality(NamedTuple):
@@ -54,39 +70,29 @@ class Quality(NamedTuple):
     at_10: float
     at_20: float
     sessions_at_10: float
-    index_us: float  # for each message
-    search_ms: float  # for each question
 
     def __str__(self) -> str:
-        return (
-            f"{self.questions} questions: R@5 {self.at_5:.3f}, R@10 {self.at_10:.3f}, "
-            f"R@20 {self.at_20:.3f}, sessions R@10 {self.sessions_at_10:.3f}; "
-            f"index {self.index_us:.0f} µs a message, search {self.search_ms:.1f} ms"
-        )
+        shares = " | ".join(f"{share:.3f}" for share in self[1:])
+        return f"{self.questions:,} | {shares}".replace(",", " ")
 
 
-def read_conversations(file: Path) -> list[Conversation]:
-    return [_read_conversation(one) for one in orjson.loads(file.read_bytes())]
+def read_conversations(file: Path, *, with_captions: bool = True) -> list[Conversation]:
+    return [_read_conversation(one, with_captions) for one in orjson.loads(file.read_bytes())]
 
 
-def _read_conversation(sample: dict[str, Any]) -> Conversation:
+def _read_conversation(sample: dict[str, Any], with_captions: bool) -> Conversation:
     conversation = sample["conversation"]
-    messages: list[Message] = []
     seqs: dict[str, int] = {}
-    sessions: dict[int, int] = {}
-    chain = EMPTY_CHAIN
-    for number, turn, at in _list_turns(conversation):
-        role = "user" if turn["speaker"] == conversation["speaker_a"] else "assistant"
-        said = {"role": role, "name": turn["speaker"], "content": turn["text"]}
-        raw = orjson.dumps(said)
-        item = Item(raw, role, extend_chain(EMPTY_CHAIN, raw))
-        chain = extend_chain(chain, item.fp)
-        seq = len(messages) + 1
-        messages.append(Message(seq, item, chain, 1, at))
-        seqs[turn["dia_id"]] = seq
-        sessions[seq] = number
-    key = Key("tenant", sample["sample_id"], "thread")
-    memory = Memory(key=key, next_seq=len(messages) + 1, tail=tuple(messages), turns=1)
+    sessions: list[Session] = []
+    for number, turns, at in _list_sessions(conversation):
+        said = []
+        for turn in turns:
+            role = "user" if turn["speaker"] == conversation["speaker_a"] else "assistant"
+            caption = turn.get("blip_caption") if with_captions else None
+            text = f"{turn['text']}\n{caption}" if caption else turn["text"]
+            said.append({"role": role, "name": turn["speaker"], "content": text})
+            seqs[turn["dia_id"]] = len(seqs) + 1
+        sessions.append(Session(number, at, said))
     questions = [
         Question(asked["question"], frozenset(evidence))
         for asked in sample["qa"]
@@ -98,73 +104,115 @@ def _read_conversation(sample: dict[str, Any]) -> Conversation:
             }
         )
     ]
-    return Conversation(memory, sessions, questions)
+    return Conversation(sample["sample_id"], sessions, questions)
 
 
-def _list_turns(conversation: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], float]]:
-    """Yield the number of the session, the turn and its time."""
+def _list_sessions(
+    conversation: dict[str, Any],
+) -> Iterator[tuple[int, list[dict[str, Any]], float]]:
+    """Yield the number of each session, its turns and its time."""
     for number in range(1, 100):
-        for place, turn in enumerate(conversation.get(f"session_{number}", ())):
+        if turns := conversation.get(f"session_{number}"):
             written = conversation[f"session_{number}_date_time"]
             began = datetime.strptime(written, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-            yield number, turn, began.timestamp() + place * SECONDS_A_MESSAGE
-
-
-async def measure(store: Store, conversations: list[Conversation]) -> Quality:
-    """Index the conversations, and ask each its questions."""
-    index = MessageIndex(store)
-    shares: list[tuple[float, float, float, float]] = []
-    index_s = search_s = 0.0
-    for conversation in conversations:
-        key = conversation.memory.key
-        await store.commit(Memory(key=key), replace(conversation.memory))
-        began = time.perf_counter()
-        await index.index_thread(key)
-        index_s += time.perf_counter() - began
-        began = time.perf_counter()
-        for question in conversation.questions:
-            words = query_words(question.text)
-            found = await store.find_passages(key, words)
-            seqs = [message.seq for message in rank(found, words)]
-            shares.append(_share_found(seqs, question, conversation.sessions))
-        search_s += time.perf_counter() - began
-    count = len(shares)
-    at_5, at_10, at_20, sessions = (sum(column) / count for column in zip(*shares, strict=True))
-    messages = sum(len(conversation.sessions) for conversation in conversations)
-    return Quality(
-        count, at_5, at_10, at_20, sessions, index_s / messages * 1e6, search_s / count * 1e3
-    )
+            yield number, turns, began.timestamp()
 
 
 def _share_found(
-    seqs: list[int], question: Question, sessions: dict[int, int]
+    seqs: list[int], session_numbers: list[int], question: Question, sessions: Mapping[int, int]
 ) -> tuple[float, float, float, float]:
     wanted = question.evidence
     at_5, at_10, at_20 = (len(wanted.intersection(seqs[:k])) / len(wanted) for k in (5, 10, 20))
     wanted_sessions = {sessions[seq] for seq in wanted}
-    first_sessions = list(dict.fromkeys(sessions[seq] for seq in seqs))[:10]
-    return (
-        at_5,
-        at_10,
-        at_20,
-        len(wanted_sessions.intersection(first_sessions)) / len(wanted_sessions),
-    )
+    first_sessions = list(dict.fromkeys(session_numbers))[:10]
+    found_sessions = wanted_sessions.intersection(first_sessions)
+    return at_5, at_10, at_20, len(found_sessions) / len(wanted_sessions)
 
 
-async def measure_sqlite(conversations: list[Conversation]) -> Quality:
-    store = await SqliteStore.open(":memory:")
-    try:
-        return await measure(store, conversations)
-    finally:
-        await store.close()
+def measure_rules(conversations: Sequence[Conversation]) -> Quality:
+    """Rank in this process, without a store: the same order, in less time."""
+    shares = [
+        _share_found(ranked, [sessions[seq] for seq in ranked[:100]], question, sessions)
+        for conversation in conversations
+        for sessions in [conversation.find_sessions()]
+        for question, ranked in rank_all(conversation)
+    ]
+    return _average(shares)
 
 
-async def measure_postgres(conversations: list[Conversation], url: str, schema: str) -> Quality:
-    store = await PostgresStore.open(url, PostgresOptions(prefix=schema, timeout_s=30.0))
-    try:
-        return await measure(store, conversations)
-    finally:
-        await store.close()
+def rank_all(conversation: Conversation) -> Iterator[tuple[Question, list[int]]]:
+    """Yield each question with the seqs that are found, the best first."""
+    texts = [
+        MessageText(seq, said["role"], session.at, said["name"], (said["content"],))
+        for seq, (session, said) in enumerate(
+            ((session, said) for session in conversation.sessions for said in session.said), start=1
+        )
+    ]
+    passages = [FoundPassage("t", cut) for cut in cut_passages(texts, IndexPlace(), None)[0]]
+    for question in conversation.questions:
+        words = query_words(question.text)
+        ranked = rank(match_passages(passages, words), words)
+        yield question, [message.seq for message in ranked]
+
+
+def _average(shares: Sequence[tuple[float, ...]]) -> Quality:
+    means = [sum(column) / len(shares) for column in zip(*shares, strict=True)]
+    return Quality(len(shares), *means)
+
+
+async def measure(conversations: Sequence[Conversation], storage: str, folder: Path) -> Quality:
+    """Serve a proxy with this storage (keys of the section), import the conversations, and ask each
+    its questions."""
+    shares: list[tuple[float, float, float, float]] = []
+    async with run_with_scripted_models(folder, MEMORY, storage=storage) as run:
+        for conversation in conversations:
+            await _import(run, conversation)
+            sessions = conversation.find_sessions()
+            for question in conversation.questions:
+                seqs = await _recall(run, conversation.name, question.text)
+                found = await _search(run, conversation.name, question.text)
+                numbers = [sessions[item["seq"]] for item in found["items"]]
+                shares.append(_share_found(seqs, numbers, question, sessions))
+    return _average(shares)
+
+
+async def _import(run: Running, conversation: Conversation) -> None:
+    """Import session by session, each at its time, and wait until all is indexed."""
+    history: list[dict[str, str]] = []
+    for session in conversation.sessions:
+        run.clock.now = session.at
+        history += session.said
+        body = {"model": "scripted-actor", "messages": history}
+        url = f"{run.base}/om/v1/threads/t/messages?resource={conversation.name}"
+        (await run.http.post(url, json=body)).raise_for_status()
+    while (await _search(run, conversation.name, "hello"))["share_read"] < 1:
+        continue  # each search indexes some messages more
+
+
+async def _recall(run: Running, name: str, query: str) -> list[int]:
+    body = {"mode": "search", "query": query, "limit": 20}
+    answer = await run.http.post(f"{run.base}/om/v1/threads/t/recall?resource={name}", json=body)
+    items = answer.raise_for_status().json()["items"]
+    # results that touch stand together: back to the order of the ranking
+    items.sort(key=lambda item: (-item["score"], -item["at"], -item["seq"]))
+    return [item["seq"] for item in items]
+
+
+async def _search(run: Running, name: str, query: str) -> dict[str, Any]:
+    asked = {"q": query, "resource": name, "limit": "100"}
+    answer = await run.http.get(f"{run.base}/om/v1/search", params=asked)
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
+
+
+async def measure_sqlite(conversations: Sequence[Conversation], folder: Path) -> Quality:
+    return await measure(conversations, f'url: "sqlite:///{folder}/om.db"', folder)
+
+
+async def measure_postgres(
+    conversations: Sequence[Conversation], url: str, schema: str, folder: Path
+) -> Quality:
+    return await measure(conversations, f'url: "{url}", prefix: {schema}', folder)
 
 
 def main() -> None:
@@ -172,13 +220,18 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="locomo10.json")
     parser.add_argument("--postgres", help="measure in a new schema of this server too")
     parser.add_argument("--conversations", type=int, help="only so many")
+    parser.add_argument("--without-captions", action="store_true", help="only what was said")
     options = parser.parse_args()
-    conversations = read_conversations(options.file)[: options.conversations]
-    print("sqlite    ", asyncio.run(measure_sqlite(conversations)))
-    if options.postgres:
-        with own_schema(options.postgres) as schema:
-            found = asyncio.run(measure_postgres(conversations, options.postgres, schema))
-            print("postgresql", found)
+    read = read_conversations(options.file, with_captions=not options.without_captions)
+    conversations = read[: options.conversations]
+    print("| store | questions | R@5 | R@10 | R@20 | sessions R@10 |\n|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure_sqlite(conversations, Path(folder)))
+        print(f"| SQLite | {found} |", flush=True)
+        if options.postgres:
+            with own_schema(options.postgres) as schema:
+                measured = measure_postgres(conversations, options.postgres, schema, Path(folder))
+                print(f"| PostgreSQL | {asyncio.run(measured)} |")
 
 
 if __name__ == "__main__":
