@@ -16,10 +16,12 @@ from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.off_loop import run_off_loop
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadPlace, ThreadSelection
+from om_proxy.storage.listing import ThreadInfo
 
 NEWEST_MESSAGES = 2_000
 MAX_SEARCHED_THREADS = 200  # a thread is read in two round trips
+MAX_LISTED_THREADS = 2_000
+THREADS_A_READ = 500
 # words of so many messages are made in a thread of their own: about 0.1 ms each
 MANY_SEARCHED_MESSAGES = 50
 
@@ -49,25 +51,32 @@ async def find_newest_passages(
 
 async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
     """Return the threads with the latest turns, the latest first, and the number of messages that
-    are not read."""
-    selection = ThreadSelection(key.tenant, key.resource, order="recent")
-    after: ThreadPlace | None = None
+    are not read. No other resource is looked at."""
+    listed, unread = await _list_threads(store, key), 0
     threads: list[_ReadThread] = []
-    room, unread = NEWEST_MESSAGES, 0
-    while True:
-        page = await store.find_threads(selection, after)
-        for info in page.threads:
-            if room and len(threads) < MAX_SEARCHED_THREADS:
-                thread = await _read_thread(store, info.key, room)
-                threads += [thread] if thread else []
-                read_count = len(thread.messages) if thread else 0
-            else:
-                read_count = 0
-            room -= read_count
-            unread += max(0, info.messages - read_count)
-        if page.end is None or not room:
-            return threads, unread
-        after = page.end
+    room = NEWEST_MESSAGES
+    for info in listed:
+        is_read = room and len(threads) < MAX_SEARCHED_THREADS
+        thread = await _read_thread(store, info.key, room) if is_read else None
+        threads += [thread] if thread else []
+        read_count = len(thread.messages) if thread else 0
+        room -= read_count
+        unread += max(0, info.messages - read_count)
+    return threads, unread
+
+
+async def _list_threads(store: Store, key: Key) -> list[ThreadInfo]:
+    """Return the threads of the resource, the latest turn first; of more than MAX_LISTED_THREADS
+    the first by name."""
+    listed: list[ThreadInfo] = []
+    cursor: Key | None = None
+    while len(listed) < MAX_LISTED_THREADS:
+        page = await store.threads(key.tenant, key.resource, cursor, THREADS_A_READ)
+        listed += page
+        if len(page) < THREADS_A_READ:
+            break
+        cursor = page[-1].key
+    return sorted(listed, key=lambda info: (info.active_at, info.row_id), reverse=True)
 
 
 async def _read_thread(store: Store, key: Key, limit: int) -> _ReadThread | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from om_proxy.memory.model import Key, Memory
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -132,6 +133,36 @@ async def test_search_index(store: SqliteStore) -> None:
     await index_all(store, KEY)
     found = await store.find_passages(KEY, ["quorum"])
     assert (found.messages, found.unread) == (3, 0)
+
+
+async def test_a_search_without_an_index_reads_its_own_resource(path: Path) -> None:
+    """The threads with the latest turns, whatever their names. Neither others of the resource nor
+    other resources are loaded."""
+    store = await SqliteStore.open(path, masters=MasterKeys([MASTER]))
+    try:
+        for number in range(6):
+            key = KEY._replace(thread=f"thread {number}")
+            await store_thread(store, add_said(MemoryBuilder(key), "quorum"), turn_at=50.0 - number)
+        other = KEY._replace(resource="other")
+        await store_thread(store, add_said(MemoryBuilder(other), "quorum"), turn_at=99.0)
+        loaded: list[str] = []
+        load = store.load
+
+        async def load_counted(key: Key) -> Memory:
+            loaded.append(key.thread)
+            return await load(key)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "load", load_counted)
+            patch.setattr(newest_passages, "MAX_SEARCHED_THREADS", 2)
+            patch.setattr(newest_passages, "THREADS_A_READ", 2)
+            found = await store.find_passages(KEY, ["quorum"])
+            assert loaded == ["thread 0", "thread 1"]
+            assert (found.messages, found.unread) == (2, 4)
+            patch.setattr(newest_passages, "MAX_LISTED_THREADS", 3)
+            assert (await store.find_passages(KEY, ["quorum"])).unread == 2
+    finally:
+        await store.close()
 
 
 async def test_search_newest_2000(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
