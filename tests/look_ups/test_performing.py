@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from om_proxy.look_ups.performing import FoundByPerson, ReadingRights
+from om_proxy.look_ups.searching import MessageSearch, SearchResult
+from om_proxy.memory.model import Key
 from om_proxy.memory.recall import faults
+from om_proxy.memory.recall.arguments import LookUp
+from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.storage.listing import ThreadInfo
 from tests.look_ups.stored_conversations import (
     CURRENT,
     FOREIGN,
@@ -261,3 +270,56 @@ async def test_every_id_that_is_shown_is_accepted(stored: StoredConversations) -
         assert foreign.text.startswith(
             "recall: there is no " if one[0] == "m" else "recall: no conv"
         )
+
+
+async def test_a_search_over_resources_ends_in_time(stored: StoredConversations) -> None:
+    """What was found by then is told, and how many resources were searched; of none, nothing is."""
+    await stored.add(CURRENT, ["bees"])
+
+    @dataclass
+    class StuckSearch:
+        inner: MessageSearch
+
+        async def search(self, key: Key, query: str, passage_filter: PassageFilter) -> SearchResult:
+            if key.resource != CURRENT.resource:
+                await asyncio.Event().wait()
+            return await self.inner.search(key, query, passage_filter)
+
+    search: Any = StuckSearch(stored.performer.message_search)
+    performer = replace(stored.performer, message_search=search)
+    look_up = LookUp(mode="search", query="bees")
+    everything = PassageFilter(None, None, None)
+
+    async def find(*keys: Key) -> FoundByPerson:
+        ends_at = asyncio.get_running_loop().time() + 0.2
+        return await performer.find(
+            keys, look_up, limit=9, passage_filter=everything, ends_at=ends_at
+        )
+
+    found = await find(CURRENT, FOREIGN, CURRENT)
+    assert (found.searched, [key for key, *_ in found.messages]) == (1, [CURRENT])
+    with pytest.raises(TimeoutError):
+        await find(FOREIGN, CURRENT)
+
+
+async def test_labels_are_listed_once_in_a_reply(
+    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many a reply names, and however many threads the resource has."""
+    await stored.add(CURRENT, ["bees"])
+    await stored.add(OTHER, ["more bees"])
+    conversations = stored.performer.open_conversations(
+        ReadingRights(CURRENT, "resource", ZoneInfo("UTC"), 2_000)
+    )
+    pages: list[Key | None] = []
+    list_threads = stored.store.threads
+
+    async def list_counted(*arguments: Any) -> tuple[ThreadInfo, ...]:
+        pages.append(arguments[2])
+        return await list_threads(*arguments)
+
+    monkeypatch.setattr(stored.memories.store, "threads", list_counted)
+    for key in (OTHER, CURRENT, OTHER):
+        look_up = LookUp(mode="messages", thread=stored.label(key)[:6])
+        assert (await conversations.find(look_up)).key == key
+    assert len(pages) == 1

@@ -50,6 +50,9 @@ def print_summary(answer: FoundList) -> None:
     if answer.share_read < 1:
         print_error(f"{answer.share_read:.0%} of the messages could be searched")
     if answer.left_out:
-        print_error("only the first 100 resources were searched: name one with --resource")
+        print_error(
+            f"only the first {render_count(answer.searched, 'resource')} could be searched: "
+            "name one with --resource"
+        )
     if not answer.items:
         print_error("nothing found; try other words")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from om_proxy.memory.model import Key, Memory, Scope
@@ -15,6 +15,7 @@ from om_proxy.memory_cache import Memories
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
 
 THREADS_A_READ = 500
+MAX_LISTED_THREADS = 5_000  # of a resource, of which a label may be one
 
 
 class Conversation(NamedTuple):
@@ -38,7 +39,8 @@ class Conversations:
     memories: Memories
     key: Key  # of the current one
     scope: Scope
-    _keys_by_label: dict[str, Key] = field(default_factory=dict)
+    # the resource's threads by label, once a label was looked for
+    _listed: dict[str, Key] | None = None
 
     async def find(self, look_up: LookUp) -> Conversation:
         """Return the conversation that the look-up names. Raise LookUpFault."""
@@ -59,24 +61,33 @@ class Conversations:
     async def _find_key(self, label: str | None) -> Key:
         if label is None:
             return self.key
-        if label in self._keys_by_label:
-            return self._keys_by_label[label]
         own = self.memories.label(self.key)
         if self.scope == "thread":
             if own.startswith(label):
                 return self.key
             raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
-        found = {own: self.key} if own.startswith(label) else {}
-        async for info in self._list(ThreadSelection(self.key.tenant, self.key.resource)):
-            whole = self.memories.label(info.key)
-            if whole.startswith(label):
-                found[whole] = info.key
+        listed = await self._list_labels() | {own: self.key}
+        found = {whole: key for whole, key in listed.items() if whole.startswith(label)}
         if len(found) > 1:
             raise faults.ambiguous_label(label, sorted(found)[:5])
         if not found:
             raise faults.unknown_conversation(label)
-        [self._keys_by_label[label]] = found.values()
-        return self._keys_by_label[label]
+        [key] = found.values()
+        return key
+
+    async def _list_labels(self) -> dict[str, Key]:
+        """Return the threads of the resource by label: once in a reply, and a bounded number."""
+        if self._listed is None:
+            listed: dict[str, Key] = {}
+            cursor: Key | None = None
+            while len(listed) < MAX_LISTED_THREADS:
+                page = await self.memories.store.threads(*self.key[:2], cursor, THREADS_A_READ)
+                listed |= {self.memories.label(info.key): info.key for info in page}
+                if len(page) < THREADS_A_READ:
+                    break
+                cursor = page[-1].key
+            self._listed = listed
+        return self._listed
 
     async def _list(self, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
         place: ThreadPlace | None = None

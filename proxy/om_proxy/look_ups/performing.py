@@ -68,6 +68,7 @@ class FoundByPerson(NamedTuple):
     total: int  # messages that fit
     share_read: float  # of the messages that could be found, where it is least
     missing: tuple[str, ...]  # index words of the query that no message has
+    searched: int  # of the resources, the first ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,14 +97,28 @@ class LookUpPerformer:
         return await self._show_messages(look_up, rights, conversation)
 
     async def find(
-        self, keys: Sequence[Key], look_up: LookUp, *, limit: int, passage_filter: PassageFilter
+        self,
+        keys: Sequence[Key],
+        look_up: LookUp,
+        *,
+        limit: int,
+        passage_filter: PassageFilter,
+        ends_at: float | None = None,
     ) -> FoundByPerson:
-        """Search the keys' resources for a person: every result stands for itself."""
+        """Search the keys' resources for a person: every result stands for itself. `ends_at`: by
+        the clock of the loop; resources that are not searched by then are left out. Raise
+        TimeoutError if none is."""
         hits: list[tuple[Key, RankedMessage]] = []
         missing: dict[str, None] | None = None
         shares: list[float] = []
         for key in keys:
-            result = await self.message_search.search(key, look_up.query, passage_filter)
+            try:
+                async with asyncio.timeout_at(ends_at):
+                    result = await self.message_search.search(key, look_up.query, passage_filter)
+            except TimeoutError:
+                if not shares:
+                    raise
+                break
             hits += ((key._replace(thread=hit.thread), hit) for hit in result.ranked)
             lacking = {word: None for word in result.words if not result.counts.get(word)}
             missing = lacking if missing is None else {w: None for w in missing if w in lacking}
@@ -127,7 +142,8 @@ class LookUpPerformer:
             ]
 
         messages = tuple(await asyncio.to_thread(quote))
-        return FoundByPerson(messages, len(hits), min(shares, default=1.0), tuple(missing or ()))
+        share_read = min(shares, default=1.0)
+        return FoundByPerson(messages, len(hits), share_read, tuple(missing or ()), len(shares))
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 

@@ -30,6 +30,7 @@ from om_proxy.memory.recall.words import find_words, query_words
 
 MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0
+SEARCH_S = 8.0  # of them, to search resource after resource
 MAX_EXCERPT_CHARS = 300
 MAX_RESOURCES = 100  # that one search reads
 MAX_FOUND = 100  # of a search by itself
@@ -153,8 +154,14 @@ class FoundList(Struct, frozen=True, kw_only=True):
         Meta(description="The share of the resource's messages that could be found, 0 to 1."),
     ]
     missing: Annotated[list[str], Meta(description="Index words of the query that no message has.")]
+    searched: Annotated[int, Meta(description="How many resources were searched.")]
     left_out: Annotated[
-        bool, Meta(description="The tenant has more resources: name one to search it.")
+        bool,
+        Meta(
+            description=(
+                "The tenant has more resources, or the time was up: name one to search it."
+            )
+        ),
     ]
 
 
@@ -295,7 +302,11 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         )
         async with asyncio.timeout(TIMEOUT_S):
             found = await services.look_ups.find(
-                keys, look_up, limit=query.limit, passage_filter=passage_filter
+                keys,
+                look_up,
+                limit=query.limit,
+                passage_filter=passage_filter,
+                ends_at=asyncio.get_running_loop().time() + SEARCH_S,
             )
     except LookUpFault as fault:
         raise BadRequest(fault.text) from fault
@@ -314,7 +325,8 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         total=found.total,
         share_read=found.share_read,
         missing=list(found.missing),
-        left_out=left_out,
+        searched=found.searched,
+        left_out=left_out or found.searched < len(keys),
     )
 
 
