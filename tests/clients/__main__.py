@@ -11,6 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.clients.look_ups import PLANTED
 from tests.clients.playing import CLIENTS, played
 from tests.clients.versions import version
 
@@ -23,6 +24,8 @@ def main() -> int:
         "folder", type=Path, help="where the client is installed: venv/ or node_modules/"
     )
     told.add_argument("--events", default="", help="what it says in X-OM-Events")
+    told.add_argument("--look-ups", action="store_true", help="the model looks up earlier messages")
+    told.add_argument("--planted", choices=PLANTED, default="", help="a fault in such streams")
     arguments = told.parse_args()
     title = f"{arguments.name} {version(CLIENTS[arguments.name].package, arguments.folder)}"
     title += f", {arguments.events}" if arguments.events else ""
@@ -31,9 +34,16 @@ def main() -> int:
         try:
             client = arguments.folder.resolve()
             verdict = asyncio.run(
-                played(arguments.name, Path(folder), client, events=arguments.events)
+                played(
+                    arguments.name,
+                    Path(folder),
+                    client,
+                    events=arguments.events,
+                    look_ups=arguments.look_ups,
+                    planted=arguments.planted,
+                )
             )
-        except (AssertionError, TimeoutError) as exc:
+        except (AssertionError, IndexError, TimeoutError) as exc:
             traceback.print_exc()
             print(
                 f"{title}: FAILED, {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}",

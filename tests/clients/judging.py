@@ -11,6 +11,7 @@ from structlog.typing import EventDict
 
 from om_proxy.testing.scripted import OBSERVER, RecordedRequest, message_text
 from tests.clients.conversation import Turn, transcript
+from tests.clients.look_ups import is_later_round
 from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
 
@@ -29,6 +30,7 @@ class Verdict:
     applied: int  # requests whose prompt was rewritten
     aside: int  # side requests, which have no memory
     comments: str = ""  # what its streams began with
+    look_ups: int = 0  # requests that the proxy made for them
 
     def __str__(self) -> str:
         aside = (
@@ -40,7 +42,8 @@ class Verdict:
             f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, "
             f"{self.applied} with memory applied"
         )
-        return f"{figures}{aside}{self.comments}"
+        rounds = f", {self.look_ups} more rounds for look-ups" if self.look_ups else ""
+        return f"{figures}{aside}{rounds}{self.comments}"
 
 
 async def judged(
@@ -64,9 +67,10 @@ async def judged(
         f"receipts: {[(s['memory'], s['reason']) for s in stories]}"
     )
     assert {story["reason"] for story in aside} <= {"side-request"}
-    asked = [seen for seen in run.models.requests if seen.model != OBSERVER]
+    rounds = [seen for seen in run.models.requests if seen.model != OBSERVER]
+    asked = [seen for seen in rounds if not is_later_round(seen)]
     assert len(asked) == len(stories), "one request of the model server for each of the client"
-    for seen in asked:
+    for seen in rounds:
         assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
         assert dict(seen.headers)[b"authorization"] == f"Bearer {KEY}".encode(), (
             "the client's own key, passed on"
@@ -86,6 +90,7 @@ async def judged(
         streamed,
         sum(story["memory"] == "applied" for story in chats),
         len(aside),
+        look_ups=len(rounds) - len(asked),
     )
 
 

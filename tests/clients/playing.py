@@ -18,11 +18,12 @@ import httpx
 import orjson
 from structlog.typing import EventDict
 
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.clients import recipes
 from tests.clients.comments import LongNotes, judge_comments, listen_between
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
+from tests.clients.look_ups import LOOK_UPS, CuriousServer, Planted, judge_streams, plant
 from tests.e2e.playing import TurnEvents, collect_turn_events
 from tests.e2e.process import free_port
 from tests.e2e.running import run_with_scripted_models
@@ -100,14 +101,22 @@ CLIENTS: Mapping[str, Client] = {
 
 
 async def played(
-    name: str, folder: Path, installed: Path, *, events: str = "", **changes: Any
+    name: str,
+    folder: Path,
+    installed: Path,
+    *,
+    events: str = "",
+    look_ups: bool = False,
+    planted: Planted = "",
+    **changes: Any,
 ) -> Verdict:
     """The conversation, in `folder`, of the client that `installed` holds; raises AssertionError
     for what does not hold.
 
     `installed` is a virtual environment, or has one in `venv/`, or packages of npm in
     `node_modules/`. `events`: what it says in `X-OM-Events`; empty: it has no such header.
-    `changes`: of the fields of its Client.
+    `look_ups`: the model looks up earlier messages; `planted`: a fault in the streams of such
+    replies. `changes`: of the fields of its Client.
     """
     client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(name)
     turns = conversation(client.tool)
@@ -119,20 +128,24 @@ async def played(
         places[PROVIDER] = models
         return f"http://{served}" if client.behind else models
 
-    with collect_turn_events() as turn_events:
+    models = LongNotes(script(turns)) if events else ScriptedServer(script(turns))
+    if look_ups:
+        models = CuriousServer(script(turns))
+    memory = (LOOK_UPS if look_ups else "") + (WAITING if events else SMALL)
+    with collect_turn_events() as turn_events, plant(planted):
         more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
         async with (
             run_with_scripted_models(
                 folder,
-                WAITING if events else SMALL,
-                models=LongNotes(script(turns)) if events else ScriptedServer(script(turns)),
+                memory,
+                models=models,
                 more=more,
                 model_timeout_s=60.0,
                 upstream_url=find_upstream_url,
             ) as run,
             listen_between(run.base) as wire,
         ):
-            places[recipes.ADDRESS] = wire.url if events else run.base
+            places[recipes.ADDRESS] = wire.url if events or look_ups else run.base
             if client.serves:
                 port = client.serves[0]
                 places |= {
@@ -168,6 +181,9 @@ async def played(
                 run, _all(turn_events), turns, answers, names["thread"], names["resource"]
             )
     assert verdict.aside == client.aside
+    if look_ups:
+        seen = [request for request in models.requests if request.model != OBSERVER]
+        verdict = replace(verdict, comments=judge_streams(wire.replies, seen))
     if events:
         verdict = replace(verdict, comments=judge_comments(wire.replies, verdict.streamed, events))
     return verdict

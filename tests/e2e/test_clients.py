@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.look_ups import PLANTED, Planted
 from tests.clients.playing import played
 
 
@@ -44,3 +45,18 @@ async def test_client(name: str, changes: dict[str, Any], tmp_path: Path) -> Non
     assert verdict.turns == 14
     assert 0 < verdict.streamed < verdict.requests
     assert verdict.applied >= 5
+
+
+async def test_client_of_replies_with_look_ups(tmp_path: Path) -> None:
+    """The model looks up earlier messages before it answers, calls the client's tools beside that,
+    and the client sees none of it: scripts/clients --look-ups runs the others."""
+    verdict = await played("openai-python", tmp_path, Path(sys.prefix), look_ups=True)
+    assert verdict.turns == 14
+    assert verdict.look_ups >= 9
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+async def test_a_fault_in_such_replies_is_found(planted: Planted, tmp_path: Path) -> None:
+    """A second role, a gap between calls, and a second finish."""
+    with pytest.raises((AssertionError, IndexError)):
+        await played("openai-python", tmp_path, Path(sys.prefix), look_ups=True, planted=planted)
