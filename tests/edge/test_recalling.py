@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -327,37 +326,6 @@ async def test_an_error_event_of_a_later_round() -> None:
     server.answers = streamed(server, calls_round(1, *OURS), error)
     data, _ = await Play(server, stream=True).read()
     assert data.endswith(error)
-
-
-@pytest.mark.parametrize("at", ["first round", "look-up", "head of a round", "later round"])
-async def test_the_client_leaves(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its request is cancelled: what is under way ends, and no round begins."""
-    server = Server()
-    first = calls_round(1, *OURS, text="Wait.")
-    server.answers = [server.respond(first), server.respond(delta(2, content="x"), HANG)]
-    if at == "first round":
-        server.answers[0] = server.respond(first[:400], HANG)
-    play = Play(server, stream=True)
-    waiting = asyncio.Event()
-
-    async def hang(*_: Any) -> Any:
-        waiting.set()
-        await asyncio.Event().wait()
-
-    if at == "look-up":
-        monkeypatch.setattr(play.notebook, "answer", hang)
-    if at == "head of a round":
-        monkeypatch.setattr(play.recalling, "_send", hang)
-    task = asyncio.create_task(play.read())
-    with suppress(TimeoutError):
-        async with asyncio.timeout(0.05 if at in ("first round", "later round") else 5):
-            await waiting.wait()
-    task.cancel()
-    async with asyncio.timeout(1):
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert len(server.bodies) == (1 if at == "later round" else 0)
-    assert server.closed == (2 if at == "later round" else 1)
 
 
 async def test_another_kind_than_was_asked_for() -> None:

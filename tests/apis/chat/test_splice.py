@@ -95,6 +95,25 @@ CASES: dict[str, tuple[list[bytes], str | None, list[str], str]] = {
         [],
         "stop",
     ),
+    "nothing after ours": ([calls_round(1, *OWN, text="Well.")], "Well.", [], "stop"),
+    "several calls at one index": (
+        [
+            calls_round(
+                1,
+                [piece(0, "{}", id="own", name="recall")],
+                [piece(0, '{"a":1}', id="theirs", name="f")],
+            )
+        ],
+        None,
+        ["theirs"],
+        "tool_calls",
+    ),
+    "half a character": (
+        [calls_round(1, *OWN, text="\ud83d"), text_round(2, "\ud83d", "\ude00!")],
+        "\ud83d\n\n\ud83d\ude00!",
+        [],
+        "stop",
+    ),
     "CRLF": (
         [part.replace(b"\n", b"\r\n") for part in (calls_round(1, *OWN), TEXT)],
         "It is blue.",
