@@ -34,6 +34,7 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.mcp.route import McpRoute
 from om_proxy.edge.metrics_page import MetricsPage
 from om_proxy.edge.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
+from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import OmError
@@ -255,6 +256,7 @@ class App:
         flusher.renumbered = engine.deliveries.renumber
         flusher.delivered_seq = engine.deliveries.find_delivered_seq
         flusher.forgotten, flusher.label = memories.emit_forgotten, memories.label
+        offers = RecallOffers(offered_threads=OfferedThreads(memories.store))
         self.chat = ChatRoute(
             CHAT,
             engine,
@@ -268,7 +270,7 @@ class App:
             if self._tracing
             else None,
             create_look_ups(memories, self._policies, token_counter),
-            OfferedThreads(memories.store),
+            offers,
         )
         memories.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)
@@ -281,6 +283,7 @@ class App:
             engine.committer,
             self._clock,
             self.ledger_writer,
+            offers,
         )
         self._audit_log = services.audit_log
         self.admin = AdminApi(services)

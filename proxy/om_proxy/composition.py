@@ -17,12 +17,14 @@ from om_proxy.background.performers.work_guard import WorkGuard
 from om_proxy.background.scheduler import Background
 from om_proxy.background.worker import MemoryWorker
 from om_proxy.edge.admin.services import AdminServices
+from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.event_feed.feed import EventFeed
 from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.ledger_reader import LedgerReader
 from om_proxy.look_ups.newest_messages import IndexedOrNewest
+from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch
 from om_proxy.look_ups.turn_look_ups import TurnLookUps
@@ -132,10 +134,11 @@ def create_admin_services(
     committer: Committer,
     clock: Callable[[], float] = time.time,
     ledger_writer: LedgerWriter | None = None,
+    offers: RecallOffers | None = None,
 ) -> AdminServices:
     """Create the performers that people reach by the admin API and by the command. `secret`: the
     store's own. `committer`: the one that stores turns in this process. `ledger_writer`: of a process
-    that counts calls."""
+    that counts calls. `offers`: of a process that serves requests."""
     reconciler = committer.reconciler
     previewer = ContextPreviewer(
         memories, policies, background, token_counter, secret, clock, reconciler.deliveries
@@ -160,6 +163,7 @@ def create_admin_services(
         AuditLog(memories.store, partial(label_thread, secret), clock),
         MessageImporter(reconciler, committer, background),
         create_look_up_performer(memories, policies, token_counter),
+        offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
     )
 
 

@@ -50,6 +50,19 @@ def test_the_parts_and_the_messages(folder: Path, capsys: pytest.CaptureFixture[
     assert out.endswith("User\nHow many?\n")
 
 
+def test_the_tool_for_look_ups(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether it is offered, and its JSON, as the model server would get it."""
+    assert main(["context", "t"]) == 0
+    assert "look-ups" not in capsys.readouterr().out
+    settings = (folder / "om.yaml").read_text()
+    assert "memory: {" in settings
+    (folder / "om.yaml").write_text(settings.replace("memory: {", "memory: {retrieval: true, "))
+    assert main(["context", "t"]) == 0
+    assert re.search(r"^look-ups: offered", capsys.readouterr().out, flags=re.M)
+    assert main(["context", "t", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["tool"]["function"]["name"] == "recall"
+
+
 def test_no_text_is_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "t"]) == 0
     assert capsys.readouterr().out.endswith("User\n…\n")

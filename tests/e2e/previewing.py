@@ -70,5 +70,24 @@ def list_message_bytes(body: bytes) -> list[bytes]:
     return [bytes(message) for message in messages]
 
 
+def list_tool_bytes(body: bytes) -> list[bytes]:
+    """Return the JSON of each of a body's tools, as it is written there."""
+    return [bytes(tool) for tool in msgspec.json.decode(body, type=_WithTools).tools]
+
+
+def list_announced_tool(answer: bytes) -> list[bytes]:
+    """Return the JSON of the tool that a preview says is added; empty: none is."""
+    tool = bytes(msgspec.json.decode(answer, type=_WithTool).tool)
+    return [] if tool == b"null" else [tool]
+
+
+class _WithTools(msgspec.Struct):
+    tools: list[msgspec.Raw] = []
+
+
+class _WithTool(msgspec.Struct):
+    tool: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class _WithMessages(msgspec.Struct):
     messages: list[msgspec.Raw]

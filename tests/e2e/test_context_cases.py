@@ -23,7 +23,15 @@ from tests.e2e.playing import (
     split_steps,
     write_body,
 )
-from tests.e2e.previewing import SELDOM_LOOKING, dump, list_message_bytes, preview, settle
+from tests.e2e.previewing import (
+    SELDOM_LOOKING,
+    dump,
+    list_announced_tool,
+    list_message_bytes,
+    list_tool_bytes,
+    preview,
+    settle,
+)
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_cases import CASES, HINTED, LONG, REMEMBERED, SEVEN
 from tests.memory.clients import chat
@@ -93,17 +101,17 @@ def turn_events() -> Iterator[TurnEvents]:
     scope="module",
     loop_scope="module",
     params=[
-        pytest.param((layout, scope), id=f"{layout}-{scope}")
+        pytest.param((layout, scope, retrieval), id=f"{layout}-{scope}{'-recall' * retrieval}")
         for layout in ("blocks", "merged")
-        for scope in ("thread", "resource")
+        for scope, retrieval in (("thread", False), ("resource", False), ("resource", True))
     ],
 )
 async def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Running, Path]]:
-    layout, scope = request.param
+    layout, scope, retrieval = request.param
     folder = tmp_path_factory.mktemp("previews")
-    memory = f"scope: {scope}, {SMALL}"
+    memory = f"scope: {scope}, retrieval: {str(retrieval).lower()}, {SMALL}"
     more = f"context: {{layout: {layout}}}\n            {SELDOM_LOOKING}"
     async with run_with_scripted_models(folder, memory, more=more, models=Model()) as run:
         yield run, folder
@@ -133,6 +141,8 @@ async def test_a_preview_is_what_goes_upstream(
     turn = await play.turn(row.sent, **named, **row.headers)
     upstream = run.models.requests_to(ACTOR)[-1].body
     assert list_message_bytes(announced["bytes"]) == list_message_bytes(upstream)
+    assert list_announced_tool(announced["bytes"]) == list_tool_bytes(upstream)
+    assert announced["recall"] == turn.receipt.get("recall")
     assert (announced["case"] or "none") == (turn.case or "none") == row.case
     assert announced["status"] == turn.receipt["status"]
     assert announced["reason"] == turn.receipt.get("reason")

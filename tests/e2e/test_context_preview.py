@@ -4,16 +4,30 @@ does with its history. It stores nothing and calls no model."""
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Message, ScriptedServer
 from om_proxy.turns.preview import ContextPreviewer, Preview
-from tests.e2e.previewing import AUTH, SELDOM_LOOKING, dump, list_message_bytes, preview, settle
+from tests.e2e.previewing import (
+    AUTH,
+    SELDOM_LOOKING,
+    dump,
+    list_announced_tool,
+    list_message_bytes,
+    list_tool_bytes,
+    preview,
+    settle,
+)
 from tests.e2e.running import Chat, run_with_scripted_models
 
 ACTOR = "scripted-actor"
@@ -78,6 +92,23 @@ class RandomClient:
         return receipt
 
 
+class Curious(ScriptedServer):
+    """An actor that looks up two of three remarks, if it may."""
+
+    def choose_answer(
+        self, model: str, messages: Sequence[Message], fault: Fault | None
+    ) -> Message:
+        newest = messages[-1]
+        number = re.match(r"Remark (\d+)", str(newest["content"]))
+        is_offered = any("call recall" in str(message["content"]) for message in messages)
+        if model == ACTOR and is_offered and number and int(number[1]) % 3:
+            arguments = orjson.dumps({"mode": "search", "query": "harbour"}).decode()
+            function = {"name": "recall", "arguments": arguments}
+            call = {"id": f"own-{number[1]}", "type": "function", "function": function}
+            return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return super().choose_answer(model, messages, fault)
+
+
 def check_difference(announced: dict[str, Any], messages: list[dict[str, Any]]) -> None:
     """What neither side lacks of the other is the same, in the same order."""
     dropped, added = set(announced["dropped"]), set(announced["added"])
@@ -90,15 +121,16 @@ def check_difference(announced: dict[str, Any], messages: list[dict[str, Any]]) 
 
 @pytest.mark.parametrize("layout", ["blocks", "merged"])
 @pytest.mark.parametrize("scope", ["thread", "resource"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "retrieval"), [(1, "false"), (2, "false"), (3, "true")])
 async def test_a_preview_is_what_goes_upstream(
-    tmp_path: Path, scope: str, layout: str, seed: int
+    tmp_path: Path, scope: str, layout: str, seed: int, retrieval: str
 ) -> None:
+    """With the tool for look-ups, and with those of earlier replies that are kept."""
     rng = random.Random(seed)
     told: Counter[str] = Counter()
-    memory = f"scope: {scope}, {MEMORY}"
+    memory = f"scope: {scope}, retrieval: {retrieval}, {MEMORY}"
     more = f"context: {{layout: {layout}}}\n            {SELDOM_LOOKING}"
-    async with run_with_scripted_models(tmp_path, memory, more=more) as run:
+    async with run_with_scripted_models(tmp_path, memory, more=more, models=Curious()) as run:
         clients = {
             thread: RandomClient(run.chat(thread, **{"x-om-resource": "ada"}), rng)
             for thread in ("one", "two")
@@ -108,21 +140,24 @@ async def test_a_preview_is_what_goes_upstream(
             messages = client.choose()
             body = {"model": ACTOR, "messages": messages, "stream": False}
             before = await settle(run, tmp_path)
-            requests = len(run.models.requests)
+            requests, rounds = len(run.models.requests), len(run.models.requests_to(ACTOR))
             announced = await preview(run, thread, body, "?resource=ada")
             assert dump(tmp_path) == before
             assert len(run.models.requests) == requests
             check_difference(announced, messages)
             receipt = await client.play(messages)
+            told["kept"] += announced["bytes"].count(b'"own-') > 0
             kinds = {work["kind"] for work in announced["decisions"]}
             told.update(kinds)
             run.clock.now += rng.choice([1, 1, 1, 4_000])
             if kinds & {"observe", "reflect"}:
                 continue  # the real request has waited for a model
-            upstream = run.models.requests_to(ACTOR)[-1].body
+            upstream = run.models.requests_to(ACTOR)[rounds].body
             assert list_message_bytes(announced["bytes"]) == list_message_bytes(upstream)
             assert announced["status"] == receipt["status"]
             assert announced["reason"] == receipt.get("reason")
+            assert announced["recall"] == receipt.get("recall")
+            assert list_tool_bytes(upstream) == list_announced_tool(announced["bytes"])
             assert str(announced["tokens_sent"]) == receipt["tokens-sent"]
             assert str(announced["tokens_received"]) == receipt["tokens-received"]
             parts = announced["parts"]
@@ -133,6 +168,7 @@ async def test_a_preview_is_what_goes_upstream(
             told[announced["case"]] += 1
     assert told["applied"] > STEPS / 5
     assert {"extend", "retry"} <= set(told)
+    assert (told["kept"] > 0) == (retrieval == "true")
     if scope == "thread":  # the background activates notes of a resource
         assert told["activate"]
 

@@ -16,6 +16,7 @@ import pytest
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
+from tests.e2e.previewing import preview
 from tests.e2e.running import Running, run_with_scripted_models
 
 MEMORY = (
@@ -246,6 +247,9 @@ async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
                 break
         assert words == ["refused"] * 3
         assert asked == [2, 2, 1]
+        body = {"model": "scripted-actor", "messages": chat.history}
+        announced = await preview(run, "t", body)
+        assert (announced["recall"], announced["tool"]) == ("refused", None)
 
 
 async def test_a_server_that_refuses_tools_after_look_ups(tmp_path: Path) -> None:

@@ -207,6 +207,9 @@ class Api(Protocol):
     def read_tool_use(self, request: Request) -> ToolUse | None:
         """Return what the request says about tools; None if that cannot be read."""
 
+    def write_tool(self, name: str, *, has_threads: bool) -> bytes:
+        """Return the tool as JSON, as `write_round` adds it."""
+
     def write_round(
         self,
         body: bytes,

@@ -89,8 +89,17 @@ def render_decisions(answer: ContextAnswer) -> Iterator[tuple[str, str]]:
             f"{render_number(answer.tokens_received)} received, "
             f"{render_number(answer.tokens_sent)} sent",
         )
+    if answer.recall:
+        yield "look-ups", render_offer(answer)
     for decision in answer.decisions:
         yield "first", render_decision(decision)
+
+
+def render_offer(answer: ContextAnswer) -> str:
+    """Say whether the model is offered the tool that looks up earlier messages."""
+    if answer.tool is None:
+        return f"not offered ({answer.recall})"
+    return f"offered, by a tool of {render_number(len(bytes(answer.tool)))} bytes"
 
 
 def render_decision(decision: DueWork) -> str:

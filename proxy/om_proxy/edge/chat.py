@@ -42,7 +42,6 @@ from om_proxy.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.identity.callers import Caller, identify
 from om_proxy.identity.identity_rules import EVENTS_HEADER
 from om_proxy.identity.keyed_hashes import hash_seed
-from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
 from om_proxy.server import responses
@@ -83,13 +82,12 @@ class ChatRoute:
         inline: InlineEvents,
         tracer: ChatTracer | None = None,
         create_look_ups: CreateLookUps | None = None,
-        offered_threads: OfferedThreads | None = None,
+        offers: RecallOffers | None = None,
     ) -> None:
         self._inline = inline
         self._api = api
         self._engine = engine
-        self._offers = RecallOffers()
-        self._offered_threads = offered_threads
+        self._offers = RecallOffers() if offers is None else offers
         self._attempts = Attempts(engine, background, upstream, facts, self._offers)
         self._recalling = (
             Recalling(self._attempts.send_body, create_look_ups, facts) if create_look_ups else None
@@ -104,8 +102,7 @@ class ChatRoute:
     def drop_texts(self) -> None:
         """Drop what is kept of prompts to be fast: people may have forgotten their words."""
         self._splits.clear()
-        if self._offered_threads is not None:
-            self._offered_threads.clear()
+        self._offers.drop_threads()
         self._api.drop_texts()
 
     async def __call__(
@@ -219,7 +216,7 @@ class ChatRoute:
                     retrieval.max_steps,
                 )
             exchange.turn = await self._open_turn(exchange, exchange.request, context)
-            if exchange.recall is not None and not await self._can_look_up(exchange, exchange.turn):
+            if exchange.recall is not None and not await self._offers.can_look_up(exchange.turn):
                 exchange.recall = None
         except BadRequest:
             raise  # an ambiguous request is refused, not guessed at
@@ -242,22 +239,6 @@ class ChatRoute:
             exchange.comments.begin(exchange.turn.opened)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
-
-    async def _can_look_up(self, exchange: Exchange, turn: PreparedTurn) -> bool:
-        """Return whether there is anything that the prompt does not show
-        (docs/spec/recall.md#offered)."""
-        assert exchange.context is not None  # only a request with memory has a turn
-        retrieval = exchange.context.effective.memory.retrieval
-        if turn.has_notes or not turn.opened.can_rewrite or retrieval.offer == "notes":
-            return turn.has_notes
-        if turn.body is not None:
-            return True  # messages are left out of it, or it shows earlier look-ups
-        if retrieval.scope == "thread" or self._offered_threads is None:
-            return False
-        try:
-            return await self._offered_threads.has_others(turn.opened.key)
-        except (StorageError, TimeoutError):
-            return False  # nothing can be looked up either
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later.

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from om_proxy.apis.api import Request
+from om_proxy.errors import StorageError
+from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.memory.recall.offering import Offer, decide_offering
 from om_proxy.memory.rounds import Round
 from om_proxy.memory.usage import Usage
+from om_proxy.turns.turn import PreparedTurn
 
 # A refusal counts if the same request without the tool was accepted.
 MAX_REFUSALS_IN_A_ROW = 2
@@ -56,8 +59,13 @@ class RecallOffers:
     """The offers of one process. `clock`: seconds that only grow. Refusals of each tenant's requests
     count for that tenant alone: what one sends says nothing of what a server takes from others."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        offered_threads: OfferedThreads | None = None,
+    ) -> None:
         self._clock = clock
+        self._offered_threads = offered_threads
         self._refusals: dict[tuple[str, str, str | None], _Refusals] = {}
 
     def decide(
@@ -71,6 +79,26 @@ class RecallOffers:
         is_refused = refusals is not None and self._clock() < refusals.refused_until
         offering = decide_offering(use, is_refused=is_refused)
         return RecallRecord(offering.word, offering.tool, max_steps)
+
+    async def can_look_up(self, turn: PreparedTurn) -> bool:
+        """Return whether there is anything that the prompt does not show
+        (docs/spec/recall.md#offered)."""
+        retrieval = turn.opened.context.effective.memory.retrieval
+        if turn.has_notes or not turn.opened.can_rewrite or retrieval.offer == "notes":
+            return turn.has_notes
+        if turn.body is not None:
+            return True  # messages are left out of it, or it shows earlier look-ups
+        if retrieval.scope == "thread" or self._offered_threads is None:
+            return False
+        try:
+            return await self._offered_threads.has_others(turn.opened.key)
+        except (StorageError, TimeoutError):
+            return False  # nothing can be looked up either
+
+    def drop_threads(self) -> None:
+        """Forget which threads have others beside them: threads were forgotten."""
+        if self._offered_threads is not None:
+            self._offered_threads.clear()
 
     def count_accepted(self, tenant: str, upstream: str, model: str | None) -> None:
         if self._refusals:

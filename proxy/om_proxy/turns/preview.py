@@ -94,10 +94,16 @@ class ContextPreviewer:
         self.token_counts.clear()
 
     async def preview(
-        self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        hints: Hints,
+        recall_tool: str | None = None,
     ) -> Preview:
-        """Return the turn of this request. `caller.key` is set. Raises OmError, and
-        TakenForSideRequest, where a real request would go upstream as it came."""
+        """Return the turn of this request. `caller.key` is set. `recall_tool`: the name of the tool
+        for look-ups, if the request may offer it. Raises OmError, and TakenForSideRequest, where a
+        real request would go upstream as it came."""
         memories = Memories(
             PreviewStore(self.memories.store, self.memories.find_cached),
             self.policies,
@@ -117,7 +123,7 @@ class ContextPreviewer:
             deliveries=self.deliveries,
             on_decision=decisions.append,
         )
-        turn = await engine.open_turn(caller, request, context, hints)
+        turn = await engine.open_turn(caller, request, context, hints, recall_tool=recall_tool)
         parts = await self._list_parts(turn, renderer)
         if turn.opened.can_rewrite:
             return Preview(turn, tuple(decisions), parts)

@@ -34,6 +34,7 @@ class ChatApi:
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
     read_tool_use = staticmethod(recall_tool.read_tool_use)
+    write_tool = staticmethod(recall_tool.write_tool)
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from om_proxy.audit_log import AuditLog
+from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
 from om_proxy.ledger_reader import LedgerReader
@@ -43,3 +44,4 @@ class AdminServices:
     audit_log: AuditLog
     message_importer: MessageImporter
     look_ups: LookUpPerformer
+    recall_offers: RecallOffers

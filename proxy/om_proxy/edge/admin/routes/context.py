@@ -17,6 +17,7 @@ from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ThreadQuery
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
+from om_proxy.edge.recall_offers import RecallRecord
 from om_proxy.errors import BadRequest
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
@@ -119,6 +120,24 @@ class ContextAnswer(Struct, frozen=True, kw_only=True):
         ShadowPreview | None,
         Meta(description="In shadow mode: the prompt that would be sent live; else `null`."),
     ] = None
+    recall: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "As in `x-om-recall`: `offered`, or why the tool for look-ups is not offered; `null`: "
+                "it is not for this request."
+            )
+        ),
+    ] = None
+    tool: Annotated[
+        Any,
+        Meta(
+            description=(
+                "The tool for look-ups, exactly as it would stand behind the request's own tools; "
+                "`null` if it is not offered. `tokens_sent` does not count it, as it counts no tool."
+            )
+        ),
+    ] = None
     messages: Annotated[
         list[Any],
         Meta(
@@ -145,7 +164,8 @@ def read_caller(call: AdminCall) -> Caller:
     )
 
 
-def describe_preview(preview: Preview) -> ContextAnswer:
+def describe_preview(preview: Preview, offer: RecallRecord | None = None) -> ContextAnswer:
+    """Describe a preview. `offer`: of the tool for look-ups; None: it is not for this request."""
     turn = preview.turn
     verdict = turn.opened.reconciled.verdict
     difference = _compare_requests(turn.opened.request, preview.request)
@@ -161,8 +181,16 @@ def describe_preview(preview: Preview) -> ContextAnswer:
         added=list(difference.added),
         parts=_describe_parts(preview.parts),
         shadow=_describe_shadow(preview, preview.shadow) if preview.shadow else None,
+        recall=offer.word.value if offer else None,
+        tool=_write_tool(turn, offer.tool) if offer and offer.tool else None,
         messages=_list_messages(preview.request),
     )
+
+
+def _write_tool(turn: PreparedTurn, name: str) -> msgspec.Raw:
+    opened = turn.opened
+    has_threads = opened.context.effective.memory.retrieval.scope == "resource"
+    return msgspec.Raw(opened.request.api.write_tool(name, has_threads=has_threads))
 
 
 def _describe_parts(parts: Sequence[PromptPart]) -> list[PreviewPart]:
@@ -251,11 +279,21 @@ async def _preview(
         return describe_unchanged(request, Reason.DISABLED)
     require_resource(caller, context)
     hints = Hints(history=caller.history, sdk_retry=is_sdk_retry(call.headers))
+    retrieval = context.effective.memory.retrieval
+    offer = None
+    if retrieval.enabled:
+        offer = services.recall_offers.decide(
+            request, call.named_key.tenant, upstream.name, retrieval.max_steps
+        )
     try:
-        found = await services.previewer.preview(caller, request, context, hints)
+        found = await services.previewer.preview(
+            caller, request, context, hints, offer.tool if offer else None
+        )
     except TakenForSideRequest:
         return describe_unchanged(request, Reason.SIDE_REQUEST)
-    return describe_preview(found)
+    if offer is not None and not await services.recall_offers.can_look_up(found.turn):
+        offer = None
+    return describe_preview(found, offer)
 
 
 ROUTES = (

@@ -28,7 +28,29 @@ export function Prompt({ preview }) {
     ${parts.map(
       (part, index) => html`<${PartCard} key=${index} part=${part} preview=${preview}
         total=${total} />`,
-    )}`;
+    )}
+    ${preview.recall && html`<${LookUps} word=${preview.recall} tool=${preview.tool} />`}`;
+}
+
+// why the tool for look-ups is not offered
+const NOT_OFFERED = {
+  n: "the request asks for several replies",
+  functions: "the request uses the older functions",
+  name: "the client has tools of both of its names",
+  refused: "the model server refused it lately",
+};
+
+function LookUps({ word, tool }) {
+  if (!tool) {
+    return html`<p class="muted">The tool that looks up earlier messages is not offered: ${NOT_OFFERED[word] ?? word}.</p>`;
+  }
+  return html`<details class="card part rules">
+    <summary><span class="dot rules" aria-hidden="true"></span><span>Tool for look-ups</span>
+      <span class="part-size muted">not counted</span></summary>
+    <p class="hint">It stands behind your client's own tools and never changes, so the provider's prompt cache
+      keeps it. Look-ups of earlier replies stand among the messages.</p>
+    <${Text} text=${JSON.stringify(tool, null, 2)} />
+  </details>`;
 }
 
 const WORK = {
