@@ -183,7 +183,9 @@ async def test_when_it_is_not_offered(run: Running) -> None:
 async def test_offered_before_there_are_notes(tmp_path: Path) -> None:
     """With `offer: always`, from the first request of a resource that has another conversation on,
     and in every later one, so that each prompt is the beginning of the next."""
-    memory = MEMORY.replace("retrieval: true", "retrieval: {enabled: true, offer: always}")
+    memory = MEMORY.replace(
+        "retrieval: true", "retrieval: {enabled: true, scope: resource, offer: always}"
+    )
     async with run_with_scripted_models(tmp_path, memory, models=Curious()) as run:
         headers = {"authorization": "Bearer sk-a", "x-om-resource": "r"}
         words, history = [], list[Message]()
