@@ -47,6 +47,29 @@ def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (len(answer["items"]), answer["total"]) == (1, 4)
 
 
+NOTES = """\
+kitchen of ana, entry 1, [m1], {at}
+They keep bees.
+
+"""
+
+
+def test_notes_that_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only active ones; a chunk waits."""
+    assert main(["search", "bees", "--in", "notes"]) == 0
+    out, err = capsys.readouterr()
+    at = out.split("[m1], ")[1].split("\n")[0]
+    assert (out, err) == (NOTES.format(at=at), "")
+    assert main(["search", "keep", "--in", "notes", "--limit", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out
+    assert "2 lines fit: raise --limit for more" in err
+    assert main(["search", "keep", "--in", "notes", "--resource", "zoe", "--json"]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    assert [(note["thread"], note["entry"]) for note in answer["notes"]] == [("attic", 1)]
+    assert answer["items"] == []
+
+
 def test_nothing_commands_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "wax", "--thread", "attic"]) == 0
     out, _ = capsys.readouterr()

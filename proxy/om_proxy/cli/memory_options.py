@@ -100,8 +100,8 @@ def _add_reading_commands(commands: CommandList) -> None:
     search = _add_command(
         commands,
         "search",
-        "search the messages of threads by words",
-        resource_help="only messages of this resource",
+        "search the messages of threads, or their notes, by words",
+        resource_help="only this resource",
     )
     search.add_argument("words", metavar="WORDS", help="the words to look for")
     thread = search.add_argument(
@@ -109,11 +109,18 @@ def _add_reading_commands(commands: CommandList) -> None:
     )
     _set_completer(thread, complete_thread)
     search.add_argument(
+        "--in",
+        dest="searched",
+        choices=("messages", "notes"),
+        default="messages",
+        help="what to search (default: %(default)s)",
+    )
+    search.add_argument(
         "--limit",
         type=_read_found_limit,
         default=20,
         metavar="N",
-        help=f"how many messages to print, 1 to {MAX_FOUND} (default: %(default)s)",
+        help=f"how many messages or lines to print, 1 to {MAX_FOUND} (default: %(default)s)",
     )
 
     read = _add_thread_command(

@@ -52,7 +52,7 @@ async def find_newest_passages(
 async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
     """Return the threads with the latest turns, the latest first, and the number of messages that
     are not read. No other resource is looked at."""
-    listed, unread = await _list_threads(store, key), 0
+    listed, unread = await list_latest_threads(store, key), 0
     threads: list[_ReadThread] = []
     room = NEWEST_MESSAGES
     for info in listed:
@@ -65,7 +65,7 @@ async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
     return threads, unread
 
 
-async def _list_threads(store: Store, key: Key) -> list[ThreadInfo]:
+async def list_latest_threads(store: Store, key: Key) -> list[ThreadInfo]:
     """Return the threads of the resource, the latest turn first; of more than MAX_LISTED_THREADS
     the first by name."""
     listed: list[ThreadInfo] = []

@@ -96,3 +96,12 @@ async def test_search_by_itself(run: Running) -> None:
     assert own["items"] == []
     foreign = (await ask(run, "GET", "/search?q=canary&resource=harbour", OTHER_KEY)).json()
     assert [item["thread"] for item in foreign["items"]][:1] == ["bees"]
+
+
+async def test_search_in_notes(run: Running) -> None:
+    """Those of the caller's tenant; what is asked of messages alone is refused."""
+    path = "/search?q=crate&in=notes"
+    empty = (await ask(run, "GET", path)).json()
+    assert (empty["items"], empty["notes"], empty["total"], empty["searched"]) == ([], [], 0, 1)
+    assert (await ask(run, "GET", f"{path}&role=user")).status_code == 400
+    assert (await ask(run, "GET", "/search?q=crate&in=titles")).status_code == 400

@@ -15,6 +15,7 @@ from om_proxy.edge.admin.requests import MAX_NUMBER, AdminCall, Query, normalize
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import BadRequest, NotFound, StorageError
+from om_proxy.look_ups.note_searching import FoundNote, NoteFilter, NoteSearch
 from om_proxy.look_ups.performing import LookUpResult, ReadingRights
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
@@ -127,12 +128,14 @@ class SearchQuery(Query, frozen=True, kw_only=True):
     """The query of a search."""
 
     q: Annotated[str, Meta(description="The words.")]
+    searched: Annotated[
+        Literal["messages", "notes"],
+        Meta(description="What is searched: original messages, or the active notes line by line."),
+    ] = msgspec.field(default="messages", name="in")
     resource: Annotated[
         str | None,
         Meta(
-            description=(
-                "The resource whose messages are searched; without it, the first 100 of the tenant."
-            )
+            description=("The resource that is searched; without it, the first 100 of the tenant.")
         ),
     ] = None
     thread: Annotated[str | None, Meta(description="Only this thread.")] = None
@@ -140,15 +143,42 @@ class SearchQuery(Query, frozen=True, kw_only=True):
     before: Annotated[str | None, Meta(description="An ISO date: only older messages.")] = None
     after: Annotated[str | None, Meta(description="An ISO date: only newer messages.")] = None
     limit: Annotated[
-        int, Meta(ge=1, le=MAX_FOUND, description="How many messages the answer holds at most.")
+        int,
+        Meta(
+            ge=1, le=MAX_FOUND, description="How many messages or lines the answer holds at most."
+        ),
     ] = 20
 
 
-class FoundList(Struct, frozen=True, kw_only=True):
-    """The messages that a search found, the best first."""
+class FoundNoteLine(Struct, frozen=True, kw_only=True):
+    """A line of the notes that a search found."""
 
-    items: list[RecalledItem]
-    total: Annotated[int, Meta(description="How many messages fit.")]
+    tenant: str
+    resource: str
+    thread: Annotated[
+        str | None, Meta(description="`null`: the entry is of the log that threads share.")
+    ]
+    entry: Annotated[int, Meta(description="The id of its entry in that log.")]
+    line: HiddenText
+    range: Annotated[
+        str,
+        Meta(
+            description=(
+                "The messages that the entry stands for, such as `[m12-m40]`, or of a shared log "
+                "`[3f9c2a77.m1-m7]`; empty: none."
+            )
+        ),
+    ]
+    at: UnixSeconds
+    found: Annotated[int, Meta(description="How many different words of the query it has.")]
+
+
+class FoundList(Struct, frozen=True, kw_only=True):
+    """What a search found, the best first."""
+
+    items: Annotated[list[RecalledItem], Meta(description="With `in=notes`: empty.")]
+    notes: Annotated[list[FoundNoteLine], Meta(description="With `in=notes`: the lines.")] = []
+    total: Annotated[int, Meta(description="How many messages or lines fit.")]
     share_read: Annotated[
         float,
         Meta(description="The share of the resource's messages that could be found, 0 to 1."),
@@ -300,6 +330,8 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
             look_up.after,
             () if query.role is None else (query.role,),
         )
+        if query.searched == "notes":
+            return await _search_notes(services, query, look_up, keys, left_out)
         async with asyncio.timeout(TIMEOUT_S):
             found = await services.look_ups.find(
                 keys,
@@ -327,6 +359,45 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         missing=list(found.missing),
         searched=found.searched,
         left_out=left_out or found.searched < len(keys),
+    )
+
+
+async def _search_notes(
+    services: AdminServices, query: SearchQuery, look_up: LookUp, keys: list[Key], left_out: bool
+) -> FoundList:
+    if query.role is not None:
+        raise BadRequest("notes have no role; leave `role` out, or search messages", param="role")
+    thread = None if query.thread is None else normalize_stored_name(query.thread)
+    async with asyncio.timeout(TIMEOUT_S):
+        found = await NoteSearch(services.look_ups.memories).find(
+            keys,
+            look_up.query,
+            limit=query.limit,
+            note_filter=NoteFilter(thread, look_up.before, look_up.after),
+            ends_at=asyncio.get_running_loop().time() + SEARCH_S,
+        )
+    return FoundList(
+        items=[],
+        notes=[_describe_note(note) for note in found.notes],
+        total=found.total,
+        share_read=1.0,
+        missing=[],
+        searched=found.searched,
+        left_out=left_out or found.searched < len(keys),
+    )
+
+
+def _describe_note(note: FoundNote) -> FoundNoteLine:
+    key, entry = note.key, note.line.entry
+    return FoundNoteLine(
+        tenant=key.tenant,
+        resource=key.resource,
+        thread=None if key.thread == RESOURCE_THREAD else key.thread,
+        entry=entry.id,
+        line=repair_text(note.line.text),
+        range=note.range,
+        at=entry.at,
+        found=note.line.found,
     )
 
 
@@ -358,7 +429,7 @@ ROUTES = (
     AdminRoute(
         method="GET",
         path="/search",
-        summary="Search the original messages of a tenant or a resource by words, the best first.",
+        summary="Search the original messages, or the notes, of a tenant or a resource by words.",
         handler=search_messages,
         query=SearchQuery,
         answer=FoundList,
