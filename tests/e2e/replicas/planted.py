@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.postgres import commit, queries, store
+from om_proxy.storage.postgres import queries, store, turn_statement
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.store_clock import StoreClock
 
@@ -16,7 +16,7 @@ from om_proxy.storage.store_clock import StoreClock
 def _write_without_version_check() -> None:
     """A commit overwrites one that it has not seen."""
     # each parameter still has a type
-    commit._IS_AS_BEFORE = (
+    turn_statement._IS_AS_BEFORE = (
         "$5::bigint > 0 AND $6::bigint + $7::bigint + $8::bigint + $9::bigint > -1 "
         "AND $10::float8 IS DISTINCT FROM -1"
     )

@@ -107,6 +107,16 @@ def write_unnest(columns: Columns, first: int, alias: str) -> str:
     return f"unnest({arrays}) WITH ORDINALITY AS {alias} ({list_names(columns)}, place)"
 
 
+def write_values(columns: Columns, first: int, count: int, alias: str) -> str:
+    """Return a source of `count` rows that takes a parameter for each value, row by row, from
+    `$first` on."""
+    width = len(columns)
+    rows = ", ".join(
+        f"({list_parameters(columns, first + place * width)})" for place in range(count)
+    )
+    return f"(VALUES {rows}) AS {alias} ({list_names(columns)})"
+
+
 def transpose(rows: Sequence[Sequence[Any]], columns: Columns) -> list[list[Any]]:
     """Return the rows as one list for each column."""
     if not rows:

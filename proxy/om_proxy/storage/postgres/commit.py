@@ -1,14 +1,15 @@
 """Write a commit as SQL: the rows of one difference.
 
-A turn that only adds messages is one statement, which is a transaction of its own: one round trip.
-`RETURNING` inside it is the only way to learn of a conflict. Everything else takes an explicit
-transaction, the thread's row first: whoever holds the lock of that row writes the thread's rows.
+A turn that only adds messages is one statement (`turn_statement`), which is a transaction of its
+own: one round trip. `RETURNING` inside it is the only way to learn of a conflict. Everything else
+takes an explicit transaction, the thread's row first: whoever holds the lock of that row writes the
+thread's rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -30,65 +31,23 @@ from om_proxy.storage.postgres.columns import (
     OBSERVATION,
     REFLECTION,
     THREAD,
-    Columns,
     list_names,
     list_parameters,
     transpose,
     write_unnest,
 )
 from om_proxy.storage.postgres.encryption import DATA_KEY
-from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Row, Session
+from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.postgres.turn_statement import (
+    COMPARED,
+    MAX_MESSAGE_ROWS,
+    TurnShape,
+    write_turn,
+)
 
-NEXT_VERSION = "nextval('om.version')"
-
-_KEY_PARAMETERS = 3
-# A server that was promoted or restored may give a version out again, to another state. Its other
-# commits were not at the same time, or did not write the same number of rows.
-COMPARED: Columns = {
-    "version": "bigint",
-    "id": "bigint",
-    "next_seq": "bigint",
-    "next_id": "bigint",
-    "generation": "bigint",
-    "turn_at": "double precision",
-}
 # shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
 LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"
 SHARE_LOOK_UPS = f"SELECT pg_advisory_xact_lock_shared({LOOK_UPS_LOCK})"
-_IS_AS_BEFORE = f"""({list_names(COMPARED, "thread.")})
-    IS NOT DISTINCT FROM ROW ({list_parameters(COMPARED, 5)})"""
-_KEY_ID = 5 + len(COMPARED)  # the number of a parameter
-# Seldom changed: an index names the title, and texts would be encrypted again.
-_TITLE = ("title", "has_plain_title")
-_OTHERS = ("others",)
-
-
-def _list_updated(writes_title: bool, writes_others: bool) -> dict[str, str]:
-    """Return the columns of the thread's row that a commit writes."""
-    kept = ("key_id", *(() if writes_title else _TITLE), *(() if writes_others else _OTHERS))
-    return {name: type_ for name, type_ in THREAD.items() if name not in kept}
-
-
-def _write_update(columns: Columns) -> str:
-    """Return the SQL of a thread's row. $1 to $3: key; $4: whether the commit cannot be told as
-    changes; then what it was computed from, the id of the thread's key, and the columns."""
-    return f"""UPDATE om.thread SET version = drawn.version,
-        rewound = CASE WHEN $4::boolean THEN drawn.version ELSE rewound END,
-        ({list_names(columns)}) = ROW ({list_parameters(columns, _KEY_ID + 1)})
-        FROM (SELECT {NEXT_VERSION} AS version) AS drawn
-        WHERE {IS_THREAD} AND {_IS_AS_BEFORE} AND thread.key_id IS NOT DISTINCT FROM ${_KEY_ID}::bytea
-        RETURNING id, thread.version"""
-
-
-# A name that has no row has nothing to lock. A forgetting and the first commit of a thread take this
-# lock before they look for the row, so each finds what the other one has written.
-NAME_LOCK = "hashtextextended(concat_ws(chr(1), $1::text, $2::text, $3::text), 0)"
-_INSERT_THREAD = f"""INSERT INTO om.thread (id, version, created_at, tenant, resource, thread, {list_names(THREAD)})
-    SELECT drawn.version, drawn.version, {UNIX_NOW}, $1::text, $2::text, $3::text, {list_parameters(THREAD, 4)}
-    FROM (SELECT pg_advisory_xact_lock_shared({NAME_LOCK}), {NEXT_VERSION} AS version) AS drawn
-    ON CONFLICT DO NOTHING RETURNING id, version"""
-_MESSAGE_VALUES = [name for name in MESSAGE if name != "seq"]
 SUPERSEDE_MISSING = f"""UPDATE om.message SET live = {row_decoding.SUPERSEDED}, v = $2::bigint
     WHERE thread_id = $1 AND live = {row_decoding.LIVE} AND seq > $3 AND NOT seq = ANY ($4::bigint[])"""
 # `v` tells whether the text is another; that a chunk is in the log now, the entries tell.
@@ -141,17 +100,6 @@ WAKE_RESOURCE = f"""UPDATE om.thread SET due = $3
     AND (due IS NULL OR ({_SUM_UNOBSERVED} AND NOT parked AND retry_at <= $3) >= $4::bigint)"""
 
 
-def _write_message_upsert(first: int) -> str:
-    """Return the part of a turn that writes messages: arrays from `$first` on. A row that stays as
-    it is keeps its `v`."""
-    return f"""INSERT INTO om.message (thread_id, v, {list_names(MESSAGE)})
-        SELECT written.id, written.version, {list_names(MESSAGE, "new_message.")}
-        FROM written, {write_unnest(MESSAGE, first, "new_message")}
-        ON CONFLICT (thread_id, seq) DO UPDATE
-        SET (v, {list_names(_MESSAGE_VALUES)}) = ROW (excluded.v, {list_names(_MESSAGE_VALUES, "excluded.")})
-        WHERE ({list_names(_MESSAGE_VALUES, "message.")}) IS DISTINCT FROM ({list_names(_MESSAGE_VALUES, "excluded.")})"""
-
-
 class Statement(NamedTuple):
     """SQL that runs after the thread's own row was written."""
 
@@ -169,49 +117,6 @@ class WrittenRow(NamedTuple):
     def add_to(self, memory: Memory) -> Memory:
         """Return the memory as it is stored now."""
         return replace(memory, version=self.version, row_id=self.row_id)
-
-
-class TurnShape(NamedTuple):
-    """Which parts the statement of a turn has."""
-
-    is_new: bool
-    has_messages: bool
-    has_events: bool
-    has_keys: bool
-    writes_title: bool
-    writes_others: bool
-
-    @property
-    def columns(self) -> Columns:
-        """Of the thread's row."""
-        return THREAD if self.is_new else _list_updated(self.writes_title, self.writes_others)
-
-
-@cache
-def write_turn(shape: TurnShape) -> str:
-    """Return the statement of a turn. Parameters: those of the thread's row, the columns of the
-    messages, then the place of the first event in its transaction and the columns of the events,
-    then those of new keys."""
-    head = _INSERT_THREAD if shape.is_new else _write_update(shape.columns)
-    if not (shape.has_messages or shape.has_events or shape.has_keys):
-        return head
-    first = len(shape.columns) + (_KEY_PARAMETERS if shape.is_new else _KEY_ID) + 1
-    parts = [f"written AS ({head})"]
-    if shape.has_messages:
-        parts.append(f"messages AS ({_write_message_upsert(first)})")
-        first += len(MESSAGE)
-    if shape.has_events:
-        happened = write_unnest(EVENT, first + 1, "happened")
-        parts.append(f"""events AS (INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
-            SELECT {write_event_id(f"${first}::bigint + happened.place - 1")},
-                nextval('om.event_number'), $1::text, written.id, {list_names(EVENT, "happened.")}
-            FROM written, {happened})""")
-        first += 1 + len(EVENT)
-    if shape.has_keys:
-        made = write_unnest(DATA_KEY, first, "made")
-        parts.append(f"""keys AS (INSERT INTO om.data_key ({list_names(DATA_KEY)})
-            SELECT {list_names(DATA_KEY, "made.")} FROM written, {made})""")
-    return f"WITH {', '.join(parts)} SELECT id, version FROM written"
 
 
 class Commit:
@@ -247,7 +152,7 @@ class Commit:
         self._statements = _list_statements(after, difference, cipher)
         self._shape = TurnShape(
             not before.version,
-            bool(self._messages),
+            len(self._messages) if len(self._messages) <= MAX_MESSAGE_ROWS else None,
             bool(self._events),
             bool(keys.new_keys),
             before.title != after.title,
@@ -279,8 +184,10 @@ class Commit:
             (self._is_rewound, *list_compared(before), self.keys.key_id) if before.version else ()
         )
         parameters: list[Any] = [*before.key, *expected, *self._thread_row]
-        if self._messages:
+        if self._shape.message_count is None:
             parameters += transpose(self._messages, MESSAGE)
+        else:
+            parameters += chain.from_iterable(self._messages)
         if self._events:
             parameters += [session.take_event_places(len(self._events))]
             parameters += transpose(self._events, EVENT)

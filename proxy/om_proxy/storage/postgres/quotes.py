@@ -6,9 +6,10 @@ from __future__ import annotations
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.message_ids import shorten_label
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, NEXT_VERSION
+from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK
 from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import find_quoting_look_ups
 
 MESSAGES_PER_PAGE = 500

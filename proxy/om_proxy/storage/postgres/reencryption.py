@@ -19,7 +19,6 @@ from om_proxy.storage.encryption.row_cipher import (
 )
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
-from om_proxy.storage.postgres.commit import NEXT_VERSION
 from om_proxy.storage.postgres.encryption import (
     DATA_KEY,
     INSERT_KEY,
@@ -27,6 +26,7 @@ from om_proxy.storage.postgres.encryption import (
     UPDATE_STORE_SECRET,
 )
 from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 
 if TYPE_CHECKING:

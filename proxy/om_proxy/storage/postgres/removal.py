@@ -30,8 +30,6 @@ from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_t
 from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.commit import (
-    NAME_LOCK,
-    NEXT_VERSION,
     PRUNE_OBSERVATIONS,
     Commit,
     SharedCommit,
@@ -56,6 +54,7 @@ from om_proxy.storage.postgres.quotes import (
 from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
+from om_proxy.storage.postgres.turn_statement import NAME_LOCK, NEXT_VERSION
 from om_proxy.storage.records import ForgetResult
 
 LOCK_NAME = f"SELECT pg_advisory_xact_lock({NAME_LOCK})"

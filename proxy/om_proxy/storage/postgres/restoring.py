@@ -19,15 +19,11 @@ from om_proxy.storage.postgres.columns import (
     transpose,
     write_unnest,
 )
-from om_proxy.storage.postgres.commit import (
-    NEXT_VERSION,
-    UPSERT_OBSERVATIONS,
-    UPSERT_REFLECTION,
-    WrittenRow,
-)
+from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION, WrittenRow
 from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 
 # $1 to $3: key; $4: when it began; $5: the delivered reply; $6: the row id that it keeps
 INSERT_THREAD = f"""INSERT INTO om.thread (id, version, rewound, tenant, resource, thread, created_at, delivered, {list_names(THREAD)})

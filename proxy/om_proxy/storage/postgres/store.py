@@ -65,7 +65,7 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.postgres import encryption, ledger, queries, reencryption, schema
 from om_proxy.storage.postgres import events as event_rows
-from om_proxy.storage.postgres.commit import LOCK_ROW, NEXT_VERSION, Commit, SharedCommit
+from om_proxy.storage.postgres.commit import LOCK_ROW, Commit, SharedCommit
 from om_proxy.storage.postgres.listing import (
     select_all,
     select_idle,
@@ -106,6 +106,7 @@ from om_proxy.storage.postgres.tenant_move import (
     ResourceMove,
 )
 from om_proxy.storage.postgres.totals import add_up_threads
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
 if TYPE_CHECKING:

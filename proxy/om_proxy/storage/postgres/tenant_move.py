@@ -20,7 +20,6 @@ from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest
-from om_proxy.storage.postgres.commit import NEXT_VERSION
 from om_proxy.storage.postgres.ledger import move_resource
 from om_proxy.storage.postgres.record_keeping import move_labelled_records
 from om_proxy.storage.postgres.rows import (
@@ -29,6 +28,7 @@ from om_proxy.storage.postgres.rows import (
     encode_reflection_texts,
 )
 from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
