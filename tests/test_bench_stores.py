@@ -19,9 +19,10 @@ async def test_each_store_has_every_figure(
     asked = Asked(rounds=1, turns=COVERED_EVERY, crowd_turns=1, due=320)
     with own_schema(url) as schema, own_prefix(redis_url) as prefix:
         result = await run(asked, Addresses(url, schema, redis_url, prefix), tmp_path)
-    print_result(result, asked.turns)
+    print_result(result, asked)
     header, _, *rows = capsys.readouterr().out.splitlines()
     assert header == "| | SQLite | PostgreSQL | Redis |"
+    assert any(" SELECT 1 " in row for row in rows)
     cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("|")]
     assert [len(row) for row in cells] == [4] * len(cells)
     assert all(float(figure) > 0 for _, *figures in cells for figure in figures)

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from tests.support.redis_server import find_redis_url, own_prefix
 POSTGRES = "PostgreSQL"
 CONNECTIONS = 10
 CROWD = 64  # threads that are written at once
+ROUND_TRIPS = 1_000  # of each kind, in a round
 CLAIMS, CLAIMED = 20, 16  # how often threads are claimed, and how many at a time
 TURN_CHARS = 1_000  # of each of the two messages of a turn
 COVERED_EVERY = 20  # turns: the tail stays as long as in practice
@@ -45,6 +46,13 @@ COVERED_EVERY = 20  # turns: the tail stays as long as in practice
 class Sample(NamedTuple):
     wall_s: float
     cpu_s: float  # of this process
+
+
+class RoundTrips(NamedTuple):
+    """Medians of one round."""
+
+    bare_s: float  # asyncpg's `SELECT 1`, prepared: what the machine and the driver take
+    refresh_s: float  # nothing new
 
 
 class Asked(NamedTuple):
@@ -73,6 +81,8 @@ class Result:
     fdatasync_s: list[float] = field(default_factory=list)
     wal_bytes: int = 0
     server_s: float = 0.0  # CPU of the PostgreSQL processes that serve us
+    commit_server_s: float = 0.0  # of it: while CROWD threads were written
+    round_trips: list[RoundTrips] = field(default_factory=list)
 
 
 async def measure(work: Coroutine[Any, Any, Memory]) -> tuple[Sample, Memory]:
@@ -129,8 +139,13 @@ async def run(asked: Asked, addresses: Addresses, folder: Path) -> Result:
         if number:
             result.fdatasync_s.append(measure_disk(folder))
             for name, store in stores.items():
+                _, backend_s = await read_server(server)
                 rate = await measure_throughput(store, f"t{number}", asked.crowd_turns)
                 result.commits_per_s[name].append(rate)
+                if name == POSTGRES:
+                    result.commit_server_s += (await read_server(server))[1] - backend_s
+            trips = await measure_round_trips(stores[POSTGRES], f"p{number}", server)
+            result.round_trips.append(trips)
     await server.close()
     for name, store in stores.items():
         result.claim_s[name] = await measure_claims(store, asked.due)
@@ -149,19 +164,47 @@ async def open_stores(addresses: Addresses, folder: Path) -> dict[str, Store]:
 
 
 async def measure_throughput(store: Store, resource: str, turns: int) -> float:
-    """Return the commits a second of CROWD threads that are all written at once."""
+    """Return the commits a second of CROWD threads that are all written at once. What they write is
+    made before: that takes longer than a commit."""
 
-    async def talk(number: int) -> None:
-        key = Key("bench", resource, f"{number}")
-        thread, memory = MemoryBuilder(key), Memory(key=key)
-        for turn in range(turns):
-            for role in ("user", "assistant"):
-                thread.say(item(f"{turn} {role} " + "x" * TURN_CHARS, role))
-            memory = await store.commit(memory, thread.memory(memory.version, memory.row_id))
+    async def talk(planned: Sequence[Memory]) -> None:
+        memory = Memory(key=planned[0].key)
+        for after in planned:
+            memory = await store.commit(
+                memory, replace(after, version=memory.version, row_id=memory.row_id)
+            )
 
+    crowd = [plan_turns(Key("bench", resource, f"{number}"), turns) for number in range(CROWD)]
     began = time.perf_counter()
-    await asyncio.gather(*map(talk, range(CROWD)))
+    await asyncio.gather(*map(talk, crowd))
     return CROWD * turns / (time.perf_counter() - began)
+
+
+def plan_turns(key: Key, turns: int) -> list[Memory]:
+    """Return what a thread is after each of so many turns."""
+    thread, planned = MemoryBuilder(key), []
+    for turn in range(turns):
+        for role in ("user", "assistant"):
+            thread.say(item(f"{turn} {role} " + "x" * TURN_CHARS, role))
+        planned.append(thread.memory())
+    return planned
+
+
+async def measure_round_trips(store: Store, resource: str, bare: asyncpg.Connection) -> RoundTrips:
+    """Return a bare statement and a refresh that finds nothing new, measured in turns."""
+    key = Key("bench", resource, "round trips")
+    [after] = plan_turns(key, 1)
+    memory = await store.commit(Memory(key=key), after)
+    statement = await bare.prepare("SELECT 1")
+    bare_s, refresh_s = [], []
+    for _ in range(ROUND_TRIPS):
+        began = time.perf_counter()
+        await statement.fetch()
+        between = time.perf_counter()
+        await store.refresh(memory)
+        refresh_s.append(time.perf_counter() - between)
+        bare_s.append(between - began)
+    return RoundTrips(statistics.median(bare_s), statistics.median(refresh_s))
 
 
 async def measure_claims(store: Store, due: int) -> list[float]:
@@ -191,18 +234,16 @@ async def read_server(server: asyncpg.Connection) -> tuple[int, float]:
     pids = await server.fetch(
         "SELECT pid FROM pg_stat_activity WHERE application_name = $1", APPLICATION_NAME
     )
-    ticks = sum(read_ticks(pid) for (pid,) in pids)
-    return int(lsn), ticks / os.sysconf("SC_CLK_TCK")
+    return int(lsn), sum(read_cpu_s(pid) for (pid,) in pids)
 
 
-def read_ticks(pid: int) -> int:
-    """Return the CPU that a process of this machine has used, in ticks of the clock."""
+def read_cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process of this machine has used."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+        text = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
     except OSError:
-        return 0  # the server runs on another machine
-    fields = text.rsplit(")", 1)[1].split()
-    return int(fields[11]) + int(fields[12])
+        return 0.0  # the server runs on another machine
+    return int(text.split()[0]) / 1e9
 
 
 def measure_disk(folder: Path, count: int = 50) -> float:
@@ -218,8 +259,9 @@ def measure_disk(folder: Path, count: int = 50) -> float:
     return statistics.median(taken)
 
 
-def print_result(result: Result, turns: int) -> None:
-    """Print a table of the figures by store; `turns`: of all rounds."""
+def print_result(result: Result, asked: Asked) -> None:
+    """Print a table of the figures by store."""
+    turns = asked.rounds * asked.turns
     names = list(result.samples)
     print(f"| | {' | '.join(names)} |\n| --- |{' ---: |' * len(names)}")
     for what in result.samples[names[0]]:
@@ -232,6 +274,13 @@ def print_result(result: Result, turns: int) -> None:
     print(f"| claim of {CLAIMED} threads, p50 ms | {' | '.join(claims)} |")
     print(f"{POSTGRES}: WAL a turn {result.wal_bytes / turns:.0f} bytes, with commits of notes")
     print(f"{POSTGRES}: server CPU a turn, with its reads: {result.server_s / turns * 1e3:.3f} ms")
+    commit_ms = result.commit_server_s / (asked.rounds * CROWD * asked.crowd_turns) * 1e3
+    print(f"{POSTGRES}: server CPU a commit, of {CROWD} threads at once: {commit_ms:.3f} ms")
+    for trips in result.round_trips:
+        print(
+            f"{POSTGRES}: SELECT 1 takes {trips.bare_s * 1e3:.3f} ms, a refresh beside it"
+            f" {trips.refresh_s * 1e3:.3f} ms: {trips.refresh_s / trips.bare_s:.2f} times"
+        )
     disk = ", ".join(f"{seconds * 1e3:.3f}" for seconds in result.fdatasync_s)
     print(f"fdatasync beside SQLite's file, p50 by round: {disk} ms")
 
@@ -269,7 +318,7 @@ def main() -> None:
         result = uvloop.run(run(asked, addresses, Path(name)))
     version = ask_server(url, lambda connection: connection.fetchval("SHOW server_version"))
     print(f"PostgreSQL {version}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print_result(result, asked.rounds * asked.turns)
+    print_result(result, asked)
 
 
 if __name__ == "__main__":
