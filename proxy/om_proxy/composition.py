@@ -24,6 +24,7 @@ from om_proxy.event_feed.stream import EventStream
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.ledger_reader import LedgerReader
 from om_proxy.look_ups.newest_messages import IndexedOrNewest
+from om_proxy.look_ups.noted_messages import StoredNotes
 from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch
@@ -121,7 +122,10 @@ def create_look_up_performer(
     def uses_index() -> bool:
         return policies.current.settings.storage.search != "false"
 
-    search = MessageSearch(IndexedOrNewest(indexed, store, uses_index))
+    notes = StoredNotes(
+        memories, lambda resource: policies.current.settings.effective(None, resource).memory
+    )
+    search = MessageSearch(IndexedOrNewest(indexed, store, uses_index), notes)
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 

@@ -23,8 +23,9 @@ import orjson
 
 from om_proxy.memory.recall.found import FoundPassage
 from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
-from om_proxy.memory.recall.ranking import rank
+from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import query_words
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
@@ -55,6 +56,7 @@ class Conversation(NamedTuple):
     name: str
     sessions: list[Session]
     questions: list[Question]
+    notes: list[NotedRange]  # LoCoMo's own observations, an entry for each session
 
     def find_sessions(self) -> dict[int, int]:
         """Return the number of each message's session, by seq."""
@@ -104,7 +106,19 @@ def _read_conversation(sample: dict[str, Any], with_captions: bool) -> Conversat
             }
         )
     ]
-    return Conversation(sample["sample_id"], sessions, questions)
+    notes = list(_list_notes(sample, sessions))
+    return Conversation(sample["sample_id"], sessions, questions, notes)
+
+
+def _list_notes(sample: dict[str, Any], sessions: Sequence[Session]) -> Iterator[NotedRange]:
+    last = 0
+    for session in sessions:
+        after, last = last, last + len(session.said)
+        observed = sample["observation"].get(f"session_{session.number}_observation", {})
+        day = datetime.fromtimestamp(session.at, UTC)
+        lines = [f"* 🟡 {line}" for noted in observed.values() for line, _ in noted]
+        text = "\n".join([f"Date: {day:%B} {day.day}, {day.year}", *lines])
+        yield NotedRange("t", after, last, text, UTC)
 
 
 def _list_sessions(
@@ -129,18 +143,20 @@ def _share_found(
     return at_5, at_10, at_20, len(found_sessions) / len(wanted_sessions)
 
 
-def measure_rules(conversations: Sequence[Conversation]) -> Quality:
+def measure_rules(conversations: Sequence[Conversation], *, with_notes: bool = False) -> Quality:
     """Rank in this process, without a store: the same order, in less time."""
     shares = [
         _share_found(ranked, [sessions[seq] for seq in ranked[:100]], question, sessions)
         for conversation in conversations
         for sessions in [conversation.find_sessions()]
-        for question, ranked in rank_all(conversation)
+        for question, ranked in rank_all(conversation, with_notes=with_notes)
     ]
     return _average(shares)
 
 
-def rank_all(conversation: Conversation) -> Iterator[tuple[Question, list[int]]]:
+def rank_all(
+    conversation: Conversation, *, with_notes: bool
+) -> Iterator[tuple[Question, list[int]]]:
     """Yield each question with the seqs that are found, the best first."""
     texts = [
         MessageText(seq, said["role"], session.at, said["name"], (said["content"],))
@@ -151,7 +167,10 @@ def rank_all(conversation: Conversation) -> Iterator[tuple[Question, list[int]]]
     passages = [FoundPassage("t", cut) for cut in cut_passages(texts, IndexPlace(), None)[0]]
     for question in conversation.questions:
         words = query_words(question.text)
-        ranked = rank(match_passages(passages, words), words)
+        found = match_passages(passages, words)
+        ranked = rank(found, words)
+        if with_notes:
+            ranked = lift_noted(ranked, conversation.notes, weigh_words(found, words))
         yield question, [message.seq for message in ranked]
 
 
@@ -231,7 +250,9 @@ def main() -> None:
         if options.postgres:
             with own_schema(options.postgres) as schema:
                 measured = measure_postgres(conversations, options.postgres, schema, Path(folder))
-                print(f"| PostgreSQL | {asyncio.run(measured)} |")
+                print(f"| PostgreSQL | {asyncio.run(measured)} |", flush=True)
+    print(f"| the rules alone | {measure_rules(conversations)} |", flush=True)
+    print(f"| with LoCoMo's notes | {measure_rules(conversations, with_notes=True)} |")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import Found, PassageFilter, RankedMessage
-from om_proxy.memory.recall.ranking import rank
+from om_proxy.memory.recall.noted import NotedRange, lift_noted
+from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import query_words
 
 
@@ -19,6 +20,12 @@ class PassageSource(Protocol):
     async def find_passages(
         self, key: Key, words: Sequence[str], passage_filter: PassageFilter
     ) -> Found: ...
+
+
+class NoteSource(Protocol):
+    """Whatever has the notes that stand for messages (`look_ups.noted_messages`)."""
+
+    async def read_notes(self, key: Key, threads: Sequence[str]) -> Sequence[NotedRange]: ...
 
 
 class SearchResult(NamedTuple):
@@ -32,9 +39,10 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageSearch:
-    """Searches what the source has."""
+    """Searches what the source has. `notes`: lift what they tell of; None: only words count."""
 
     source: PassageSource
+    notes: NoteSource | None = None
 
     async def search(self, key: Key, query: str, passage_filter: PassageFilter) -> SearchResult:
         """Return the messages of the key's resource that fit the query. Raise StorageError."""
@@ -45,6 +53,11 @@ class MessageSearch:
         ranked = await asyncio.to_thread(rank, found, words)
         # the neighbours of what matches are ranked too, whatever the filter says of them
         passing = tuple(message for message in ranked if _lets_pass(passage_filter, message))
+        if self.notes and passing:
+            threads = list(dict.fromkeys(message.thread for message in passing))
+            notes = await self.notes.read_notes(key, threads)
+            rarity = weigh_words(found, words)
+            passing = tuple(await asyncio.to_thread(lift_noted, passing, notes, rarity))
         return SearchResult(tuple(words), found.counts, passing, found.share_read)
 
 

@@ -33,7 +33,6 @@ DURATION_SETTINGS = {
 }
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT = (
-    "memory.retrieval.notes",
     "memory.retrieval.vector",
     "memory.retrieval.embedding_model",
 )

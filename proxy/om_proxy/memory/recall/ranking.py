@@ -61,7 +61,7 @@ class _Scored(NamedTuple):
 
 def rank(found: Found, words: Sequence[str]) -> list[RankedMessage]:
     """Return the messages that fit the words, the best first; of equals, the newer first."""
-    rarity = _weigh_words(found, words)
+    rarity = weigh_words(found, words)
     best: dict[_Place, _Scored] = {}
     candidates = _collect_candidates(found, rarity)
     mean_length = _find_mean_length(candidates)
@@ -77,7 +77,7 @@ def rank(found: Found, words: Sequence[str]) -> list[RankedMessage]:
     return ranked
 
 
-def _weigh_words(found: Found, words: Sequence[str]) -> dict[str, float]:
+def weigh_words(found: Found, words: Sequence[str]) -> dict[str, float]:
     """Return the inverse document frequency of each word."""
     weights = {}
     for word in dict.fromkeys(words):
