@@ -6,6 +6,7 @@ same.
 
 from __future__ import annotations
 
+import os
 from random import Random
 
 import orjson
@@ -16,6 +17,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
+from om_proxy.memory.recall.words import query_words
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadPlace
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
@@ -131,6 +133,32 @@ class SearchContract:
             assert compare(found) == compare(match_passages(passages, words))
         nobody = await store.find_passages(Key("other", "other", "none"), ["zeta", "quorum"])
         assert nobody == Found(0, {"zeta": 0, "quorum": 0}, (), ())
+
+    async def test_random_searches_find_only_what_the_tenant_stores(self, store: Store) -> None:
+        """Two tenants have the same names. A search of one finds what its own passages alone give,
+        so its scores do not change by what the other stores meanwhile. OM_TEST_LONG=all: 10,000
+        searches."""
+        count = 10_000 if os.environ.get("OM_TEST_LONG") == "all" else 40
+        random = Random(11)
+        own = MemoryBuilder(KEY._replace(tenant="a"))
+        other = MemoryBuilder(KEY._replace(tenant="b"))
+        for thread in (own, other):
+            await store_thread(store, add_said(thread, *map(self._make_text, [random] * 12)))
+            await index_all(store, thread.key)
+        passages = cut_thread(own)
+        for number in range(count):
+            if number % (count // 4) == 0:
+                add_said(other, f"secret {self._make_text(random)}")
+                await store_thread(store, other)
+                await index_all(store, other.key)
+            words = random.sample([*VOCABULARY[:3], *VOCABULARY[4:], "secret"], 2)
+            found = await store.find_passages(own.key, query_words(" ".join(words)))
+            expected = match_passages(passages, query_words(" ".join(words)))
+            assert compare(found) == compare(expected), words
+
+    @staticmethod
+    def _make_text(random: Random) -> str:
+        return " ".join(random.choices(VOCABULARY, k=random.randrange(1, 9)))
 
     async def test_what_is_taken_back_is_not_found(self, store: Store) -> None:
         """Superseded messages are not found, interrupted ones never, revived ones again."""

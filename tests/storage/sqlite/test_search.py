@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from om_proxy.errors import StorageError
 from om_proxy.memory.model import Key, Memory
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import search_erasure
+from om_proxy.storage.sqlite import search, search_erasure
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import (
@@ -81,6 +83,63 @@ async def test_the_name_of_a_resource_goes_with_its_last_thread(
         await store.forget(key)
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("SELECT count(*) FROM search_scope").fetchone() == (count,)
+
+
+class FailingConnection:
+    """A connection whose statement of this number, from 0, fails."""
+
+    def __init__(self, db: sqlite3.Connection, failing: int) -> None:
+        self.db = db
+        self.left = failing
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        self._count()
+        return self.db.execute(*arguments)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """Count each row as a statement."""
+        for row in rows:
+            self.execute(sql, row)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise sqlite3.OperationalError("disk I/O error")
+
+
+async def test_an_error_at_any_statement_leaves_the_index_true(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the batch is written, and after a restart the work goes on."""
+    index_passages = search.index_passages
+    failing = failed = 0
+    while failed == failing:
+        store = await SqliteStore.open(path)
+        index = MessageIndex(store)
+        key = KEY._replace(thread=str(failing))
+        await store_thread(store, add_said(MemoryBuilder(key), "quorum", "zeta", "camping"))
+        assert await index.index_batch(key, 1) == 1
+        number = failing
+        monkeypatch.setattr(
+            search,
+            "index_passages",
+            lambda db, *rest, at=number: index_passages(FailingConnection(db, at), *rest),  # type: ignore[arg-type]  # as sqlite3.Connection
+        )
+        try:
+            await index.index_thread(key)
+        except StorageError:
+            failed += 1
+        monkeypatch.undo()
+        assert (await store.check_index()).faults == ()
+        await store.close()
+        store = await SqliteStore.open(path)
+        await MessageIndex(store).index_thread(key)
+        found = await store.find_passages(key, ["zeta"])
+        assert (found.unread, found.messages) == (0, 3 * (failing + 1))
+        assert (await store.check_index()).faults == ()
+        await store.close()
+        failing += 1
+    assert failed >= 6  # three statements, a scope and two passages at least
 
 
 async def test_a_check_tells_what_is_wrong(store: SqliteStore, path: Path) -> None:
