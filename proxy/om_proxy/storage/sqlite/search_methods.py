@@ -16,9 +16,9 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
 from om_proxy.storage.newest_passages import find_newest_passages
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite import search
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
+from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.listing import decode_infos
 from om_proxy.storage.sqlite.queries import select_rows
 
@@ -39,6 +39,7 @@ class SearchMethods:
     _writer: ConnectionWorker
     _masters: MasterKeys | None
     _keys: Keyring
+    _eraser: Eraser | None
 
     async def find_passages(
         self,
@@ -109,10 +110,8 @@ class SearchMethods:
     async def drop_index(self) -> None:
         while not await self._writer.write(lambda db: search.drop_some(db, DROPPED_AT_ONCE)):
             continue
-        await self._erase(ForgetResult())
-
-    async def _erase(self, removed: ForgetResult) -> ForgetResult:
-        raise NotImplementedError  # the store's own
+        if self._eraser:
+            await self._eraser.erase()
 
     async def check_index(self) -> IndexCheck:
         return await self._writer.write(search.check_index)
