@@ -225,3 +225,27 @@ async def test_when_background_work_looks_next_is_no_difference(
     again = await copy_all(stores)
     assert again.is_complete
     assert again.present_threads == 1
+
+
+async def test_an_update_keeps_the_row_of_the_same_thread(stores: tuple[Store, Store]) -> None:
+    """A turn that is under way at the target goes on. Another thread of the name is another row: a
+    turn that began on the forgotten one must not join it."""
+    first, second = stores
+    builder = MemoryBuilder()
+    stored = await first.commit(Memory(key=KEY), builder.chat(2).memory())
+    await copy_all(stores)
+    copied = await second.load(KEY)
+    await first.commit(stored, replace(builder.chat(2).memory(), version=stored.version))
+    await copy_all(stores, updates=True)
+    updated = await second.load(KEY)
+    assert updated.row_id == copied.row_id
+    assert updated.version > copied.version
+    assert updated.next_seq == copied.next_seq + 2
+    assert await second.refresh(copied) == updated
+    whole = await read_whole_thread(first, KEY, 7.0)
+    assert whole is not None
+    await first.forget(KEY)
+    await first.restore(whole._replace(memory=replace(whole.memory, title="begun anew")))
+    await copy_all(stores, updates=True)
+    assert (await second.load(KEY)).title == "begun anew"
+    assert (await second.load(KEY)).row_id != updated.row_id

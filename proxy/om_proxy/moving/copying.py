@@ -21,6 +21,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.moving.importing import is_same_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery, LedgerSum
+from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.records import AuditRecord
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 
@@ -117,10 +118,33 @@ class StoreCopier:
         whole = await read_whole_thread(self._source, key, created_at)
         if whole is None:  # forgotten since it was listed
             return
-        await self._target.restore(whole, version)
+        row_id = await self._find_same_row(key, whole.created_at) if version else 0
+        if row_id:
+            whole = whole._replace(memory=replace(whole.memory, row_id=row_id))
+        await self._target.restore(whole, version, keeps_row=bool(row_id))
         self._versions[key] = whole.memory.version
         self._result.threads += key.thread != RESOURCE_THREAD
         self._result.messages += len(whole.messages)
+
+    async def _find_same_row(self, key: Key, created_at: float | None) -> int:
+        """Return the id of the target's row if it is an earlier or later state of this thread: a
+        turn that is under way there goes on, on top of what is copied. 0: the source has forgotten
+        that thread and begun another one, or `key` is that of a shared log, whose threads have rows
+        of their own."""
+        if key.thread == RESOURCE_THREAD:
+            return 0
+        selection = ThreadSelection(
+            key.tenant, key.resource, prefix=key.thread, searches_titles=False
+        )
+        after = None
+        while True:
+            page = await self._target.find_threads(selection, after)
+            for info in page.threads:
+                if info.key == key:
+                    return info.row_id if info.created_at == created_at else 0
+            after = page.end
+            if after is None:
+                return 0
 
     async def _is_present(self, key: Key) -> bool:
         """Return whether both stores load the same memory."""
