@@ -23,6 +23,7 @@ from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.models import TokenCounter
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
@@ -30,6 +31,7 @@ from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
 from tests.support.performing import SMALL, Parts, StoreOpener, open_parts
 from tests.support.postgres_server import find_postgres_url, own_schema
+from tests.support.redis_server import find_redis_url, own_prefix
 
 WORDS = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 6
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
@@ -61,6 +63,7 @@ class Race:
 
     def __init__(self, p: Parts, seed: int, scope: str) -> None:
         self.scope = scope
+        self.forgetting = p.memories  # of the process that forgets
         self.p, self.random, self.number = p, Random(seed), 0
         self.engine = Engine(
             p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock
@@ -98,13 +101,14 @@ class Race:
     async def forget(self, key: Key) -> None:
         self.forgettings += 1
         self.history = []
+        self.p.clock.now += 0.001  # later than what was asked before
         match self.scope:
             case "thread":
-                await self.p.memories.forget(key)
+                await self.forgetting.forget(key)
             case "resource":
-                await self.p.memories.forget_all(key.tenant, key.resource)
+                await self.forgetting.forget_all(key.tenant, key.resource)
             case "tenant":
-                await self.p.memories.forget_all(key.tenant)
+                await self.forgetting.forget_all(key.tenant)
         self.done += 1
 
     def may_stay(self, canary: str) -> bool:
@@ -150,6 +154,37 @@ async def test_nothing_comes_back(settings: str, scope: str, seed: int) -> None:
     await race_with_forgettings(settings, scope, seed, max(12, ROUNDS // 14))
 
 
+@SETTINGS
+@pytest.mark.parametrize(("scope", "seed"), [("thread", 0), ("resource", 1), ("tenant", 2)])
+async def test_nothing_comes_back_if_another_process_forgets(
+    settings: str, scope: str, seed: int
+) -> None:
+    """The store alone tells of it, also where a first turn has no row yet."""
+    await race_with_forgettings(settings, scope, seed, max(12, ROUNDS // 14), elsewhere=True)
+
+
+class UnderOnePrefix:
+    """Opens a Redis in place of a file."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._url = url
+        self._options = RedisOptions(prefix=prefix, connections=5, timeout_s=30.0)
+
+    async def open(self, _path: Path | str) -> Store:
+        return await RedisStore.open(self._url, self._options)
+
+
+@SETTINGS
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_nothing_comes_back_on_redis(settings: str, *, elsewhere: bool) -> None:
+    """Its commits and forgettings are scripts, computed from what was read before."""
+    url = find_redis_url()
+    with own_prefix(url) as prefix:
+        opened = UnderOnePrefix(url, prefix)
+        rounds = max(10, ROUNDS // 4)
+        await race_with_forgettings(settings, "thread", 3, rounds, opened, elsewhere=elsewhere)
+
+
 class InOneSchema:
     """Opens a PostgreSQL in place of a file."""
 
@@ -162,22 +197,37 @@ class InOneSchema:
 
 
 @SETTINGS
-@pytest.mark.parametrize(("scope", "seed"), [("thread", 0), ("resource", 1)])
-async def test_nothing_comes_back_on_postgres(settings: str, scope: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("scope", "seed", "elsewhere"),
+    [("thread", 0, False), ("resource", 1, False), ("thread", 2, True)],
+)
+async def test_nothing_comes_back_on_postgres(
+    settings: str, scope: str, seed: int, *, elsewhere: bool
+) -> None:
     """There the statements of turns and of forgetting really run side by side."""
     url = find_postgres_url()
     with own_schema(url) as schema:
         rounds = max(10, ROUNDS // 4)
-        await race_with_forgettings(settings, scope, seed, rounds, InOneSchema(url, schema))
+        await race_with_forgettings(
+            settings, scope, seed, rounds, InOneSchema(url, schema), elsewhere=elsewhere
+        )
 
 
 async def race_with_forgettings(
-    settings: str, scope: str, seed: int, rounds: int, opened: StoreOpener = SqliteStore
+    settings: str,
+    scope: str,
+    seed: int,
+    rounds: int,
+    opened: StoreOpener = SqliteStore,
+    *,
+    elsewhere: bool = False,
 ) -> None:
     """Let turns overlap with so many forgettings, and look after each."""
     random = Random(seed)
     async with open_parts(settings=settings, llm=Repeating(random), opened=opened) as p:
         race, forgotten = Race(p, seed, scope), 0
+        if elsewhere:
+            race.forgetting = p.open_other_memories()
         with capture_logs() as logs:
             for _ in range(rounds):
                 steps = [race.turn(KEY) for _ in range(random.randint(3, 8))]
