@@ -26,6 +26,8 @@ UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITE
 )
 PORTS = (UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITELLM_PORT)
 NEVER = 10**9  # tokens: no notes are ever due
+STATES = ("om_off", "om_raw", "om_applied")
+RECALL = "_recall"  # behind a state: the tool for look-ups is on, and no model calls it
 AT_ONCE = 100  # tokens: every history of the cells is longer
 START_TIMEOUT_S = 180.0  # under callgrind, on a busy machine
 LOAD_CORE, TARGET_CORE = "0", "1"
@@ -49,7 +51,9 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
     """`before`: the om-proxy command of the other checkout. Raises ValueError for a name that is
     none."""
     state, mark, _ = name.partition(BEFORE)
-    if state in ("om_off", "om_raw", "om_applied"):
+    has_recall = state.endswith(RECALL)
+    state = state.removesuffix(RECALL)
+    if state in STATES:
         command, port = (
             (before or "", BEFORE_PORT)
             if mark
@@ -57,7 +61,12 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
         )
         config = folder / f"{name}.yaml"
         config.write_text(
-            configure_om(folder / f"{name}.db", port, AT_ONCE if state == "om_applied" else NEVER)
+            configure_om(
+                folder / f"{name}.db",
+                port,
+                AT_ONCE if state == "om_applied" else NEVER,
+                has_recall=has_recall,
+            )
         )
         headers = () if state == "om_off" else ("x-om-thread: bench-####", "x-om-resource: bench")
         return Target(name, (command, "serve", "--config", str(config)), port, headers)
@@ -96,7 +105,9 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
     raise ValueError(f"no such target: {name}")
 
 
-def configure_om(database: Path, port: int, message_tokens: int) -> str:
+def configure_om(
+    database: Path, port: int, message_tokens: int, *, has_recall: bool = False
+) -> str:
     """JSON, which is YAML."""
     upstream = {
         "name": "fake",
@@ -115,7 +126,12 @@ def configure_om(database: Path, port: int, message_tokens: int) -> str:
             "server": {"host": "127.0.0.1", "port": port},
             "upstream": [upstream],
             "storage": {"url": f"sqlite:///{database}"},
-            "memory": {**notes, "observation": observation},
+            # left out where it is off: an older checkout may not know it
+            "memory": {
+                **notes,
+                "observation": observation,
+                **({"retrieval": True} if has_recall else {}),
+            },
         }
     )
 

@@ -236,6 +236,9 @@ class Api(Protocol):
         """Create a splice of the rounds of a reply that is no stream. `feed` returns nothing: the
         reply comes from `finish`."""
 
+    def may_call_tools(self, body: bytes) -> bool:
+        """Return whether a reply that is no stream may call a tool; False is certain."""
+
     def take_out_calls(
         self, data: bytes, tool: str, *, is_stream: bool, is_later: bool
     ) -> PlainRound:

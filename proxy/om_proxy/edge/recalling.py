@@ -152,7 +152,7 @@ class _RecallingReply:
         """Return the answer with the client's JSON; the bytes as they came if nothing was looked
         up."""
         answer, body = await buffer_body(answer, MAX_WHOLE_BYTES)
-        if body is None:
+        if body is None or not self._api.may_call_tools(body):
             return answer
         self._splice = self._api.create_whole_splice(self._tool, self._usage_rule)
         self._requests.is_whole = True

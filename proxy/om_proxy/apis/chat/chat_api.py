@@ -12,7 +12,7 @@ from om_proxy.apis.chat.plain_rounds import take_out_calls
 from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.apis.chat.splice import StreamSplice
 from om_proxy.apis.chat.stream_end import DoneFinder
-from om_proxy.apis.chat.whole_splice import WholeSplice
+from om_proxy.apis.chat.whole_splice import WholeSplice, may_call_tools
 from om_proxy.apis.split import Split
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
@@ -38,6 +38,7 @@ class ChatApi:
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice
+    may_call_tools = staticmethod(may_call_tools)
     take_out_calls = staticmethod(take_out_calls)
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:

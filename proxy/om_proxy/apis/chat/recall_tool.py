@@ -132,9 +132,9 @@ def write_round(
         body = _change_member(body, "messages", b",".join(messages), is_list=True)
     if tool is None:
         return body
-    has_tools = _has_own_tools(body)
+    must_not_call = not may_call and not _has_own_tools(body)
     body = _change_member(body, "tools", tool, is_list=True)
-    if not may_call and not has_tools:
+    if must_not_call:
         body = _change_member(body, "tool_choice", b'"none"', is_list=False)
     return body
 

@@ -17,9 +17,17 @@ _JOINED_TEXTS = ("content", "reasoning_content", "reasoning")
 _IDENTITY = ("id", "created")
 _CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
 
+# a reply that has none of it calls no tool
+_CALLS_HINT = b"tool_calls"
+
 _members = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
 _any = msgspec.json.Decoder()
+
+
+def may_call_tools(body: bytes) -> bool:
+    """Return whether a reply may call a tool. Most do not, and need not be read."""
+    return _CALLS_HINT in body
 
 
 class WholeSplice:
