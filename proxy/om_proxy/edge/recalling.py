@@ -66,8 +66,11 @@ class Recalling:
         record, turn = exchange.recall, exchange.turn
         if answer.status != STATUS_OK or record is None or turn is None:
             return answer
+        first = b""
+        is_whole = is_whole_reply(exchange, answer, first)  # else its first byte decides
         try:
-            answer, first = await peek(answer)
+            if not is_whole:
+                answer, first = await peek(answer)
         except UpstreamError as exc:
             return replace_body(answer, break_off(exc), answer.aclose)
         except BaseException:
@@ -83,7 +86,7 @@ class Recalling:
             self._send,
             self._facts,
         )
-        if is_whole_reply(exchange, answer, first):
+        if is_whole or is_whole_reply(exchange, answer, first):
             record.is_whole = True
             return await reply.read_whole(answer)
         return await reply.stream(answer)

@@ -152,12 +152,12 @@ def _change_member(body: bytes, name: str, value: bytes, *, is_list: bool) -> by
     if is_list:
         items = old[1:-1].rstrip() if old.startswith(b"[") else b""
         value = b"[" + items + (b"," if items.strip() else b"") + value + b"]"
-    span = find_value_span(name, members, readable)
-    if span is not None:
-        return body[: span.start] + value + body[span.stop :]
     if name not in members and (end := readable.rstrip()).endswith(b"}"):
         new_member = b'"' + name.encode() + b'":' + value
         return body[: len(end) - 1].rstrip() + b"," + new_member + b"}"
+    span = find_value_span(name, members, readable)
+    if span is not None:
+        return body[: span.start] + value + body[span.stop :]
     # the member was sent twice: the last value counts, as for parsers
     parts = [msgspec.json.encode(key) + b":" + bytes(raw) for key, raw in members.items()]
     own = msgspec.json.encode(name) + b":"
