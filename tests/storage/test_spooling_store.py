@@ -552,6 +552,36 @@ async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
         assert await list_stored_texts(faulty, KEY._replace(resource="s19")) == ["u1"]
 
 
+@pytest.mark.parametrize("trouble", ["raises", "hangs"])
+async def test_one_that_can_never_be_written_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The oldest turn fails each time, for a reason that nobody foresaw: the others are stored."""
+    monkeypatch.setattr("om_proxy.storage.spool_flusher.FLUSH_TIMEOUT_S", 0.05)
+    async with open_spool(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        keys = [KEY._replace(resource=f"r{n}") for n in range(3)]
+        for key in keys:
+            await say(store, key, "u1")
+        faulty.refuses = False
+        commit = faulty.commit
+
+        async def refuse_the_oldest(before: Memory, *others: Any) -> Memory:
+            if before.key == keys[0]:
+                if trouble == "hangs":
+                    await asyncio.Event().wait()
+                raise StorageError("these rows cannot be written")
+            return await commit(before, *others)
+
+        monkeypatch.setattr(faulty, "commit", refuse_the_oldest)
+        for _ in range(2):
+            assert not await store.flusher.flush()
+        assert [key for key in keys if store.spool.find_resource(key)] == keys[:1]
+        monkeypatch.undo()
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty, keys[0]) == ["u1"]
+
+
 async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
     """A short fault delays the reply: its turn is in the file before the reply ends."""
     async with open_spool(tmp_path, retry_s=0.01) as (store, faulty):

@@ -112,7 +112,12 @@ class SpoolFlusher:
 
     async def _flush_oldest(self, without_keys: set[Key]) -> None:
         if shared_log_key := next(iter(self._spool.resources), None):
-            await self._try_resource(shared_log_key, without_keys)
+            try:
+                await self._try_resource(shared_log_key, without_keys)
+            except (StorageError, asyncio.CancelledError):
+                # a fault in one resource's rows must not keep the others waiting
+                self._spool.move_to_end(shared_log_key)
+                raise
         else:
             with suppress(KeysAway):  # the store itself could be written
                 await self._inner.ping()

@@ -23,7 +23,7 @@ class SpooledTurns:
         self._budget = budget
         # spooled versions are negative and count down: no stored memory has one
         self._last_version = 0
-        # by the key of the shared log; oldest first
+        # by the key of the shared log; oldest first, but for those that could not be written
         self.resources: dict[Key, SpooledResource] = {}
         # the name of a thread in the service's log lines; set again with each new secret
         self.name_for_log: Callable[[Key], str | None] = lambda _: None
@@ -82,6 +82,11 @@ class SpooledTurns:
     def drop_all(self, cause: str) -> None:
         for shared_log_key in list(self.resources):
             self.drop(shared_log_key, cause)
+
+    def move_to_end(self, shared_log_key: Key) -> None:
+        """Let the other resources be written before this one."""
+        if resource := self.resources.pop(shared_log_key, None):
+            self.resources[shared_log_key] = resource
 
     def remove_resource(self, shared_log_key: Key) -> None:
         """Remove the resource and let the replies that wait for it continue."""
