@@ -14,6 +14,7 @@ import httpx
 
 from tests.e2e.crash.client import complete, content
 from tests.e2e.crash.models import FILLER, SAID
+from tests.e2e.replicas.front import Front
 from tests.e2e.replicas.history import Forgetting, Outcome, Reading, Turn
 
 Message = dict[str, Any]
@@ -41,6 +42,10 @@ class Notebook:
     # whose forgetting was not answered
     unknown_threads: set[str] = field(default_factory=set)
     degraded_count: int = 0
+    # by what was said: the port of the replica that answered
+    served_by: dict[str, int] = field(default_factory=dict)
+    # said by clients that will not say it again
+    said_once: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)  # answers that are no success
 
     def count(self, outcome: Outcome) -> int:
@@ -57,7 +62,7 @@ class ReplicaClient:
         self,
         number: int,
         kind: ClientKind,
-        base: str,
+        front: Front,
         notebook: Notebook,
         seed: int,
         timeout_s: float,
@@ -69,7 +74,8 @@ class ReplicaClient:
         self._name = f"p{number // 7}" if kind == "paired" else f"c{number}"
         self._resource = f"r{number // 7}" if kind == "sharing" else ""
         self._kind = kind
-        self._base = base
+        self._front = front
+        self._base = front.base
         self._notebook = notebook
         self._dice = random.Random(f"{seed} {number}")
 
@@ -118,7 +124,7 @@ class ReplicaClient:
         headers = {"x-om-thread": thread, "connection": "close"}
         if self._resource:
             headers["x-om-resource"] = self._resource
-        arrived, receipt, outcome = b"", "", "unknown"
+        arrived, receipt, outcome, port = b"", "", "unknown", 0
         began_at = time.monotonic()
         try:
             async with (
@@ -131,6 +137,8 @@ class ReplicaClient:
                 ) as answer,
             ):
                 receipt = answer.headers.get("x-om-status", "")
+                own_port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+                port = self._front.served[own_port]
                 async for piece in answer.aiter_raw():
                     if leaves:
                         break
@@ -148,6 +156,9 @@ class ReplicaClient:
             # it may wait in a process, and end with it
             self._notebook.degraded_count += 1
             outcome = "unknown"
+        self._notebook.served_by[find_mark(message)] = port
+        if self._kind != "full":
+            self._notebook.said_once.add(find_mark(message))
         self._notebook.turns.append(
             Turn(
                 thread,

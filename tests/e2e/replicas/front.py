@@ -15,6 +15,8 @@ class Front:
     def __init__(self, ports: Sequence[int]) -> None:
         self._ports = list(ports)
         self._next = 0
+        # the port of the replica that serves a connection, by the port of its client
+        self.served: dict[int, int] = {}
         self.port = 0
 
     @property
@@ -32,20 +34,24 @@ class Front:
         self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
     ) -> None:
         try:
-            connection = await self._connect()
+            connection = await self._connect(client_writer.get_extra_info("peername")[1])
             if connection is not None:
                 await _relay(client_reader, client_writer, *connection)
         finally:
             client_writer.transport.abort()
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connect(
+        self, client_port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Return a connection to the next replica that listens."""
         first, self._next = self._next, self._next + 1
         ports = tuple(self._ports)
         for place in range(first, first + len(ports)):
             port = ports[place % len(ports)]
             with suppress(OSError):
-                return await asyncio.open_connection("127.0.0.1", port)
+                connection = await asyncio.open_connection("127.0.0.1", port)
+                self.served[client_port] = port
+                return connection
         return None
 
 

@@ -6,7 +6,7 @@ a text that must not outlive its forgetting. A request may have been
 
 - *acknowledged*: its client saw the end of the reply. Message and reply must be stored once.
 - *unknown*: its connection broke, or it got an error after it may have been stored. Its message and
-  its replies may be stored, once.
+  its replies may be stored, once. One that *has waited* in a process that was not killed must be.
 - *refused*: it got an error before anything of it could be stored. Nothing of it may be.
 
 Times are those of one clock. What overlaps in time has no order.
@@ -40,6 +40,9 @@ class Turn(NamedTuple):
     has_memory: bool = True  # its receipt does not say that memory could not be read
     takes_back: tuple[str, ...] = ()  # marks that its client left out from here on: a fork
     shows: tuple[str, ...] = ()  # marks of the messages before, where its client sends its history
+    # Unknown, but its client saw the end of the reply and will not send the message again. The
+    # process that answered lived until nothing waited in it: the turn is stored, wherever.
+    has_waited: bool = False
 
 
 class Prompt(NamedTuple):
@@ -224,7 +227,8 @@ def _check_transcript(
         mark for turn in turns if turn.outcome == "unknown" for mark in turn.takes_back
     }
     excused = taken_back | perhaps_taken_back | forgotten | {""}
-    found.lost += sorted(acknowledged - counts.keys() - excused)
+    waited = {mark for turn in turns if turn.has_waited for mark in (turn.said, turn.reply)}
+    found.lost += sorted((acknowledged | waited) - counts.keys() - excused)
     found.taken_back += [f"{mark} is live" for mark in counts if mark in taken_back]
     unknown = {turn.said for turn in turns if turn.outcome == "unknown"}
     possible = acknowledged | unknown

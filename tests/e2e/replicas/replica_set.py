@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -56,6 +57,8 @@ class Replicas:
         self.front = front
         self.trouble = trouble
         self.kills = 0
+        self.killed_at: list[tuple[int, float]] = []  # the port of each, and when
+        self.stopped: list[tuple[int, float, float]] = []  # the port of each, from when to when
         self.stops = 0
         self.replaced = 0
 
@@ -77,10 +80,12 @@ class Replicas:
                 process = dice.choice(processes)
                 process.stop()
                 self.stops += 1
+                stopped_at = time.monotonic()
                 try:
                     await is_set_within(ended, stop_s)
                 finally:
                     process.go_on()
+                    self.stopped.append((process.port, stopped_at, time.monotonic()))
 
     async def roll(self) -> None:
         """Replace all by the next release, one by one, then by this one again, and so on."""
@@ -107,8 +112,10 @@ class Replicas:
                     continue
                 self._serving -= is_server
                 self.kills += 1
+                self.killed_at.append((process.port, time.monotonic()))
                 await process.kill()
-            await process.start()
+                # a process that starts without the store has no memory, as documented
+                await process.start()
             self._serving += is_server
 
 

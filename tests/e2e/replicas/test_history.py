@@ -152,6 +152,17 @@ RANGES = SOUND.threads[0].ranges
             "lost",
             id="a lost thread",
         ),
+        pytest.param(
+            lambda history: replace(
+                store_instead(*WHOLE[:4], *WHOLE[6:])(history),
+                turns=tuple(
+                    turn._replace(has_waited=True, reply="R3") if turn.said == "U3" else turn
+                    for turn in history.turns
+                ),
+            ),
+            "lost",
+            id="a turn that waited",
+        ),
         pytest.param(store_instead(*WHOLE, "U5", "R5"), "doubled", id="a doubled turn"),
         pytest.param(
             store_instead(*WHOLE[:6], "U3", "R3", *WHOLE[6:]),
