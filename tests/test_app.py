@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -773,3 +774,26 @@ async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reas
         assert reply.startswith("Noted")
         assert (receipt["status"], receipt["reason"]) == (status, reason)
         assert await run.memories() == []
+
+
+async def test_a_store_that_opens_late_is_used_by_its_own_clock(tmp_path: Path) -> None:
+    """The machine's clock is wrong, and the store is away at the start: once it is used, nothing is
+    dated by the wrong one."""
+    file = tmp_path / "om.db"
+    file.write_bytes(b"no database at all" * 100)
+    app = create_app(settings_in(tmp_path))
+    await app.start()
+    await wait_ready(app, "degraded")
+    app._store_clock._machine_clock = lambda: time.time() - 600.0
+    take_store, errors_s = app._reopening.on_open, list[float]()
+
+    async def note_error(secret: bytes, is_known: bool) -> None:
+        errors_s.append(abs(app._clock() - time.time()))
+        await take_store(secret, is_known)
+
+    app._reopening.on_open = note_error
+    assert abs(app._clock() - time.time()) > 60.0
+    file.unlink()
+    await wait_ready(app, "ok")
+    await app.stop()
+    assert [error_s < 60.0 for error_s in errors_s] == [True]

@@ -44,7 +44,8 @@ class ReopeningStore(ForwardingStore):
     `file`: None if the store has no file.
 
     `on_open` is called for each store opened after the start, with its secret, and whether an
-    earlier store had the same secret.
+    earlier store had the same secret. `before_use` is called with each such store before anybody
+    else uses it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ReopeningStore(ForwardingStore):
         # random until a store was opened: then nothing is keyed with it yet
         self.known_secret: bytes = os.urandom(32)
         self.on_open: Callable[[bytes, bool], Awaitable[None]] = _ignore
+        self.before_use: Callable[[Store], Awaitable[None]] = _use_at_once
 
     @property
     def has_opened(self) -> bool:
@@ -177,6 +179,7 @@ class ReopeningStore(ForwardingStore):
                 self._is_earlier_file_gone = False
                 self._remove_earlier_log()
         store = await self._open_store()
+        await self.before_use(store)
         earlier_secret = self.known_secret if self.has_opened else None
         await self._adopt(store)
         logger.warning("storage.reopened")
@@ -296,6 +299,10 @@ class ReopeningStore(ForwardingStore):
             _subtract_offset(change, offset), erasures, wakeup
         )
         return _add_offset(written, offset), erased
+
+
+async def _use_at_once(_store: Store) -> None:
+    pass
 
 
 async def _ignore(_secret: bytes, _is_known: bool) -> None:

@@ -15,7 +15,8 @@ from om_proxy.storage.base import Store
 logger = structlog.get_logger("storage")
 
 MEASURE_INTERVAL_S = 30.0
-# until the first measurement: a process that starts while the store is away goes by its own clock
+# until the first measurement: a process that starts while the store is away measures once it opens,
+# and goes by its own clock if that has failed
 FIRST_MEASURE_INTERVAL_S = 1.0
 # at the start, which waits for the first measurement
 MEASURE_TIMEOUT_S = 2.0
@@ -59,10 +60,11 @@ class StoreClock:
         """Return the store's unix seconds."""
         return self._machine_clock() + self._offset_s
 
-    async def measure(self) -> None:
+    async def measure(self, store: Store | None = None) -> None:
         """Measure the difference. Raise StorageError. A difference within the error of the
-        measurement changes nothing, so that dates do not jitter."""
-        difference = await measure_difference(self._store, self.now)
+        measurement changes nothing, so that dates do not jitter. `store`: one that is about to be
+        used in place of the one before."""
+        difference = await measure_difference(store or self._store, self.now)
         self._is_measured = True
         if not difference.is_certain:
             return
@@ -74,11 +76,11 @@ class StoreClock:
                 offset_s=round(self._offset_s, 1),
             )
 
-    async def try_measure(self) -> None:
+    async def try_measure(self, store: Store | None = None) -> None:
         """Measure the difference, if the store answers in time."""
         try:
             async with asyncio.timeout(MEASURE_TIMEOUT_S):
-                await self.measure()
+                await self.measure(store)
         except (StorageError, TimeoutError) as exc:
             logger.debug("storage.clock_unknown", error=type(exc).__name__)
 
