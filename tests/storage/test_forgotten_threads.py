@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage import forgotten_threads
+from om_proxy.storage.base import EventPage
 from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.event_contract import activation
@@ -42,4 +44,29 @@ async def test_the_newest_forgetting_of_a_thread(
     await forget(store, KEY, 9.0)
     assert await threads.find_time(KEY) == 9.0
     assert await threads.find_time(STRANGER) == 3.0
+    await store.close()
+
+
+async def test_many_that_ask_at_once_read_the_events_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many waiting turns are merged at once when a store comes back, and all look for their
+    threads."""
+    monkeypatch.setattr(forgotten_threads, "EVENTS_PER_PAGE", 2)
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    await forget(store, KEY, 5.0)
+    await store.add_events(KEY._replace(thread="other"), [activation(str(n)) for n in range(6)])
+    cursors, read = list[int | None](), store.events
+
+    async def note_cursor(
+        tenant: str, thread: str | None, cursor: int | None, limit: int
+    ) -> EventPage:
+        cursors.append(cursor)
+        return await read(tenant, thread, cursor, limit)
+
+    monkeypatch.setattr(store, "events", note_cursor)
+    threads = ForgottenThreads(store, lambda key: f"label of {key.thread}")
+    assert await asyncio.gather(*(threads.find_time(KEY) for _ in range(9))) == [5.0] * 9
+    assert cursors.count(None) == 1
+    assert len(cursors) <= 4 + 9
     await store.close()

@@ -3,6 +3,7 @@ forgotten thread, resource and tenant, written in the transaction that forgot it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -42,6 +43,7 @@ class ForgottenThreads:
         """`label`: of a thread in the event that tells of its forgetting."""
         self._store = store
         self._label = label
+        self._reading = asyncio.Lock()
         # by tenant: the id through which events were read. One that is evicted is read anew.
         self._cursors: BoundedCache[str, int] = BoundedCache(max_items=MAX_EVENTS)
         # by tenant and label. The store keeps no more of them either.
@@ -65,7 +67,12 @@ class ForgottenThreads:
         )
 
     async def _read_new_events(self, tenant: str) -> None:
-        """Read on behind the cursor. Two that read at once read the same: a later time stays."""
+        """Read on behind the cursor. A whole reading takes many pages: others that ask meanwhile go
+        on where it ended."""
+        async with self._reading:
+            await self._read_pages(tenant)
+
+    async def _read_pages(self, tenant: str) -> None:
         cursor = self._cursors.get(tenant)
         while True:
             page = await self._store.events(tenant, None, cursor, EVENTS_PER_PAGE)
