@@ -30,6 +30,7 @@ from om_proxy.testing.scripted import (
 
 ROOT = Path(__file__).parents[2]
 FACT = "2.85 m"
+FIGURE = "look at 40 of them"  # said on Tuesday, in no note
 
 
 def create_plain_console() -> Console:
@@ -107,6 +108,32 @@ def test_answer_comes_from_the_observations(result: DemoResult) -> None:
     assert block
     assert FACT in block[1]
     assert all(FACT not in message_text(m) for m in tail)
+
+
+def test_what_the_notes_left_out_is_looked_up(result: DemoResult) -> None:
+    """The last question but one asks for a figure that no note holds. The model gets it from the
+    tool's result, which stands in the next prompt; the table tells of the look-up."""
+    before, last = result.rows[-2:]
+    (looked_up,) = before.events
+    assert re.fullmatch(r"looked up: \d+ of \d+ messages", looked_up)
+    assert last.events == ()
+    system, *said = result.last_with.messages
+    assert FIGURE not in message_text(system)
+    call, found, reply = said[-4:-1]
+    assert call["tool_calls"][0]["function"]["name"] == "recall"
+    assert found["role"] == "tool"
+    assert FIGURE in message_text(found)
+    assert FIGURE in message_text(reply)
+    assert [m for m in said[:-4] if FIGURE in message_text(m)] == []
+
+
+async def test_what_is_not_stored_is_not_known(story: Story) -> None:
+    """Without the message that holds the figure, the look-up is made and finds nothing of it."""
+    result = await play_story(Story((*story.turns[:9], *story.turns[-2:])), create_plain_console())
+    assert result.rows[-2].events[-1].startswith("looked up: ")
+    said = result.last_with.messages
+    assert [m for m in said if FIGURE in message_text(m)] == []
+    assert message_text(said[-2]) == UNKNOWN_ANSWER
 
 
 @pytest.mark.parametrize("fault", ["prose", "http", "nothing"])
@@ -257,6 +284,7 @@ def test_prompt_of_tools_is_cut(result: DemoResult) -> None:
     summary.print_summary(console, result, show_prompt=True)
     out = read_printed(console)
     assert "more lines" in out
+    assert re.search(r"^\[m\d+-m\d+\]$", out, flags=re.M)  # the range of each entry
     assert FACT in out
 
 

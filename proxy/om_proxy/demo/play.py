@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from om_proxy.demo.story import Story, Turn
 from om_proxy.demo.table import Board, Row
 from om_proxy.errors import OmError
 from om_proxy.models import encodings
-from om_proxy.testing import notes
+from om_proxy.testing import look_ups, notes
 from om_proxy.testing.scripted import (
     ACTOR,
     OBSERVER,
@@ -115,6 +116,8 @@ class Players:
                 yield f"observed {source_tokens:,} → {request.completion_tokens:,}"
             elif request.model == REFLECTOR:
                 yield f"condensed {self._count(prompt):,} → {request.completion_tokens:,}"
+            elif request.messages and look_ups.is_result(request.messages[-1]):
+                yield describe_look_up(message_text(request.messages[-1]))
 
     async def ask_trimmed(self, question: str, rows: Sequence[Row]) -> DemoResult:
         """Ask the last question again, with the newest messages only, and return all results."""
@@ -141,6 +144,12 @@ class Players:
             last_without=last_without,
             last_with=last_with,
         )
+
+
+def describe_look_up(result: str) -> str:
+    """Describe what the proxy answered to the model: `8 of 31 messages for "roof"` is its header."""
+    header = re.match(r"\d+ of \d+ messages", result)
+    return f"looked up: {header[0]}" if header else "looked up: nothing found"
 
 
 def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

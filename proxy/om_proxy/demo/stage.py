@@ -26,6 +26,7 @@ memory:
   api_key: demo-memory-models
   observation: {{model: openai/{observer}, message_tokens: {message_tokens}}}
   reflection: {{model: openai/{reflector}, observation_tokens: {observation_tokens}}}
+  retrieval: true
 telemetry: {{log: "{log}"}}
 """
 CONFIG_FILE = "demo.yaml"  # beside the database, for commands in another terminal

@@ -21,7 +21,8 @@ I am a scripted model, so I know only what stands in the prompt that I receive. 
 a number, one sentence each, for example: Our boat lies at pier 14. The notes keep such sentences, \
 word for word. Go on with other things for a few turns. Then ask for the fact in its own words: At \
 which pier lies our boat? I search the prompt for a sentence that shares the rare words of your \
-question, and I repeat that sentence. If the prompt does not hold it, I say that I do not know.
+question, and I repeat that sentence. If the prompt does not hold it, I look it up in the original \
+messages, with the tool that om-proxy adds; if they do not hold it, I say that I do not know.
 
 This first answer is so long for a reason: with your next message, the conversation has more than \
 a hundred tokens. From then on om-proxy sends notes in place of the old messages, and the \

@@ -5,7 +5,8 @@ Models:
 - `scripted-actor` says the script's next line. The newest message of the prompt is the line's key:
   the text of a user's message, or the `tool_call_id` of a tool's result. If the script has no such
   line, the model answers a question from the prompt alone (testing/recollect.py), or notes the
-  message.
+  message. What the prompt does not hold, it looks up (testing/look_ups.py), if the request offers
+  the proxy's tool.
 - `scripted-observer` and `scripted-reflector` write and shorten observations by rule
   (testing/notes.py).
 - any other name is an actor too.
@@ -22,11 +23,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counting
+from itertools import takewhile
 from typing import Any
 
 import orjson
 
-from om_proxy.testing import asgi, notes, recollect
+from om_proxy.testing import asgi, look_ups, notes, recollect
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.faults import ANSWERS_BY_KIND, Fault, Faults
 from om_proxy.testing.prompt_cache import PromptCache
@@ -116,7 +118,7 @@ class ScriptedServer:
             messages = tuple(request["messages"])
             model = find_scripted_model(str(request.get("model", ACTOR)))
             fault = self.faults.take_next(model)
-            answer = self.choose_answer(model, messages, fault)
+            answer = self._choose_with_look_ups(request, model, messages, fault)
             usage = self._count_usage(
                 scope, model, [*_write_tools(request), *map(_write_json, messages)], answer
             )
@@ -157,6 +159,23 @@ class ScriptedServer:
             await asgi.send_json(send, 400, _error_body(text, "context_length_exceeded"))
             return True
         return False
+
+    def _choose_with_look_ups(
+        self, request: Message, model: str, messages: Sequence[Message], fault: Fault | None
+    ) -> Message:
+        """Choose the answer. An actor that does not know one looks it up once, if it may."""
+        if messages and look_ups.is_result(messages[-1]) and fault is None:
+            asked = [m for m in messages if m.get("role") == "user"]
+            question = find_question(message_text(asked[-1])) if asked else None
+            results = list(takewhile(look_ups.is_result, reversed(messages)))
+            found = look_ups.find_answer(question, results) if question else None
+            return _assistant_message(found or UNKNOWN_ANSWER)
+        answer = self.choose_answer(model, messages, fault)
+        tool = look_ups.find_tool(request)
+        if tool is None or answer.get("content") != UNKNOWN_ANSWER:
+            return answer
+        question = find_question(message_text(messages[-1]))
+        return look_ups.call_tool(tool, question, next(self._ids)) if question else answer
 
     def choose_answer(
         self, model: str, messages: Sequence[Message], fault: Fault | None
@@ -250,16 +269,21 @@ def improvise(messages: Sequence[Message]) -> str:
     """Answer a message that is not in the script: answer a question from the prompt alone, and note
     anything else."""
     text = message_text(messages[-1]).strip() if messages else ""
-    sentences = notes.split_sentences(text)
-    questions = [sentence for sentence in sentences if sentence.endswith("?")]
-    if not questions:
+    question = find_question(text)
+    if question is None:
         return f"Noted: {notes.clip(text, 80)}"
     earlier_texts = [message_text(message) for message in messages[:-1]]
-    statement = recollect.find_answer(questions[-1], earlier_texts)
+    statement = recollect.find_answer(question, earlier_texts)
     if statement is None:
         return UNKNOWN_ANSWER
     when = f"On {statement.date} you said" if statement.date else "You said"
     return f"{when}: {statement.text}"
+
+
+def find_question(text: str) -> str | None:
+    """Return the last question of a text; None if it asks nothing."""
+    sentences = notes.split_sentences(text.strip())
+    return next((sentence for sentence in reversed(sentences) if sentence.endswith("?")), None)
 
 
 def message_text(message: Message) -> str:
