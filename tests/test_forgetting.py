@@ -63,7 +63,6 @@ class Race:
 
     def __init__(self, p: Parts, seed: int, scope: str) -> None:
         self.scope = scope
-        self.forgetting = p.memories  # of the process that forgets
         self.p, self.random, self.number = p, Random(seed), 0
         self.engine = Engine(
             p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock
@@ -104,11 +103,11 @@ class Race:
         self.p.clock.now += 0.001  # later than what was asked before
         match self.scope:
             case "thread":
-                await self.forgetting.forget(key)
+                await self.p.memories.forget(key)
             case "resource":
-                await self.forgetting.forget_all(key.tenant, key.resource)
+                await self.p.memories.forget_all(key.tenant, key.resource)
             case "tenant":
-                await self.forgetting.forget_all(key.tenant)
+                await self.p.memories.forget_all(key.tenant)
         self.done += 1
 
     def may_stay(self, canary: str) -> bool:
@@ -154,15 +153,6 @@ async def test_nothing_comes_back(settings: str, scope: str, seed: int) -> None:
     await race_with_forgettings(settings, scope, seed, max(12, ROUNDS // 14))
 
 
-@SETTINGS
-@pytest.mark.parametrize(("scope", "seed"), [("thread", 0), ("resource", 1), ("tenant", 2)])
-async def test_nothing_comes_back_if_another_process_forgets(
-    settings: str, scope: str, seed: int
-) -> None:
-    """The store alone tells of it, also where a first turn has no row yet."""
-    await race_with_forgettings(settings, scope, seed, max(12, ROUNDS // 14), elsewhere=True)
-
-
 class UnderOnePrefix:
     """Opens a Redis in place of a file."""
 
@@ -175,14 +165,13 @@ class UnderOnePrefix:
 
 
 @SETTINGS
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-async def test_nothing_comes_back_on_redis(settings: str, *, elsewhere: bool) -> None:
+async def test_nothing_comes_back_on_redis(settings: str) -> None:
     """Its commits and forgettings are scripts, computed from what was read before."""
     url = find_redis_url()
     with own_prefix(url) as prefix:
         opened = UnderOnePrefix(url, prefix)
         rounds = max(10, ROUNDS // 4)
-        await race_with_forgettings(settings, "thread", 3, rounds, opened, elsewhere=elsewhere)
+        await race_with_forgettings(settings, "thread", 3, rounds, opened)
 
 
 class InOneSchema:
@@ -197,20 +186,13 @@ class InOneSchema:
 
 
 @SETTINGS
-@pytest.mark.parametrize(
-    ("scope", "seed", "elsewhere"),
-    [("thread", 0, False), ("resource", 1, False), ("thread", 2, True)],
-)
-async def test_nothing_comes_back_on_postgres(
-    settings: str, scope: str, seed: int, *, elsewhere: bool
-) -> None:
+@pytest.mark.parametrize(("scope", "seed"), [("thread", 0), ("resource", 1)])
+async def test_nothing_comes_back_on_postgres(settings: str, scope: str, seed: int) -> None:
     """There the statements of turns and of forgetting really run side by side."""
     url = find_postgres_url()
     with own_schema(url) as schema:
         rounds = max(10, ROUNDS // 4)
-        await race_with_forgettings(
-            settings, scope, seed, rounds, InOneSchema(url, schema), elsewhere=elsewhere
-        )
+        await race_with_forgettings(settings, scope, seed, rounds, InOneSchema(url, schema))
 
 
 async def race_with_forgettings(
@@ -219,15 +201,11 @@ async def race_with_forgettings(
     seed: int,
     rounds: int,
     opened: StoreOpener = SqliteStore,
-    *,
-    elsewhere: bool = False,
 ) -> None:
     """Let turns overlap with so many forgettings, and look after each."""
     random = Random(seed)
     async with open_parts(settings=settings, llm=Repeating(random), opened=opened) as p:
         race, forgotten = Race(p, seed, scope), 0
-        if elsewhere:
-            race.forgetting = p.open_other_memories()
         with capture_logs() as logs:
             for _ in range(rounds):
                 steps = [race.turn(KEY) for _ in range(random.randint(3, 8))]

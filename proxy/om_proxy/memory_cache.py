@@ -576,14 +576,6 @@ class Memories:
         forgotten_at = await self._forgotten_threads.find_time(key)
         return forgotten_at is not None and forgotten_at > asked_at
 
-    async def take_back(self, committed: Memory) -> None:
-        """Remove a thread whose first turn was committed while another process forgot it. Raise
-        Conflict if there are more turns by now."""
-        await self.store.forget(
-            committed.key, committed.version, self._describe_forgotten(committed.key)
-        )
-        self._drop_traces(committed.key)
-
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""
         self.facts.emit(ForgottenMeanwhile(key))

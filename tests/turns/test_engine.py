@@ -243,29 +243,6 @@ async def test_a_first_turn_whose_name_another_process_forgets(forgotten: str) -
         assert await t.live() == ["hello again", "hi"]
 
 
-async def test_a_name_that_another_process_forgets_between_the_look_and_the_commit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The look said that nothing was forgotten, and the forgetting found no row: the turn is taken
-    back."""
-    async with open_turns() as t:
-        opened = await t.open([user("hello")])
-        theirs = t.parts.open_other_memories()
-        write = t.parts.store.commit
-
-        async def forget_then_write(*arguments: Any) -> Memory:
-            monkeypatch.undo()
-            t.parts.clock.now += 1
-            await theirs.forget(KEY)
-            return await write(*arguments)
-
-        monkeypatch.setattr(t.parts.store, "commit", forget_then_write)
-        with capture_logs() as logs:
-            await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
-        assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"]
-        assert await t.parts.store.load(KEY) == Memory(key=KEY)
-
-
 async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,14 +4,12 @@ its reply."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
-from om_proxy.errors import Conflict
 from om_proxy.memory.ledger import TurnEntry, add_turn, join_ledgers
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Item, Memory, Message
 from om_proxy.memory.rounds import LookedUp
@@ -132,9 +130,8 @@ class Committer:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
         # A turn that began on a row is told by that row.
-        is_first = not turn.row_id
         if self.reconciler.is_forgotten(turn, reconciled.memory) or (
-            is_first and await self._is_first_forgotten(turn)
+            not turn.row_id and await self.memories.is_first_turn_forgotten(turn.key, turn.asked_at)
         ):
             self.memories.emit_forgotten(turn.key)
             return NOTHING_COMMITTED
@@ -165,17 +162,6 @@ class Committer:
         committed = await self._write(
             reconciled.memory, after, accounted.entry, interrupted_messages
         )
-        # a process may have forgotten it between the look and the commit: it found no row to remove
-        if (
-            is_first
-            and not reconciled.memory.version
-            and committed.version > 0
-            and await self._is_first_forgotten(turn)
-        ):
-            with suppress(Conflict):
-                await self.memories.take_back(committed)
-            self.memories.emit_forgotten(turn.key)
-            return NOTHING_COMMITTED
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
         )
@@ -224,9 +210,6 @@ class Committer:
             return after, []
         after, message = number_interrupted_reply(after, interrupted, reply_tokens, now, encoding)
         return after, [message]
-
-    async def _is_first_forgotten(self, turn: OpenedTurn) -> bool:
-        return await self.memories.is_first_turn_forgotten(turn.key, turn.asked_at)
 
     async def _count_tokens(self, item: Item, model: str) -> int:
         return (await self.token_counter.count({0: item.raw}, model))[0]

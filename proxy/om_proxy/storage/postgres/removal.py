@@ -54,10 +54,9 @@ from om_proxy.storage.postgres.quotes import (
 from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
-from om_proxy.storage.postgres.turn_statement import NAME_LOCK, NEXT_VERSION
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.records import ForgetResult
 
-LOCK_NAME = f"SELECT pg_advisory_xact_lock({NAME_LOCK})"
 # the thread, all that share its resource's log, and all that may quote it
 LOCK_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
@@ -218,7 +217,6 @@ async def remove_thread(
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
     await session.select(LOCK_LOOK_UPS, *key[:2])
-    await session.execute(LOCK_NAME, *key)
     locked = await session.select(LOCK_SHARERS, *key)
     stored = {row[1]: row for row in locked}
     own = stored.get(key.thread)

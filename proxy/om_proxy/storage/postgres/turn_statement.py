@@ -64,12 +64,9 @@ def _write_update(columns: Columns) -> str:
         RETURNING id, thread.version"""
 
 
-# A name that has no row has nothing to lock. A forgetting and the first commit of a thread take this
-# lock before they look for the row, so each finds what the other one has written.
-NAME_LOCK = "hashtextextended(concat_ws(chr(1), $1::text, $2::text, $3::text), 0)"
 _INSERT_THREAD = f"""INSERT INTO om.thread (id, version, created_at, tenant, resource, thread, {list_names(THREAD)})
     SELECT drawn.version, drawn.version, {UNIX_NOW}, $1::text, $2::text, $3::text, {list_parameters(THREAD, 4)}
-    FROM (SELECT pg_advisory_xact_lock_shared({NAME_LOCK}), {NEXT_VERSION} AS version) AS drawn
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
     ON CONFLICT DO NOTHING RETURNING id, version"""
 _MESSAGE_VALUES = [name for name in MESSAGE if name != "seq"]
 
