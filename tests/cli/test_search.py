@@ -34,8 +34,8 @@ def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["search", "bees"]) == 0
     out, err = capsys.readouterr()
     at = out.split("user, ")[1].split("\n")[0]
-    # of equals the newer first
-    assert out == GOLDEN.format(seq=2, at=at) + GOLDEN.format(seq=1, at=at)
+    # a note that has the word lifts the message that it stands for
+    assert out == GOLDEN.format(seq=1, at=at) + GOLDEN.format(seq=2, at=at)
     assert err == ""
     assert main(["search", "bees zeta", "--resource", "zoe"]) == 0
     out, err = capsys.readouterr()
