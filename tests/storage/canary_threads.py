@@ -48,6 +48,7 @@ PLAIN_COLUMNS = frozenset(
         "ledger.model",  # it stays on the tenant's nameless lines
         *("webhook.name", "webhook.cause", "thread.tenant", "lease.tenant"),
         *("rewrite.name", "sqlite_sequence.name", "search_scope.tenant", "passage_words_config.k"),
+        "passage_vector.model",
         "passage_words_idx.term",  # of an index of many pages; test_search.py looks at the bytes
     }
 )
@@ -95,6 +96,8 @@ async def _index_thread(store: Store, key: Key) -> None:
         passage = Passage(1, 0, 1, 1, CANARY, 1.0, 1, (CANARY,), (CANARY,))
         place = IndexPlace(read.messages[-1].seq)
         assert await store.index_passages(key, read, 1, [passage], place)
+        unembedded = await store.read_unembedded(key, "model", 1)
+        assert await store.write_vectors(key, unembedded, "model", [CANARY.encode()]) == 1
 
 
 def _create_thread(key: Key) -> tuple[Memory, Memory]:

@@ -67,6 +67,7 @@ from tests.storage.refresh_contract import RefreshContract
 from tests.storage.search_contract import SearchContract
 from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore, share_log
 from tests.storage.store_machine import MACHINE, Opener, StoreMachine
+from tests.storage.vector_contract import VectorContract
 
 ODD = {
     "nul": b'{"role":"user","content":"a\x00b"}',
@@ -152,6 +153,7 @@ class StoreContract(
     MovingContract,
     RaceContract,
     SearchContract,
+    VectorContract,
 ):
     durable = True  # whether a second store opened on the same storage sees the same
     # of the examples of each machine, one in so many is tried

@@ -28,6 +28,7 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.passage_index import PassageIndex
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.vector_index import VectorIndex
 
 ObservationState = Literal["chunk", "log"]
 # events are kept until there are so many newer ones, or so long
@@ -213,7 +214,7 @@ class WebhookState(NamedTuple):
     at: float  # of the last attempt, in unix seconds
 
 
-class Store(PassageIndex, Protocol):
+class Store(PassageIndex, VectorIndex, Protocol):
     """The durable memories. Every method may raise `StorageError`; none blocks the event loop.
 
     Every row is keyed by the whole Key, tenant first: no method reaches another tenant's rows.

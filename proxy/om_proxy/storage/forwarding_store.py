@@ -12,6 +12,7 @@ from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.base import (
     Backlog,
     Change,
@@ -42,6 +43,7 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 
 class ForwardingStore(ABC):
@@ -162,6 +164,35 @@ class ForwardingStore(ABC):
 
     async def check_index(self) -> IndexCheck:
         return await self.inner.check_index()
+
+    async def read_unembedded(
+        self, key: Key, model: str, limit: int
+    ) -> tuple[UnembeddedMessage, ...]:
+        return await self.inner.read_unembedded(key, model, limit)
+
+    async def write_vectors(
+        self,
+        key: Key,
+        read: Sequence[UnembeddedMessage],
+        model: str,
+        vectors: Sequence[bytes],
+    ) -> int:
+        return await self.inner.write_vectors(key, read, model, vectors)
+
+    async def unembedded_threads(
+        self, model: str, active_before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return await self.inner.unembedded_threads(model, active_before, after, limit)
+
+    async def read_vectors(
+        self, key: Key, model: str, before: int | None = None, limit: int = 10_000
+    ) -> VectorPage:
+        return await self.inner.read_vectors(key, model, before, limit)
+
+    async def read_vectors_at(
+        self, key: Key, model: str, places: Sequence[tuple[str, int]]
+    ) -> tuple[StoredVector, ...]:
+        return await self.inner.read_vectors_at(key, model, places)
 
     async def generations(
         self, key: Key, before: int, limit: int | None = None

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from om_proxy.memory.ledger import Account, History
 
-Who = Literal["actor", "observer", "reflector"]  # what a model was asked for
+Who = Literal["actor", "observer", "reflector", "embedder"]  # what a model was asked for
 Grouping = Literal["day", "model", "resource"]
 NAMELESS_RESOURCE = ""  # of forgotten resources, and of those that nothing is stored of
 SECONDS_PER_DAY = 86_400

@@ -48,7 +48,11 @@ MAX_WAITING_LINES = 10_000
 MAX_KNOWN_RESOURCES = 10_000  # of which the store had a thread
 MERGED_MODEL = "other"
 MAX_MODEL_CHARS = 200
-WHO_BY_WORK: dict[AgentWork, Who] = {"observe": "observer", "reflect": "reflector"}
+WHO_BY_WORK: dict[AgentWork, Who] = {
+    "observe": "observer",
+    "reflect": "reflector",
+    "embed": "embedder",
+}
 
 
 _Line = tuple[str, str, int, str | None, Who, History]  # the fields of a LedgerLine

@@ -49,6 +49,7 @@ class IndexCheck(NamedTuple):
     threads: int  # that are indexed
     passages: int
     faults: tuple[str, ...]  # our words, without a text or a name; empty: the index is sound
+    vectors: int = 0  # of messages
 
 
 class PassageIndex(Protocol):

@@ -27,6 +27,7 @@ from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooled_resource import SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns
+from om_proxy.storage.vector_index import UnembeddedMessage
 
 
 class PreviewStore(MergingStore):
@@ -150,6 +151,15 @@ class PreviewStore(MergingStore):
         passages: Sequence[Passage],
         place: IndexPlace,
     ) -> bool:
+        raise _refuse()
+
+    async def write_vectors(
+        self,
+        key: Key,
+        read: Sequence[UnembeddedMessage],
+        model: str,
+        vectors: Sequence[bytes],
+    ) -> int:
         raise _refuse()
 
     async def outdate_index(self) -> None:

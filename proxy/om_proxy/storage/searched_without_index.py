@@ -10,9 +10,11 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.newest_passages import find_newest_passages
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
+from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 if TYPE_CHECKING:
     from om_proxy.storage.base import Store
@@ -61,3 +63,32 @@ class SearchedWithoutIndex:
 
     async def check_index(self) -> IndexCheck:
         return IndexCheck(0, 0, ())
+
+    async def read_unembedded(
+        self, key: Key, model: str, limit: int
+    ) -> tuple[UnembeddedMessage, ...]:
+        return ()
+
+    async def write_vectors(
+        self,
+        key: Key,
+        read: Sequence[UnembeddedMessage],
+        model: str,
+        vectors: Sequence[bytes],
+    ) -> int:
+        return 0
+
+    async def unembedded_threads(
+        self, model: str, active_before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        return ThreadPage((), None)
+
+    async def read_vectors(
+        self, key: Key, model: str, before: int | None = None, limit: int = 10_000
+    ) -> VectorPage:
+        return VectorPage((), None)
+
+    async def read_vectors_at(
+        self, key: Key, model: str, places: Sequence[tuple[str, int]]
+    ) -> tuple[StoredVector, ...]:
+        return ()

@@ -156,14 +156,14 @@ async def test_a_check_tells_what_is_missing(store: SqliteStore, path: Path) -> 
     add_said(long, "quorum " * 400, "…", "zeta")
     await store_thread(store, long)
     await MessageIndex(store).index_thread(KEY)
-    assert await store.check_index() == (1, 4, ())
+    assert await store.check_index() == (1, 4, (), 0)
     for lost in ("seq = 1 AND place = 2", "seq = 3"):
         with closing(sqlite3.connect(path)) as db, db:
             db.execute(f"DELETE FROM passage WHERE {lost}")  # noqa: S608 - of this test
     assert (await store.check_index()).faults == ("messages that lack passages: 2",)
     await store.outdate_index()
     await MessageIndex(store).index_thread(KEY)
-    assert await store.check_index() == (1, 4, ())
+    assert await store.check_index() == (1, 4, (), 0)
 
 
 async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) -> None:

@@ -10,6 +10,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.search_contract import MISPLACED, index_same_names
 from tests.storage.tenant_contract import TenantContract
+from tests.storage.vector_contract import embed_some, list_vectors
 
 
 class TestSqliteTenants(TenantContract):
@@ -25,7 +26,11 @@ class TestSqliteTenants(TenantContract):
         """Whatever stands in the index, each passage that leaves it is of the tenant who asks."""
         key = await index_same_names(store)
         assert len((await store.find_passages(key, ["quorum"])).matches) == 1
+        for tenant in MISPLACED:
+            await embed_some(store, key._replace(tenant=tenant))
+        assert len(await list_vectors(store, key)) == 2
         for tenant, name in MISPLACED.items():
             sql = "UPDATE search_scope SET tenant = ? WHERE tenant = ?"
             await store._write(sql, (name, tenant))
         assert (await store.find_passages(key, ["quorum"])).matches == ()
+        assert await list_vectors(store, key) == []

@@ -99,7 +99,8 @@ DELETE_SOME = (
     """DELETE FROM om.passage WHERE id IN (SELECT id FROM om.passage LIMIT $1) RETURNING 1"""
 )
 DELETE_STATES = "DELETE FROM om.indexed_thread"
-COUNT_ALL = "SELECT (SELECT count(*) FROM om.indexed_thread), (SELECT count(*) FROM om.passage)"
+COUNT_ALL = """SELECT (SELECT count(*) FROM om.indexed_thread), (SELECT count(*) FROM om.passage),
+    (SELECT count(*) FROM om.passage_vector)"""
 COUNT_STRAY = """SELECT count(*) FROM om.passage
     LEFT JOIN om.message ON message.thread_id = passage.thread_id AND message.seq = passage.seq AND live = 1
     LEFT JOIN om.indexed_thread ON indexed_thread.thread_id = passage.thread_id
@@ -276,9 +277,9 @@ async def drop_some(session: Session, limit: int) -> bool:
 
 async def check_index(session: Session) -> IndexCheck:
     """Return `PassageIndex.check_index`. The caller gives a snapshot."""
-    [(threads, passages)] = await session.select(COUNT_ALL)
+    [(threads, passages, vectors)] = await session.select(COUNT_ALL)
     [(stray,)] = await session.select(COUNT_STRAY)
     [(cut,)] = await session.select(COUNT_CUT)
     found = await session.select(SELECT_WITHOUT, INDEX_VERSION, MAX_CHECKED_MESSAGES)
     without = [row_decoding.decode_message(tuple(row)) for row in found]
-    return IndexCheck(threads, passages, list_faults(stray, cut, without))
+    return IndexCheck(threads, passages, list_faults(stray, cut, without), vectors)

@@ -107,6 +107,7 @@ from om_proxy.storage.postgres.tenant_move import (
 )
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(SearchMethods):
+class PostgresStore(SearchMethods, VectorMethods):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 

@@ -84,7 +84,8 @@ SELECT_OF_RESOURCE = f"""SELECT {rows.INFO_COLUMNS} FROM thread
 OUTDATE_ALL = "UPDATE indexed_thread SET (rules, remade_to) = (0, 0)"
 DELETE_SOME = "DELETE FROM passage WHERE id IN (SELECT id FROM passage LIMIT ?)"
 CHECK_WORDS = "INSERT INTO passage_words (passage_words) VALUES ('integrity-check')"
-COUNT_ALL = "SELECT (SELECT count(*) FROM indexed_thread), (SELECT count(*) FROM passage)"
+COUNT_ALL = """SELECT (SELECT count(*) FROM indexed_thread), (SELECT count(*) FROM passage),
+    (SELECT count(*) FROM passage_vector)"""
 COUNT_STRAY = """SELECT count(*) FROM passage LEFT JOIN message
     ON message.thread_id = passage.thread_id AND message.seq = passage.seq AND live = 1
     LEFT JOIN indexed_thread ON indexed_thread.thread_id = passage.thread_id
@@ -251,9 +252,9 @@ def check_index(db: sqlite3.Connection) -> IndexCheck:
         db.execute(CHECK_WORDS)
     except sqlite3.DatabaseError:
         damaged = ("the words of the index are damaged",)
-    [(threads, passages)] = db.execute(COUNT_ALL)
+    [(threads, passages, vectors)] = db.execute(COUNT_ALL)
     [(stray,)] = db.execute(COUNT_STRAY)
     [(cut,)] = db.execute(COUNT_CUT)
     found = db.execute(SELECT_WITHOUT, (INDEX_VERSION, MAX_CHECKED_MESSAGES))
     without = [row_decoding.decode_message(row) for row in found]
-    return IndexCheck(threads, passages, (*damaged, *list_faults(stray, cut, without)))
+    return IndexCheck(threads, passages, (*damaged, *list_faults(stray, cut, without)), vectors)

@@ -114,6 +114,7 @@ from om_proxy.storage.sqlite.schema import (
 from om_proxy.storage.sqlite.search_methods import SearchMethods
 from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RESOURCES, ResourceMove
 from om_proxy.storage.sqlite.totals import add_up_threads
+from om_proxy.storage.sqlite.vector_methods import VectorMethods
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 
@@ -143,7 +144,7 @@ SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
     WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
 
 
-class SqliteStore(SearchMethods):
+class SqliteStore(SearchMethods, VectorMethods):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
