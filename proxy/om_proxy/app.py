@@ -16,10 +16,12 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.agents.direct import Direct
+from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.apis.registry import CHAT
 from om_proxy.audit_log import AuditLog
+from om_proxy.background.embedding import VectorFiller
 from om_proxy.background.indexing import IndexFiller
 from om_proxy.background.retention import Retention
 from om_proxy.background.scheduler import Background
@@ -27,6 +29,7 @@ from om_proxy.composition import (
     create_admin_services,
     create_background,
     create_look_ups,
+    create_message_vectors,
 )
 from om_proxy.edge.admin.admin_api import AdminApi
 from om_proxy.edge.chat import ChatRoute
@@ -114,6 +117,7 @@ class App:
         self._post: HttpPost
         self._webhooks: Webhooks
         self._litellm: LiteLLM
+        self._embedding_models: EmbeddingModels
         self.background: Background
         self.facts: Facts
         self.ledger_writer: LedgerWriter
@@ -170,6 +174,7 @@ class App:
             clock=self._clock,
         )
         self._litellm = LiteLLM()
+        self._embedding_models = EmbeddingModels(self._litellm)
         self._compose_memory(settings, secret, budget)
         self._warm_up = (
             asyncio.create_task(_warm_up(self._token_counter))
@@ -243,6 +248,7 @@ class App:
             is_busy=self.admission.is_busy,
             is_external=self._is_external,
         )
+        vectors = create_message_vectors(memories, self._embedding_models)
         engine = Engine(
             memories,
             self.background,
@@ -270,7 +276,7 @@ class App:
             self._tracing.create_chat_tracer(partial(label_thread, secret))
             if self._tracing
             else None,
-            create_look_ups(memories, self._policies, token_counter),
+            create_look_ups(memories, self._policies, token_counter, vectors),
             offers,
         )
         memories.on_words_erased.append(self.chat.drop_texts)
@@ -285,6 +291,7 @@ class App:
             self._clock,
             self.ledger_writer,
             offers,
+            vectors,
         )
         self._audit_log = services.audit_log
         self.admin = AdminApi(services)
@@ -297,6 +304,9 @@ class App:
         )
         indexing = IndexFiller(
             self.store, lambda: self._policies.current.settings, self._is_external
+        )
+        embedding = VectorFiller(
+            self.store, vectors, lambda: self._policies.current.settings, self._is_external
         )
         own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),
@@ -323,6 +333,9 @@ class App:
             _start_permanent("deferred", self._deferred.retry_forever),
             _start_permanent("retention", retention.run_forever),
             _start_permanent("indexing", partial(indexing.run_forever, self._observer_interval_s)),
+            _start_permanent(
+                "embedding", partial(embedding.run_forever, self._observer_interval_s)
+            ),
             _start_permanent(
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),
@@ -382,6 +395,7 @@ class App:
         await self.upstream.aclose()
         await self._memory_transport.aclose()
         await self._post.aclose()
+        self._embedding_models.close()
         self._litellm.close()
         await self.store.close()
         if self._figures:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from om_proxy.agents.embedding import EmbeddingModel
 from om_proxy.agents.llm import LLM
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
@@ -28,13 +29,16 @@ from om_proxy.look_ups.noted_messages import StoredNotes
 from om_proxy.look_ups.offered_threads import OfferedThreads
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch
+from om_proxy.look_ups.similar_messages import SimilarMessages
 from om_proxy.look_ups.turn_look_ups import TurnLookUps
 from om_proxy.memory.dates import find_zone
+from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.look_ups import LookUps
 from om_proxy.memory_cache import Memories
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.message_index import IndexingSource, MessageIndex
 from om_proxy.message_reader import MessageReader
+from om_proxy.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.models import TokenCounter, find_abilities
 from om_proxy.policy import PolicyInForce
 from om_proxy.steering.note_editor import NoteEditor
@@ -52,11 +56,14 @@ from om_proxy.turns.turn import PreparedTurn
 
 
 def create_look_ups(
-    memories: Memories, policies: PolicyInForce, token_counter: TokenCounter
+    memories: Memories,
+    policies: PolicyInForce,
+    token_counter: TokenCounter,
+    vectors: MessageVectors | None = None,
 ) -> Callable[[PreparedTurn], LookUps]:
     """Return the function that makes the look-ups of a turn. Whose messages they read comes from
     the turn's key alone."""
-    performer = create_look_up_performer(memories, policies, token_counter)
+    performer = create_look_up_performer(memories, policies, token_counter, vectors)
 
     def create(turn: PreparedTurn) -> LookUps:
         opened = turn.opened
@@ -110,10 +117,19 @@ def create_background(
     )
 
 
+def create_message_vectors(memories: Memories, models: EmbeddingModel) -> MessageVectors:
+    """Create what makes vectors, for searches and for the background."""
+    return MessageVectors(memories.store, models, memories.facts)
+
+
 def create_look_up_performer(
-    memories: Memories, policies: PolicyInForce, token_counter: TokenCounter
+    memories: Memories,
+    policies: PolicyInForce,
+    token_counter: TokenCounter,
+    vectors: MessageVectors | None = None,
 ) -> LookUpPerformer:
-    """Create what looks up original messages, for the tool loop and for people."""
+    """Create what looks up original messages, for the tool loop and for people. `vectors`: None:
+    searches go by words alone."""
     store = memories.store
     indexed = IndexingSource(
         MessageIndex(store), lambda info: is_indexed(policies.current.settings, info)
@@ -125,7 +141,16 @@ def create_look_up_performer(
     notes = StoredNotes(
         memories, lambda resource: policies.current.settings.effective(None, resource).memory
     )
-    search = MessageSearch(IndexedOrNewest(indexed, store, uses_index), notes)
+
+    async def choose(key: Key) -> EmbeddingChoice | None:
+        settings = policies.current.settings
+        if not settings.embedding_models:
+            return None
+        model = None if key.thread == RESOURCE_THREAD else (await memories.load(key)).model
+        return choose_embedding(settings, model, key.resource)
+
+    similar = SimilarMessages(vectors, choose) if vectors else None
+    search = MessageSearch(IndexedOrNewest(indexed, store, uses_index), notes, similar)
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 
@@ -139,6 +164,7 @@ def create_admin_services(
     clock: Callable[[], float] = time.time,
     ledger_writer: LedgerWriter | None = None,
     offers: RecallOffers | None = None,
+    vectors: MessageVectors | None = None,
 ) -> AdminServices:
     """Create the performers that people reach by the admin API and by the command. `secret`: the
     store's own. `committer`: the one that stores turns in this process. `ledger_writer`: of a process
@@ -166,7 +192,7 @@ def create_admin_services(
         MemoryExporter(memories.store),
         AuditLog(memories.store, partial(label_thread, secret), clock),
         MessageImporter(reconciler, committer, background),
-        create_look_up_performer(memories, policies, token_counter),
+        create_look_up_performer(memories, policies, token_counter, vectors),
         offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
     )
 

@@ -24,7 +24,7 @@ from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.usage import Usage
 from om_proxy.reasons import Reason, Status
 
-AgentWork = Literal["observe", "reflect"]
+AgentWork = Literal["observe", "reflect", "embed"]
 # `abandoned`: the deadline passed, or the process ended
 DecisionPlace = Literal["request", "background"]
 CallOutcome = Literal["answered", "failed", "abandoned"]
@@ -105,7 +105,8 @@ class TurnPriced(Struct, frozen=True):
 
 
 class MemoryCallEnded(Struct, frozen=True):
-    """The observer or the reflector has been asked, with all its tries, and has answered or failed.
+    """The observer, the reflector or the embedding model has been asked, with all its tries, and has
+    answered or failed.
 
     A call for several threads is one call. `usage` is what the servers
     reported for every answer, usable or not, and our counts where they reported nothing.

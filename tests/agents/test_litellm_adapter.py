@@ -191,6 +191,60 @@ async def test_unknown_provider(litellm: LiteLLM) -> None:
     assert type(raised.value) is ModelError
 
 
+VECTORS = {
+    "object": "list",
+    "model": "e",
+    "data": [
+        {"object": "embedding", "index": 1, "embedding": [0.0, 1.0]},
+        {"object": "embedding", "index": 0, "embedding": [1.0, 0.0]},
+    ],
+    "usage": {"prompt_tokens": 7, "total_tokens": 7},
+}
+
+
+async def test_embeddings(litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the texts, whatever the order of the answer; the server and the key stand in
+    the environment."""
+    script = script_answer(orjson.dumps(VECTORS), b"Content-Type: application/json")
+    async with run_upstream_server(script) as server:
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.base)
+        monkeypatch.setenv("HOSTED_VLLM_API_KEY", "k1")
+        found = await litellm.embed("hosted_vllm/e", ["the canary", "sings"])
+    assert found == (([1.0, 0.0], [0.0, 1.0]), 7)
+    [seen] = server.seen
+    sent = orjson.loads(seen.body)
+    assert (sent["model"], sent["input"]) == ("e", ["the canary", "sings"])
+    assert seen.header(b"authorization") == [b"Bearer k1"]
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (failing(429, "the canary sings"), ModelBusy),
+        (failing(500, "the canary sings"), ModelBusy),
+        (failing(401, "the canary sings"), ModelError),
+        (
+            script_answer(
+                orjson.dumps({**VECTORS, "data": VECTORS["data"][:1]}),  # type: ignore[index] - a list
+                b"Content-Type: application/json",
+            ),
+            ModelBusy,
+        ),
+    ],
+    ids=["busy", "broken", "no key", "too few"],
+)
+async def test_failed_embeddings(
+    litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch, script: Script, kind: type[ModelError]
+) -> None:
+    async with run_upstream_server(script) as server:
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.base)
+        monkeypatch.setenv("HOSTED_VLLM_API_KEY", "k1")
+        with pytest.raises(ModelError) as raised:
+            await litellm.embed("hosted_vllm/e", ["the canary", "sings"])
+    assert type(raised.value) is kind
+    assert "canary" not in str(raised.value)
+
+
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the hosts whose address is looked up; only this machine's is returned."""

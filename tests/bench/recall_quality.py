@@ -16,17 +16,26 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from om_proxy.memory.recall.found import FoundPassage
-from om_proxy.memory.recall.matching import match_passages
+from om_proxy.agents.embedding import EmbeddingModels
+from om_proxy.facts import Facts
+from om_proxy.look_ups.similar_messages import compare_vectors
+from om_proxy.memory.model import Key
+from om_proxy.memory.recall.found import FoundPassage, RankedMessage
+from om_proxy.memory.recall.fusing import fuse
+from om_proxy.memory.recall.matching import NO_FILTER, match_passages
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.recall.ranking import rank, weigh_words
+from om_proxy.memory.recall.vectors import StoredVector, encode_vector, write_embedded_text
 from om_proxy.memory.recall.words import query_words
+from om_proxy.message_vectors import LOCAL_BATCH_MESSAGES, MessageVectors
+from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 
@@ -149,21 +158,26 @@ def measure_rules(conversations: Sequence[Conversation], *, with_notes: bool = F
         _share_found(ranked, [sessions[seq] for seq in ranked[:100]], question, sessions)
         for conversation in conversations
         for sessions in [conversation.find_sessions()]
-        for question, ranked in rank_all(conversation, with_notes=with_notes)
+        for question, hits in rank_all(conversation, with_notes=with_notes)
+        for ranked in [[message.seq for message in hits]]
     ]
     return _average(shares)
 
 
-def rank_all(
-    conversation: Conversation, *, with_notes: bool
-) -> Iterator[tuple[Question, list[int]]]:
-    """Yield each question with the seqs that are found, the best first."""
-    texts = [
+def list_texts(conversation: Conversation) -> list[MessageText]:
+    return [
         MessageText(seq, said["role"], session.at, said["name"], (said["content"],))
         for seq, (session, said) in enumerate(
             ((session, said) for session in conversation.sessions for said in session.said), start=1
         )
     ]
+
+
+def rank_all(
+    conversation: Conversation, *, with_notes: bool = False
+) -> Iterator[tuple[Question, list[RankedMessage]]]:
+    """Yield each question with the messages that are found, the best first."""
+    texts = list_texts(conversation)
     passages = [FoundPassage("t", cut) for cut in cut_passages(texts, IndexPlace(), None)[0]]
     for question in conversation.questions:
         words = query_words(question.text)
@@ -171,7 +185,7 @@ def rank_all(
         ranked = rank(found, words)
         if with_notes:
             ranked = lift_noted(ranked, conversation.notes, weigh_words(found, words))
-        yield question, [message.seq for message in ranked]
+        yield question, ranked
 
 
 def _average(shares: Sequence[tuple[float, ...]]) -> Quality:
@@ -193,6 +207,52 @@ async def measure(conversations: Sequence[Conversation], storage: str, folder: P
                 numbers = [sessions[item["seq"]] for item in found["items"]]
                 shares.append(_share_found(seqs, numbers, question, sessions))
     return _average(shares)
+
+
+async def measure_vectors(conversations: Sequence[Conversation], model: str) -> Quality:
+    """Rank by words and vectors in this process, as the proxy does, without its limits of time."""
+    shares = []
+    models = EmbeddingModels()
+    vectors = MessageVectors(SearchedWithoutIndex(), models, Facts())
+    for conversation in conversations:
+        key = Key("tenant", conversation.name, "t")
+        sessions = conversation.find_sessions()
+        stored = await _embed_messages(conversation, models, model)
+        for question, ranked in rank_all(conversation):
+            query = await vectors.embed_query(key, model, question.text)
+            similarity = compare_vectors(stored, query, NO_FILTER, ranked)
+            fused = fuse(ranked, similarity) if similarity else ranked
+            seqs = [message.seq for message in fused]
+            shares.append(
+                _share_found(seqs, [sessions[seq] for seq in seqs[:100]], question, sessions)
+            )
+    models.close()
+    return _average(shares)
+
+
+async def _embed_messages(
+    conversation: Conversation, models: EmbeddingModels, model: str
+) -> list[StoredVector]:
+    """Make the vectors of the messages that have words."""
+    texts = {text.seq: text for text in list_texts(conversation)}
+    firsts = [
+        each for each in cut_passages(texts.values(), IndexPlace(), None)[0] if not each.place
+    ]
+    written = []
+    for before, each in pairwise((None, *firsts)):
+        assert each is not None
+        follows = before is not None and before.visit == each.visit
+        earlier = (texts[before.seq], before.length) if before and follows else (None, 0)
+        written.append(write_embedded_text(texts[each.seq], each.length, *earlier))
+    found: list[StoredVector] = []
+    for begin in range(0, len(firsts), LOCAL_BATCH_MESSAGES):
+        batch = slice(begin, begin + LOCAL_BATCH_MESSAGES)
+        embedded = await models.embed(model, written[batch])
+        found += (
+            StoredVector("t", each.seq, each.role, each.at, each.length, encode_vector(vector))
+            for each, vector in zip(firsts[batch], embedded.vectors, strict=True)
+        )
+    return found
 
 
 async def _import(run: Running, conversation: Conversation) -> None:
@@ -239,11 +299,17 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="locomo10.json")
     parser.add_argument("--postgres", help="measure in a new schema of this server too")
     parser.add_argument("--conversations", type=int, help="only so many")
+    parser.add_argument("--vectors", metavar="MODEL", help="in this process, and nothing served")
     parser.add_argument("--without-captions", action="store_true", help="only what was said")
     options = parser.parse_args()
     read = read_conversations(options.file, with_captions=not options.without_captions)
     conversations = read[: options.conversations]
     print("| store | questions | R@5 | R@10 | R@20 | sessions R@10 |\n|---|---|---|---|---|---|")
+    if options.vectors:
+        print(f"| words | {measure_rules(conversations)} |", flush=True)
+        found = asyncio.run(measure_vectors(conversations, options.vectors))
+        print(f"| words and vectors | {found} |")
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measure_sqlite(conversations, Path(folder)))
         print(f"| SQLite | {found} |", flush=True)

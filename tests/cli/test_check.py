@@ -73,13 +73,14 @@ def test_check_of_an_encrypted_store(tmp_path: Path) -> None:
 
 def test_check_all(tmp_path: Path) -> None:
     """With --all it prints every setting and where it comes from; the warnings still come last."""
-    done = run_om_proxy(
-        "check", "--all", cwd=tmp_path, OM_PROXY__MEMORY__RETRIEVAL__EMBEDDING_MODEL="e"
-    )
+    section = "OM_PROXY__MEMORY__RETRIEVAL"
+    setting = {"ENABLED": "true", "VECTOR": "true", "EMBEDDING_MODEL": "local:/no/model.onnx"}
+    environ = {f"{section}__{name}": value for name, value in setting.items()}
+    done = run_om_proxy("check", "--all", cwd=tmp_path, **environ)
     lines = done.stdout.splitlines()
     assert "memory.observation.message_tokens = 30000  (default)" in lines
     assert lines[-1] == (
-        "warning: memory.retrieval.embedding_model = e is accepted, but not in effect yet"
+        "warning: embedding model local:/no/model.onnx: there is no file /no/model.onnx"
     )
 
 
@@ -102,20 +103,20 @@ def test_check_of_a_model(tmp_path: Path) -> None:
 
 
 def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
-    """A setting that has no effect yet gives a warning; others give none."""
+    """A setting that has an effect gives no warning."""
     (tmp_path / "x.yaml").write_text(
         "memory: {retrieval: {enabled: true, offer: always, notes: false}}\nretention: {ttl_days: 7}\n"
-        "models: {small: {retrieval: {vector: true, embedding_model: e}}}\n"
     )
-    warned = {
-        model: warnings(run_om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
-        for model in ("a", "small")
-    }
-    assert warned["a"] == []
-    assert set(warned["small"]) == {
-        "memory.retrieval.vector = true is accepted, but not in effect yet",
-        "memory.retrieval.embedding_model = e is accepted, but not in effect yet",
-    }
+    assert warnings(run_om_proxy("check", "--config", "x.yaml", cwd=tmp_path)) == []
+
+
+def test_check_warns_of_vectors_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "memory: {retrieval: {vector: true, embedding_model: 'local:/no/model.onnx'}}\n"
+    )
+    assert warnings(run_om_proxy("check", "--config", "x.yaml", cwd=tmp_path)) == [
+        "embedding model local:/no/model.onnx: there is no file /no/model.onnx"
+    ]
 
 
 def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:

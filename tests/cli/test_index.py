@@ -11,19 +11,20 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.memory.model import Key
+from tests.agents.onnx_file import WORDS, write_model
 from tests.cli.stored_memory import store_thread
 
 ON = "\nresources: {ana: {retrieval: true}}\n"
 GOLDEN = """\
 indexed: 1 thread with 2 messages
 indexed: 0 threads with 0 messages
-index: 1 thread with 2 passages, 0 faults
+index: 1 thread with 2 passages and 0 vectors, 0 faults
 messages that lack passages: 1
-index: 1 thread with 1 passage, 1 fault
+index: 1 thread with 1 passage and 0 vectors, 1 fault
 indexed: 1 thread with 2 messages
-index: 1 thread with 2 passages, 0 faults
+index: 1 thread with 2 passages and 0 vectors, 0 faults
 the index is dropped
-index: 0 threads with 0 passages, 0 faults
+index: 0 threads with 0 passages and 0 vectors, 0 faults
 """
 
 
@@ -62,3 +63,38 @@ def test_nothing_is_to_be_indexed(
     out, err = capsys.readouterr()
     assert out == "indexed: 0 threads with 0 messages\n"
     assert "memory.retrieval or storage.search is off" in err
+
+
+VECTORS = """\
+indexed: 1 thread with 2 messages
+made: 2 vectors
+index: 1 thread with 2 passages and 2 vectors, 0 faults
+indexed: 1 thread with 2 messages
+made: 2 vectors
+the index is dropped
+index: 0 threads with 0 passages and 0 vectors, 0 faults
+indexed: 1 thread with 2 messages
+"""
+
+
+def test_vectors_through_their_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come and go with the index."""
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(store_thread(tmp_path, Key("local", "ana", "kitchen")))
+    model = write_model(tmp_path, [(1.0, 0.5)] * len(WORDS))
+    with Path("om.yaml").open("a") as file:
+        vectors = f"{{vector: true, embedding_model: 'local:{model}'}}"
+        file.write(f"\nresources: {{ana: {{retrieval: {vectors}}}}}\n")
+
+    def run(*options: str) -> int:
+        return main(["index", *options, "--config", "om.yaml"])
+
+    assert [run(), run("--check"), run("--rebuild")] == [0, 0, 0]
+    assert [run("--drop"), run("--check")] == [0, 0]
+    model.unlink()
+    assert run() == 1
+    out, err = capsys.readouterr()
+    assert out == VECTORS
+    assert "there is no file" in err

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,7 @@ from om_proxy.agents.llm import Answer, Prompt, Target
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
 
 ANSWER_TIMEOUT_S = 600.0
+EMBEDDING_TIMEOUT_S = 60.0
 MAX_CAUSES = 10  # examined exceptions in the chain of causes
 
 _DEFAULT_ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
@@ -57,6 +58,15 @@ class LiteLLM:
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
         return await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(self._complete(target, prompt), self._ensure_loop())
+        )
+
+    async def embed(
+        self, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[Sequence[float], ...], int]:
+        """Return a vector for each text, and the tokens that the server reports. Raise as
+        `complete` does."""
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._embed(model, texts), self._ensure_loop())
         )
 
     def close(self) -> None:
@@ -88,6 +98,42 @@ class LiteLLM:
             # from None: the exception's text may quote the prompt
             raise missing_key or _translate_error(exc, self._clock()) from None
         return read_completion(response.model_dump(), target.model)
+
+    async def _embed(
+        self, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[Sequence[float], ...], int]:
+        """Run in litellm's own thread."""
+        litellm = _import_litellm()
+        try:
+            response = await litellm.aembedding(
+                model=model,
+                input=list(texts),
+                timeout=EMBEDDING_TIMEOUT_S,
+                num_retries=0,
+                max_retries=0,
+            )
+        except Exception as exc:  # any exception of a provider's client is translated here, once
+            missing_key = _find_missing_key(litellm, Target(model, "litellm"), exc)
+            # from None: the exception's text may quote a text
+            raise missing_key or _translate_error(exc, self._clock()) from None
+        return _read_embeddings(response.model_dump(), len(texts))
+
+
+def _read_embeddings(
+    response: Mapping[str, Any], count: int
+) -> tuple[tuple[Sequence[float], ...], int]:
+    """Read the vectors in the order of the texts. Raise ModelBusy if they are not as many."""
+    vectors: dict[int, Sequence[float]] = {}
+    for place, each in enumerate(response.get("data") or ()):
+        vector = each.get("embedding")
+        if isinstance(vector, list) and all(isinstance(number, int | float) for number in vector):
+            index = each.get("index")
+            vectors[index if isinstance(index, int) else place] = vector
+    if sorted(vectors) != list(range(count)):
+        raise ModelBusy("the embedding model's server answered without a vector for each text")
+    usage = response.get("usage") or {}
+    tokens = usage.get("prompt_tokens") or usage.get("total_tokens") or 0
+    return tuple(vectors[place] for place in range(count)), int(tokens)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

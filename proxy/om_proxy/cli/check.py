@@ -7,6 +7,7 @@ import os
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
+from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
 from om_proxy.storage.encryption.key_sources import load_master_keys
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
         *list_memory_model_warnings(effective, options.model),
+        *list_vector_faults(settings, os.environ),
     ]
     warning_lines = [f"warning: {text}" for text in warnings]
     lines += ["", *(warning_lines or ["nothing needs attention"])]

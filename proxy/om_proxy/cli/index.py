@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from om_proxy.agents.embedding import EmbeddingModels
+from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.background.embedding import embed_all
 from om_proxy.background.indexing import index_all
 from om_proxy.cli.answers import render_count
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import print_error, run_with_settings
+from om_proxy.errors import ModelError
+from om_proxy.facts import Facts
+from om_proxy.message_vectors import MessageVectors
 from om_proxy.settings import Settings
 from om_proxy.storage.base import Store
+from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.newest_passages import NEWEST_MESSAGES
 
 
@@ -42,7 +49,8 @@ async def check(store: Store) -> int:
         print(fault)
     print(
         f"index: {render_count(result.threads, 'thread')} with "
-        f"{render_count(result.passages, 'passage')}, {render_count(len(result.faults), 'fault')}"
+        f"{render_count(result.passages, 'passage')} and {render_count(result.vectors, 'vector')}, "
+        f"{render_count(len(result.faults), 'fault')}"
     )
     if result.faults:
         print_error("om-proxy index --rebuild makes it anew")
@@ -64,4 +72,23 @@ async def fill(settings: Settings, store: Store) -> int:
     print(f"indexed: {render_count(threads, 'thread')} with {render_count(messages, 'message')}")
     if not settings.may_index:
         print_error("nothing is to be indexed: memory.retrieval or storage.search is off")
+    return await embed(settings, store) if settings.embedding_models else DONE
+
+
+async def embed(settings: Settings, store: Store) -> int:
+    """Make the vectors that are lacking."""
+    litellm, facts, ledger_writer = LiteLLM(), Facts(), LedgerWriter(store)
+    ledger_writer.subscribe_to(facts)
+    models = EmbeddingModels(litellm)
+    try:
+        with show_progress("making vectors"):
+            count = await embed_all(store, MessageVectors(store, models, facts), settings)
+    except ModelError as exc:
+        print_error(f"the embedding model gives no vectors: {exc}")
+        return NOT_WORKING
+    finally:
+        await ledger_writer.close()
+        models.close()
+        litellm.close()
+    print(f"made: {render_count(count, 'vector')}")
     return DONE

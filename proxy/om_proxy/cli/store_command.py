@@ -14,10 +14,16 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from om_proxy.agents.direct import Direct
+from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.cli.exit_status import INTERRUPTED
-from om_proxy.composition import create_admin_services, create_background, create_committer
+from om_proxy.composition import (
+    create_admin_services,
+    create_background,
+    create_committer,
+    create_message_vectors,
+)
 from om_proxy.doctor.report import find_database
 from om_proxy.edge.admin.access import Visitor
 from om_proxy.edge.admin.audited import answer_route
@@ -130,6 +136,7 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         count_tokens=token_counter.tokens,
     )
     transport, litellm = AiohttpTransport(), LiteLLM()
+    embedding_models = EmbeddingModels(litellm)
     background = create_background(
         memories,
         policies,
@@ -146,6 +153,7 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         create_committer(memories, background, token_counter, secret),
         time.time,
         ledger_writer,
+        vectors=create_message_vectors(memories, embedding_models),
     )
     try:
         yield LocalApi(store, services, EdgeConfig.from_settings(settings, policies.current))
@@ -154,6 +162,7 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         await ledger_writer.close()
         await services.audit_log.close()
         await transport.aclose()
+        embedding_models.close()
         litellm.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from om_proxy.agents.credentials import list_models
 from om_proxy.doctor.call import try_observer
+from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.doctor.storage import examine_storage
 from om_proxy.doctor.tables import examine_prices, examine_ranks
@@ -37,6 +38,7 @@ async def examine(
         *examine_configuration(settings, effective, model, resource),
         *await examine_upstreams(settings),
         *examine_credentials(settings, effective, environ),
+        *(Finding(False, text) for text in list_vector_faults(settings, environ)),
         *(await try_observer(settings, effective, model, environ) if call else ()),
         *await examine_store(settings, now, revive=revive, tenant=tenant, resource=resource),
         examine_ranks(model),

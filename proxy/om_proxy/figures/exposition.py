@@ -32,6 +32,7 @@ DOLLAR_METRICS = (
     metrics.COST_ACTUAL,
     metrics.OBSERVER_COST,
     metrics.REFLECTOR_COST,
+    metrics.EMBEDDING_COST,
 )
 
 

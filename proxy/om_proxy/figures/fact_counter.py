@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from om_proxy.facts import (
+    AgentWork,
     Bypassed,
     Fact,
     Facts,
@@ -45,6 +46,11 @@ CAUSES_BY_CODE = {
     "om_overloaded": "overloaded",
 }
 
+CALL_METRICS: dict[AgentWork, tuple[str, Metric, Metric]] = {
+    "observe": ("observer", metrics.OBSERVER_DURATION, metrics.OBSERVER_COST),
+    "reflect": ("reflector", metrics.REFLECTOR_DURATION, metrics.REFLECTOR_COST),
+    "embed": ("embedder", metrics.EMBEDDING_DURATION, metrics.EMBEDDING_COST),
+}
 OVERHEAD_BOUNDS, FIRST_BYTE_BOUNDS = metrics.OVERHEAD.bounds, metrics.FIRST_BYTE.bounds
 OVERHEAD_SUM = len(OVERHEAD_BOUNDS) + 1
 FIRST_BYTE_SUM = len(FIRST_BYTE_BOUNDS) + 1
@@ -210,10 +216,7 @@ class FactCounter:
 
     def _count_call(self, call: MemoryCallEnded) -> None:
         """Count the call under the model that answered, and what was paid under each model."""
-        is_observer = call.work == "observe"
-        who = "observer" if is_observer else "reflector"
-        duration = metrics.OBSERVER_DURATION if is_observer else metrics.REFLECTOR_DURATION
-        cost = metrics.OBSERVER_COST if is_observer else metrics.REFLECTOR_COST
+        who, duration, cost = CALL_METRICS[call.work]
         key = call.keys[0] if len(call.keys) == 1 else None
         index = self._series.find(duration, self._label(call.model), call.outcome)
         self._series.observe(index, duration.bounds, call.seconds)

@@ -103,6 +103,13 @@ REFLECTOR_DURATION = Metric(
     ("model", "outcome"),
     CALL_BOUNDS_S,
 )
+EMBEDDING_DURATION = Metric(
+    "om_embedding_duration_seconds",
+    "histogram",
+    "Time of one call of the embedding model, by how it ended.",
+    ("model", "outcome"),
+    CALL_BOUNDS_S,
+)
 COMPRESSION_RATIO = Metric(
     "om_compression_ratio",
     "histogram",
@@ -136,6 +143,13 @@ REFLECTOR_COST = Metric(
     "om_reflector_cost_total",
     "counter",
     "Dollars that calls of the reflector cost.",
+    ("model", "history"),
+    names_thread=True,
+)
+EMBEDDING_COST = Metric(
+    "om_embedding_cost_total",
+    "counter",
+    "Dollars that calls of the embedding model cost.",
     ("model", "history"),
     names_thread=True,
 )
@@ -233,11 +247,13 @@ METRICS = (
     REFLECTIONS_CREATED,
     OBSERVER_DURATION,
     REFLECTOR_DURATION,
+    EMBEDDING_DURATION,
     COMPRESSION_RATIO,
     COST_BASELINE,
     COST_ACTUAL,
     OBSERVER_COST,
     REFLECTOR_COST,
+    EMBEDDING_COST,
     COST_SAVINGS,
     FAILURES,
     RETIRED,
@@ -266,7 +282,7 @@ LABEL_VALUES = {
     "kind": "of prompts `received` `sent`; of usage `input` `cached` `cache_write` `output`; of "
     "ratios `observation` `reflection`",
     "history": "what the client sends: `full` for its whole history, `partial` for less",
-    "who": "`actor` `observer` `reflector`",
+    "who": "`actor` `observer` `reflector` `embedder`",
     "mode": "`search` `messages` `threads`",
     "outcome": "of calls `answered` `failed` `abandoned`; of look-ups `found` `nothing` `error` "
     "`unavailable`; of the store `done` `conflict` `cancelled` `failed`",

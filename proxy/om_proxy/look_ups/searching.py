@@ -1,4 +1,4 @@
-"""Search the messages of a resource by words."""
+"""Search the messages of a resource by words, and by vectors where they are switched on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from om_proxy.look_ups.similar_messages import SimilarMessages
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import Found, PassageFilter, RankedMessage
+from om_proxy.memory.recall.fusing import fuse
+from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import query_words
@@ -39,32 +42,44 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageSearch:
-    """Searches what the source has. `notes`: lift what they tell of; None: only words count."""
+    """Searches what the source has. `notes`: lift what they tell of; `similar`: add what means the
+    same. Without both, only words count."""
 
     source: PassageSource
     notes: NoteSource | None = None
+    similar: SimilarMessages | None = None
 
     async def search(self, key: Key, query: str, passage_filter: PassageFilter) -> SearchResult:
         """Return the messages of the key's resource that fit the query. Raise StorageError."""
         words = query_words(query)
         if not words:
             return SearchResult((), {}, ())
+        if self.similar is None:
+            return await self._search_words(key, words, passage_filter)
+        # the model and the store work at the same time
+        embedding = asyncio.create_task(self.similar.embed(key, query))
+        try:
+            result = await self._search_words(key, words, passage_filter)
+            vector = await embedding
+        finally:
+            embedding.cancel()
+        if vector is None:
+            return result
+        similarity = await self.similar.compare(key, vector, passage_filter, result.ranked)
+        if similarity is None:
+            return result
+        return result._replace(ranked=tuple(fuse(result.ranked, similarity)))
+
+    async def _search_words(
+        self, key: Key, words: Sequence[str], passage_filter: PassageFilter
+    ) -> SearchResult:
         found = await self.source.find_passages(key, words, passage_filter)
         ranked = await asyncio.to_thread(rank, found, words)
         # the neighbours of what matches are ranked too, whatever the filter says of them
-        passing = tuple(message for message in ranked if _lets_pass(passage_filter, message))
+        passing = tuple(hit for hit in ranked if lets_message_pass(passage_filter, hit))
         if self.notes and passing:
             threads = list(dict.fromkeys(message.thread for message in passing))
             notes = await self.notes.read_notes(key, threads)
             rarity = weigh_words(found, words)
             passing = tuple(await asyncio.to_thread(lift_noted, passing, notes, rarity))
         return SearchResult(tuple(words), found.counts, passing, found.share_read)
-
-
-def _lets_pass(passage_filter: PassageFilter, message: RankedMessage) -> bool:
-    return (
-        passage_filter.thread in (None, message.thread)
-        and (passage_filter.before is None or message.at < passage_filter.before)
-        and (passage_filter.after is None or message.at >= passage_filter.after)
-        and (not passage_filter.roles or message.role in passage_filter.roles)
-    )

@@ -32,10 +32,7 @@ DURATION_SETTINGS = {
     "timeout",
 }
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
-NOT_IN_EFFECT = (
-    "memory.retrieval.vector",
-    "memory.retrieval.embedding_model",
-)
+NOT_IN_EFFECT: tuple[str, ...] = ()
 THREAD_ORIGIN = "the thread's own"  # of a threshold that was set for one thread
 NO_UPSTREAM = "none: the request is refused"
 MAX_SHOWN_CHARS = 80  # of a text, such as an instruction

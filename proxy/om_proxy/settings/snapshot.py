@@ -131,6 +131,33 @@ class Settings(Section):
         return self.may_retrieve if search == "auto" else search == "true"
 
     @property
+    def keeps_vectors(self) -> bool:
+        """Whether the store may keep vectors: they belong to an index of plain texts."""
+        storage = self.storage
+        return not (storage.search == "false" or storage.encryption_key or storage.is_redis)
+
+    @property
+    def may_embed(self) -> bool:
+        """Whether any model or resource may have `retrieval.vector` on."""
+        base = self.effective(None).memory.retrieval
+        return (base.enabled and base.vector) or any(
+            section.get("vector") for section in self._list_retrieval_overrides()
+        )
+
+    def _list_retrieval_overrides(self) -> list[Mapping[str, Any]]:
+        levels = [layer.level.get("retrieval") for layer in self._layers]
+        return [section for section in levels if isinstance(section, Mapping)]
+
+    @property
+    def embedding_models(self) -> tuple[str, ...]:
+        """The embedding models that vectors of some messages may be made by."""
+        if not (self.keeps_vectors and self.may_embed):
+            return ()
+        base, sections = self.effective(None).memory.retrieval, self._list_retrieval_overrides()
+        names = [base.embedding_model, *(one.get("embedding_model") for one in sections)]
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+
+    @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need a credential that only a request brings."""
         return self.may_inherit_model and not all(u.api_key for u in self.upstream)

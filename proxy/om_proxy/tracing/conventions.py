@@ -22,6 +22,7 @@ ERROR_TYPE = "error.type"
 STATUS_CODE = "http.response.status_code"
 
 CHAT = "chat"
+EMBEDDINGS = "embeddings"
 CREATE_MEMORY = "create_memory"
 UPDATE_MEMORY = "update_memory"
 DELETE_MEMORY = "delete_memory"

@@ -22,7 +22,11 @@ from om_proxy.tracing import conventions as names
 Header = tuple[bytes, bytes]
 CONTEXT_HEADERS = (b"traceparent", b"tracestate")
 NANOSECONDS = 1_000_000_000
-OPERATIONS = {"observe": names.CREATE_MEMORY, "reflect": names.UPDATE_MEMORY}
+OPERATIONS = {
+    "observe": names.CREATE_MEMORY,
+    "reflect": names.UPDATE_MEMORY,
+    "embed": names.EMBEDDINGS,
+}
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -141,10 +145,10 @@ class MemorySpans:
         attributes: dict[str, Any] = _describe_usage(call.usage)
         if model:
             attributes[names.REQUEST_MODEL] = model
-        if call.outcome == "answered":
-            attributes[names.MEMORY_RECORD_COUNT] = len(call.keys)
-        else:
+        if call.outcome != "answered":
             attributes[names.ERROR_TYPE] = call.outcome
+        elif call.work != "embed":
+            attributes[names.MEMORY_RECORD_COUNT] = len(call.keys)
         self._add(OPERATIONS[call.work], call.keys, call.seconds, attributes)
 
     def _add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
 
@@ -62,13 +63,32 @@ def choose_matches(matching: Mapping[str, Sequence[int]], limit: int) -> tuple[s
     return chosen, False
 
 
+class FilteredMessage(Protocol):
+    """What a filter asks of a message."""
+
+    @property
+    def thread(self) -> str: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def role(self) -> str: ...
+
+
 def lets_pass(passage_filter: PassageFilter, found: FoundPassage) -> bool:
     passage = found.passage
+    return _lets_through(passage_filter, found.thread, passage.at, passage.role)
+
+
+def lets_message_pass(passage_filter: PassageFilter, message: FilteredMessage) -> bool:
+    return _lets_through(passage_filter, message.thread, message.at, message.role)
+
+
+def _lets_through(passage_filter: PassageFilter, thread: str, at: float, role: str) -> bool:
     return (
-        (passage_filter.thread is None or found.thread == passage_filter.thread)
-        and (passage_filter.before is None or passage.at < passage_filter.before)
-        and (passage_filter.after is None or passage.at >= passage_filter.after)
-        and (not passage_filter.roles or passage.role in passage_filter.roles)
+        (passage_filter.thread is None or thread == passage_filter.thread)
+        and (passage_filter.before is None or at < passage_filter.before)
+        and (passage_filter.after is None or at >= passage_filter.after)
+        and (not passage_filter.roles or role in passage_filter.roles)
     )
 
 

@@ -1,0 +1,178 @@
+"""Have a model make vectors of messages and of queries, and report what that costs.
+
+Vectors are made outside any transaction. What a model refuses gets a vector without bytes, so that
+it is not asked about again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from om_proxy.agents.embedding import LOCAL_PREFIX, Embedded, EmbeddingModel
+from om_proxy.apis.indexed_text import read_indexed_text
+from om_proxy.errors import ConfigError, ModelBusy, ModelError, Unusable
+from om_proxy.facts import CallOutcome, Facts, MemoryCallEnded
+from om_proxy.memory.ledger import Account, assess_memory_call
+from om_proxy.memory.model import Key
+from om_proxy.memory.recall.vectors import MAX_EMBEDDED_CHARS, encode_vector, write_embedded_text
+from om_proxy.memory.token_prices import Tokens
+from om_proxy.memory.usage import Usage
+from om_proxy.off_loop import run_off_loop
+from om_proxy.policy import find_token_prices
+from om_proxy.settings import Settings
+from om_proxy.storage.vector_index import UnembeddedMessage, VectorIndex
+
+BATCH_MESSAGES = 64
+# 22 to 69 messages a second on one core (all-MiniLM-L6-v2, int8)
+LOCAL_BATCH_MESSAGES = 16
+MANY_TEXTS = 8
+CHARS_PER_TOKEN = 4  # of a text that is not counted
+# tells whether a model that refuses a message answers at all
+PROBE_TEXT = "hello"
+NO_VECTOR = b""
+MAX_SEARCH_S = 2.0  # the query's vector, and comparing it
+# of the time that a look-up has, so that words alone still answer in it
+SHARE_OF_TIMEOUT = 0.75
+
+
+class EmbeddingChoice(NamedTuple):
+    """Which model a search asks, and how long it may take."""
+
+    model: str
+    timeout_s: float
+
+
+def choose_embedding(
+    settings: Settings, model: str | None, resource: str
+) -> EmbeddingChoice | None:
+    """Return the embedding model for messages of this model and resource, or None."""
+    if not settings.keeps_vectors:
+        return None
+    try:
+        retrieval = settings.effective(model, resource).memory.retrieval
+    except ConfigError:
+        return None  # each request reports it
+    if not (retrieval.enabled and retrieval.vector and retrieval.embedding_model):
+        return None
+    return EmbeddingChoice(
+        retrieval.embedding_model, min(MAX_SEARCH_S, SHARE_OF_TIMEOUT * retrieval.timeout)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageVectors:
+    """The vectors of one store."""
+
+    store: VectorIndex
+    models: EmbeddingModel
+    facts: Facts
+
+    async def embed_batch(self, key: Key, model: str, limit: int | None = None) -> int:
+        """Make the vectors that the first indexed messages of the thread lack. Return how many were
+        written; 0: none is lacking, or all of them went meanwhile. Raise ModelError and
+        StorageError."""
+        is_local = model.startswith(LOCAL_PREFIX)
+        limit = limit or (LOCAL_BATCH_MESSAGES if is_local else BATCH_MESSAGES)
+        read = await self.store.read_unembedded(key, model, limit)
+        if not read:
+            return 0
+        texts = await run_off_loop(
+            len(read), lambda: [_write_text(message) for message in read], MANY_TEXTS
+        )
+        vectors = await self._embed_all(key, model, texts)
+        return await self.store.write_vectors(key, read, model, vectors)
+
+    async def embed_query(self, key: Key, model: str, query: str) -> bytes:
+        """Return the vector of a query. Raise ModelError."""
+        [vector] = await self._embed(key, model, [query[:MAX_EMBEDDED_CHARS]])
+        return vector
+
+    async def _embed_all(self, key: Key, model: str, texts: Sequence[str]) -> list[bytes]:
+        """Return a vector for each text. A text that the model refuses gets none, if the model
+        takes others."""
+        try:
+            return await self._embed(key, model, texts)
+        except ModelBusy:
+            raise
+        except ModelError:
+            await self._embed(key, model, [PROBE_TEXT])
+        vectors = []
+        for text in texts:
+            try:
+                vectors += await self._embed(key, model, [text])
+            except ModelBusy:
+                raise
+            except ModelError:
+                vectors.append(NO_VECTOR)
+        return vectors
+
+    async def _embed(self, key: Key, model: str, texts: Sequence[str]) -> list[bytes]:
+        """Ask once. Raise Unusable for vectors that are none, or of several lengths."""
+        outcome: CallOutcome = "abandoned"
+        started = time.perf_counter()
+        embedded: Embedded | None = None
+        try:
+            # some servers refuse an empty text
+            embedded = await self.models.embed(model, [text.strip() or " " for text in texts])
+            vectors = await run_off_loop(len(texts), lambda: _encode(embedded, texts), MANY_TEXTS)
+            outcome = "answered"
+            return vectors
+        except ModelError:
+            outcome = "failed"
+            raise
+        finally:
+            self._report(key, model, texts, embedded, outcome, time.perf_counter() - started)
+
+    def _report(
+        self,
+        key: Key,
+        model: str,
+        texts: Sequence[str],
+        embedded: Embedded | None,
+        outcome: CallOutcome,
+        seconds: float,
+    ) -> None:
+        usage = Usage()
+        accounts: tuple[tuple[str, Account], ...] = ()
+        if not model.startswith(LOCAL_PREFIX) and (embedded or outcome == "abandoned"):
+            reported = embedded.tokens if embedded else 0
+            usage = Usage(reported or sum(map(len, texts)) // CHARS_PER_TOKEN)
+            account = assess_memory_call(
+                Tokens.of(usage), find_token_prices(model), is_estimated=not reported
+            )
+            accounts = ((model, account),)
+        is_priced = all(account.is_priced for _, account in accounts)
+        cost = sum(account.cost for _, account in accounts) if is_priced else None
+        self.facts.emit(
+            MemoryCallEnded(
+                keys=(key,),
+                work="embed",
+                model=model,
+                outcome=outcome,
+                seconds=seconds,
+                calls=1,
+                usage=usage,
+                cost=cost,
+                accounts=accounts,
+            )
+        )
+
+
+def _write_text(read: UnembeddedMessage) -> str:
+    before = read_indexed_text(read.before) if read.before else None
+    return write_embedded_text(
+        read_indexed_text(read.message), read.length, before, read.before_length
+    )
+
+
+def _encode(embedded: Embedded, texts: Sequence[str]) -> list[bytes]:
+    try:
+        vectors = [encode_vector(vector) for vector in embedded.vectors]
+    except ValueError as exc:
+        raise Unusable(f"the embedding model gave {exc}") from exc
+    if len(vectors) != len(texts) or len({len(vector) for vector in vectors}) > 1:
+        raise Unusable("the embedding model gave vectors of several lengths")
+    return vectors

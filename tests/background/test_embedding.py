@@ -1,0 +1,167 @@
+"""The background makes vectors while nobody talks, and loses none to a failure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from om_proxy.background import embedding
+from om_proxy.background.embedding import EMBEDDING_KEY, QUIET_S, VectorFiller, embed_all
+from om_proxy.errors import ModelBusy
+from om_proxy.facts import Facts
+from om_proxy.memory.model import Key
+from om_proxy.message_vectors import MessageVectors
+from om_proxy.settings import Settings
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.search_contract import SECOND, add_said, index_all, store_thread
+from tests.support.embedding_model import ScriptedModel
+
+NOW = 1_000_000.0
+OTHER = Key("other", "other", "old")
+
+
+def set_model(name: str | None) -> Settings:
+    retrieval = {"vector": True, "embedding_model": name} if name else True
+    return Settings.model_validate({"memory": {"retrieval": retrieval}})
+
+
+class World:
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.model = ScriptedModel()
+        self.settings = set_model("m")
+        self.vectors = MessageVectors(store, self.model, Facts())
+
+    def create_filler(self) -> VectorFiller:
+        return VectorFiller(self.store, self.vectors, lambda: self.settings)
+
+    async def add(self, key: Key, turn_at: float, *texts: str) -> None:
+        await store_thread(
+            self.store, add_said(MemoryBuilder(key), *(texts or ("cat", "dog"))), turn_at
+        )
+        await index_all(self.store, key)
+
+    async def count(self, key: Key, model: str = "m") -> int:
+        return len((await self.store.read_vectors(key, model)).vectors)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    store = await SqliteStore.open(":memory:", clock=lambda: NOW)
+    yield World(store)
+    await store.close()
+
+
+async def test_quiet_threads_get_vectors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all tenants; whoever spoke in the last minute comes later."""
+    monkeypatch.setattr(embedding, "BATCH_THREADS", 1)
+    await world.add(KEY, NOW - QUIET_S - 1)
+    await world.add(SECOND, NOW - QUIET_S + 1)
+    await world.add(OTHER, 5.0)
+    filler = world.create_filler()
+    assert await filler.run_once() == 4
+    assert await filler.run_once() == 0
+    world.store._clock = lambda: NOW + 10
+    assert await filler.run_once() == 2
+    assert (await world.count(KEY), await world.count(OTHER)) == (4, 2)
+
+
+async def test_what_is_indexed_late_gets_its_vectors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old thread is found by the next walk over all."""
+    filler = world.create_filler()
+    assert await filler.run_once() == 0
+    await world.add(KEY, 5.0)
+    monkeypatch.setattr(filler._progress["m"], "full_walk_at", 0.0)
+    assert await filler.run_once() == 2
+
+
+async def test_switched_off_nothing_is_asked() -> None:
+    """Not the store, and no model."""
+    for settings in (Settings(), set_model(None)):
+        filler = VectorFiller(None, None, lambda: settings)  # type: ignore[arg-type] # noqa: B023 - none is there, and it is called at once
+        assert await filler.run_once() == 0
+
+
+async def test_one_process_makes_vectors(world: World) -> None:
+    await world.add(KEY, 5.0)
+    assert await world.store.lease(EMBEDDING_KEY, "another process", 60)
+    filler = world.create_filler()
+    assert await filler.run_once() == 0
+    await world.store.release(EMBEDDING_KEY, "another process")
+    assert await filler.run_once() == 2
+
+
+async def test_a_model_that_is_down_is_asked_less_and_less(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost: what lacks a vector gets it once the model is back."""
+    now = 0.0
+    monkeypatch.setattr(embedding, "loop_time", lambda: now)
+    await world.add(KEY, 5.0)
+
+    def refuse(model: str, texts: Sequence[str]) -> Any:
+        raise ModelBusy("down", 100.0 if len(world.model.calls) == 3 else None)
+
+    world.model.answer = refuse
+    filler = world.create_filler()
+    asked_at = []
+    for now in range(0, 400, 10):
+        before = len(world.model.calls)
+        assert await filler.run_once() == 0
+        asked_at += [now] * (len(world.model.calls) - before)
+    assert asked_at == [0, 30, 90, 210]
+    world.model.answer = None
+    now = 1_000.0
+    assert await filler.run_once() == 2
+    assert filler._progress["m"].failures == 0
+
+
+async def test_another_model_in_the_middle_ends_the_walk(world: World) -> None:
+    """What it made is of the old model, and made anew by the new one."""
+    await world.add(KEY, 5.0, "cat")
+    await world.add(SECOND, 6.0, "dog")
+
+    def change(model: str, texts: Sequence[str]) -> Any:
+        world.settings = set_model("new")
+        return [[1.0]] * len(texts)
+
+    world.model.answer = change
+    filler = world.create_filler()
+    assert await filler.run_once() == 0
+    assert (await world.count(KEY, "m"), await world.count(KEY, "new")) == (1, 0)
+    world.model.answer = None
+    assert await filler.run_once() == 2
+    assert (await world.count(KEY, "m"), await world.count(KEY, "new")) == (0, 2)
+
+
+async def test_a_killed_process_loses_nothing(world: World) -> None:
+    """Passages without vectors are found by the next process, and no vector is made twice."""
+    await world.add(KEY, 5.0, *(f"cat {number}" for number in range(70)))
+    assert await world.vectors.embed_batch(KEY, "m", 30) == 30  # and killed
+    assert await world.create_filler().run_once() == 40
+    assert sum(len(texts) for _, texts in world.model.calls) == 70
+
+
+async def test_resources_may_have_other_models(world: World) -> None:
+    await world.add(KEY, 5.0)
+    await world.add(OTHER, 6.0)
+    world.settings = Settings.model_validate(
+        {
+            "memory": {"retrieval": {"vector": True, "embedding_model": "m"}},
+            "resources": {"oth*": {"retrieval": {"embedding_model": "n", "vector": True}}},
+        }
+    )
+    assert await world.create_filler().run_once() == 4
+    assert (await world.count(KEY), await world.count(OTHER, "n")) == (2, 2)
+
+
+async def test_all_vectors_are_made_at_once(world: World) -> None:
+    await world.add(KEY, NOW)
+    await world.add(OTHER, 6.0)
+    assert await embed_all(world.store, world.vectors, world.settings) == 4
+    assert await embed_all(world.store, world.vectors, world.settings) == 0

@@ -1,0 +1,192 @@
+"""Vectors find what shares no word with the query; whatever fails, the words still answer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from math import nan
+from typing import Any
+
+import pytest
+
+from om_proxy.errors import ModelBusy, StorageError
+from om_proxy.facts import Facts
+from om_proxy.look_ups import similar_messages
+from om_proxy.look_ups.searching import MessageSearch
+from om_proxy.look_ups.similar_messages import SimilarMessages
+from om_proxy.memory.model import Key
+from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.message_vectors import EmbeddingChoice, MessageVectors
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.search_contract import SECOND, add_said, index_all, store_thread
+from tests.support.embedding_model import ScriptedModel
+
+TEXTS = ("nothing here", "my kitten sleeps", "nothing there", "the violin hums", "nothing else")
+BY_WORDS = [4, 5, 3]  # of "violin": neighbours are understood with it
+
+
+class World:
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.model = ScriptedModel()
+        self.choice: EmbeddingChoice | None = EmbeddingChoice("m", 30.0)
+        self.similar = SimilarMessages(MessageVectors(store, self.model, Facts()), self._choose)
+        self.search = MessageSearch(store, similar=self.similar)
+
+    async def _choose(self, key: Key) -> EmbeddingChoice | None:
+        return self.choice
+
+    async def embed(self, model: str = "m", key: Key = KEY) -> None:
+        vectors = MessageVectors(self.store, ScriptedModel(), Facts())
+        while await vectors.embed_batch(key, model):
+            continue
+
+    async def find(self, query: str, chosen_by: PassageFilter = NO_FILTER) -> list[int]:
+        result = await self.search.search(KEY, query, chosen_by)
+        return [hit.seq for hit in result.ranked]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    store = await SqliteStore.open(":memory:")
+    await store_thread(store, add_said(MemoryBuilder(), *TEXTS))
+    await index_all(store, KEY)
+    yield World(store)
+    await store.close()
+
+
+async def test_a_message_without_the_words_is_found(world: World) -> None:
+    await world.embed()
+    assert await world.find("pet") == [3, 2]
+    assert (await world.find("violin song"))[0] == 4
+    world.choice = None
+    assert await world.find("pet") == []
+
+
+async def test_a_filter_holds_for_vectors_too(world: World) -> None:
+    await world.embed()
+    await store_thread(world.store, add_said(MemoryBuilder(SECOND), "a kitten"))
+    await index_all(world.store, SECOND)
+    await world.embed(key=SECOND)
+    assert await world.find("pet", PassageFilter(thread="second")) == [1]
+    assert await world.find("pet", PassageFilter(roles=("tool",))) == []
+
+
+async def test_without_vectors_the_words_answer(world: World) -> None:
+    """None is made yet, or all are of another model."""
+    assert await world.find("violin") == BY_WORDS
+    await world.embed("another model")
+    assert await world.find("violin") == BY_WORDS
+
+
+async def test_vectors_of_another_length_are_left_out(world: World) -> None:
+    await world.embed()
+    world.model.answer = lambda _, texts: [[1.0, 0.0]] * len(texts)
+    assert await world.find("violin") == BY_WORDS
+
+
+def raise_busy(model: str, texts: Sequence[str]) -> Any:
+    raise ModelBusy("down")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raise_busy,
+        lambda model, texts: [[nan] * 4],
+        lambda model, texts: [],
+        lambda model, texts: [[0.0] * 4],
+    ],
+    ids=["down", "nan", "none", "zero"],
+)
+async def test_a_model_that_fails_leaves_the_words(world: World, answer: Any) -> None:
+    """It is not asked again for a while, so that it costs no further search its time."""
+    await world.embed()
+    world.model.answer = answer
+    assert await world.find("violin") == BY_WORDS
+    world.model.answer = None
+    assert await world.find("violin") == BY_WORDS
+    assert len(world.model.calls) == 1
+    world.similar._paused_until.clear()
+    assert await world.find("violin") != BY_WORDS or len(world.model.calls) == 2
+
+
+async def test_a_slow_model_leaves_the_words(world: World) -> None:
+    await world.embed()
+    world.model.is_stalled.set()
+    world.choice = EmbeddingChoice("m", 0.05)
+    assert await asyncio.wait_for(world.find("violin"), 30) == BY_WORDS
+
+
+async def test_a_store_that_fails_at_vectors_leaves_the_words(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.embed()
+
+    async def fail(*_: object) -> None:
+        raise StorageError("away")
+
+    monkeypatch.setattr(SqliteStore, "read_vectors", fail)
+    assert await world.find("violin") == BY_WORDS
+
+
+async def test_a_missing_package_leaves_the_words(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.embed()
+
+    def fail(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(similar_messages, "import_module", fail)
+    assert await world.find("violin") == BY_WORDS
+
+
+async def test_a_failing_search_leaves_no_task(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.model.is_stalled.set()
+
+    async def fail(*_: object) -> None:
+        raise StorageError("away")
+
+    monkeypatch.setattr(SqliteStore, "find_passages", fail)
+    with pytest.raises(StorageError):
+        await world.find("violin")
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_of_a_large_resource_the_newest_and_the_found_are_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that words found is compared, however old it is."""
+    monkeypatch.setattr(similar_messages, "MAX_COMPARED", 1)
+    monkeypatch.setattr(similar_messages, "PAGE_VECTORS", 1)
+    await world.embed()
+    query = await world.similar.embed(KEY, "kitten")
+    assert query is not None
+    result = await world.search._search_words(KEY, ["kitten"], NO_FILTER)
+    compared = await world.similar.compare(KEY, query, NO_FILTER, result.ranked)
+    assert compared is not None
+    assert sorted(each.seq for each in compared.messages) == [1, 2, 3, 5]
+
+
+async def test_cosines_are_of_the_stored_numbers(world: World) -> None:
+    await world.embed()
+    query = await world.similar.embed(KEY, "kitten")
+    assert query is not None
+    compared = await world.similar.compare(KEY, query, NO_FILTER, ())
+    assert compared is not None
+    stored = {
+        each.seq: struct.unpack("<4e", each.vector)
+        for each in (await world.store.read_vectors(KEY, "m")).vectors
+    }
+    wanted = struct.unpack("<4e", query.vector)
+    for each in compared.messages:
+        expected = sum(a * b for a, b in zip(stored[each.seq], wanted, strict=True))
+        assert each.cosine == pytest.approx(expected, abs=1e-3)
+    assert compared.largest == max(each.cosine for each in compared.messages)
