@@ -8,10 +8,10 @@ from om_proxy.cli.answers import print_heading, print_json, print_text, render_c
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant
-from om_proxy.edge.admin.routes.recall import (
+from om_proxy.edge.admin.routes.recall import RecalledItem
+from om_proxy.edge.admin.routes.search import (
     FoundList,
     FoundNoteLine,
-    RecalledItem,
     SearchQuery,
     search_messages,
 )

@@ -1,4 +1,4 @@
-"""People look up and search original messages over the API."""
+"""People look up original messages over the API."""
 
 from __future__ import annotations
 
@@ -74,34 +74,3 @@ async def test_what_cannot_be_looked_up(run: Running) -> None:
         assert answer["status"] == status
         assert words in answer["error"]["message"]
     assert (await recall(run, {}, headers=OTHER_KEY))["status"] == 404
-
-
-async def test_search_by_itself(run: Running) -> None:
-    path = "/search?q=crate+zeta&resource=harbour"
-    found = (await ask(run, "GET", path)).json()
-    assert {item["thread"] for item in found["items"]} == {"crates"}
-    assert found["total"] == len(found["items"]) >= 3
-    assert found["missing"] == ["zeta"]
-    best = found["items"][0]
-    assert [best["excerpt"][mark["start"] : mark["end"]] for mark in best["marks"]] == ["Crate"]
-    listed = (await ask(run, "GET", "/threads?resource=harbour")).json()["items"]
-    assert (best["tenant"], best["resource"]) == (listed[0]["tenant"], "harbour")
-    users = (await ask(run, "GET", f"{path}&role=user&limit=2")).json()
-    assert [item["role"] for item in users["items"]] == ["user", "user"]
-    assert (await ask(run, "GET", f"{path}&thread=bees")).json()["items"] == []
-    assert (await ask(run, "GET", f"{path}&before=2001-01-01")).json()["items"] == []
-    assert (await ask(run, "GET", f"{path}&before=soon")).status_code == 400
-    assert (await ask(run, "GET", "/search?q=x&resource=nobody")).json()["items"] == []
-    own = (await ask(run, "GET", "/search?q=canary&resource=harbour")).json()
-    assert own["items"] == []
-    foreign = (await ask(run, "GET", "/search?q=canary&resource=harbour", OTHER_KEY)).json()
-    assert [item["thread"] for item in foreign["items"]][:1] == ["bees"]
-
-
-async def test_search_in_notes(run: Running) -> None:
-    """Those of the caller's tenant; what is asked of messages alone is refused."""
-    path = "/search?q=crate&in=notes"
-    empty = (await ask(run, "GET", path)).json()
-    assert (empty["items"], empty["notes"], empty["total"], empty["searched"]) == ([], [], 0, 1)
-    assert (await ask(run, "GET", f"{path}&role=user")).status_code == 400
-    assert (await ask(run, "GET", "/search?q=crate&in=titles")).status_code == 400

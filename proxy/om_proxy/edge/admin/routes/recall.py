@@ -1,4 +1,4 @@
-"""The routes that find and read original messages, as the actor model's tool does."""
+"""The route that looks up original messages as the actor model's tool does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from msgspec import Meta, Struct
 
 from om_proxy.edge.admin.answers import UnixSeconds, repair_text
 from om_proxy.edge.admin.hidden_text import HiddenText
-from om_proxy.edge.admin.requests import MAX_NUMBER, AdminCall, Query, normalize_stored_name
+from om_proxy.edge.admin.requests import MAX_NUMBER, AdminCall
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import BadRequest, NotFound, StorageError
-from om_proxy.look_ups.note_searching import FoundNote, NoteFilter, NoteSearch
 from om_proxy.look_ups.performing import LookUpResult, ReadingRights
 from om_proxy.memory.dates import find_zone
-from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.memory.model import Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
 from om_proxy.memory.recall.excerpts import cut_excerpt
 from om_proxy.memory.recall.faults import LookUpFault
-from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.message_page import MessagePage
 from om_proxy.memory.recall.part_piece import PartPiece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
@@ -31,10 +29,7 @@ from om_proxy.memory.recall.words import find_words, query_words
 
 MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0
-SEARCH_S = 8.0  # of them, to search resource after resource
 MAX_EXCERPT_CHARS = 300
-MAX_RESOURCES = 100  # that one search reads
-MAX_FOUND = 100  # of a search by itself
 
 _Text = str | None
 _Number = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | str | None
@@ -124,77 +119,6 @@ class RecallAnswer(Struct, frozen=True, kw_only=True):
     items: list[RecalledItem]
 
 
-class SearchQuery(Query, frozen=True, kw_only=True):
-    """The query of a search."""
-
-    q: Annotated[str, Meta(description="The words.")]
-    searched: Annotated[
-        Literal["messages", "notes"],
-        Meta(description="What is searched: original messages, or the active notes line by line."),
-    ] = msgspec.field(default="messages", name="in")
-    resource: Annotated[
-        str | None,
-        Meta(
-            description=("The resource that is searched; without it, the first 100 of the tenant.")
-        ),
-    ] = None
-    thread: Annotated[str | None, Meta(description="Only this thread.")] = None
-    role: Annotated[str | None, Meta(description="Only messages of this role.")] = None
-    before: Annotated[str | None, Meta(description="An ISO date: only older messages.")] = None
-    after: Annotated[str | None, Meta(description="An ISO date: only newer messages.")] = None
-    limit: Annotated[
-        int,
-        Meta(
-            ge=1, le=MAX_FOUND, description="How many messages or lines the answer holds at most."
-        ),
-    ] = 20
-
-
-class FoundNoteLine(Struct, frozen=True, kw_only=True):
-    """A line of the notes that a search found."""
-
-    tenant: str
-    resource: str
-    thread: Annotated[
-        str | None, Meta(description="`null`: the entry is of the log that threads share.")
-    ]
-    entry: Annotated[int, Meta(description="The id of its entry in that log.")]
-    line: HiddenText
-    range: Annotated[
-        str,
-        Meta(
-            description=(
-                "The messages that the entry stands for, such as `[m12-m40]`, or of a shared log "
-                "`[3f9c2a77.m1-m7]`; empty: none."
-            )
-        ),
-    ]
-    at: UnixSeconds
-    found: Annotated[int, Meta(description="How many different words of the query it has.")]
-
-
-class FoundList(Struct, frozen=True, kw_only=True):
-    """What a search found, the best first."""
-
-    items: Annotated[list[RecalledItem], Meta(description="With `in=notes`: empty.")]
-    notes: Annotated[list[FoundNoteLine], Meta(description="With `in=notes`: the lines.")] = []
-    total: Annotated[int, Meta(description="How many messages or lines fit.")]
-    share_read: Annotated[
-        float,
-        Meta(description="The share of the resource's messages that could be found, 0 to 1."),
-    ]
-    missing: Annotated[list[str], Meta(description="Index words of the query that no message has.")]
-    searched: Annotated[int, Meta(description="How many resources were searched.")]
-    left_out: Annotated[
-        bool,
-        Meta(
-            description=(
-                "The tenant has more resources, or the time was up: name one to search it."
-            )
-        ),
-    ]
-
-
 async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
     key, body = call.named_key, call.body
     assert isinstance(body, RecallBody)
@@ -257,7 +181,7 @@ def _describe_messages(
 ) -> list[RecalledItem]:
     scores = result.scores or (None,) * len(result.messages)
     return [
-        _describe_message(
+        describe_message(
             message,
             result.keys.get(message.label, key),
             services.look_ups.memories.label,
@@ -268,7 +192,7 @@ def _describe_messages(
     ]
 
 
-def _describe_message(
+def describe_message(
     message: QuotedMessage,
     key: Key,
     label: Callable[[Key], str],
@@ -316,102 +240,6 @@ def _describe_threads(
     ]
 
 
-async def search_messages(services: AdminServices, call: AdminCall) -> FoundList:
-    query = call.query
-    assert isinstance(query, SearchQuery)
-    keys, left_out = await _choose_resources(services, call.named_tenant, query.resource)
-    zone = find_zone(None, call.config.settings.effective(None, query.resource).memory.timezone)
-    fields = {"mode": "search", "query": query.q, "before": query.before, "after": query.after}
-    try:
-        look_up = read_look_up(fields, zone)
-        passage_filter = PassageFilter(
-            None if query.thread is None else normalize_stored_name(query.thread),
-            look_up.before,
-            look_up.after,
-            () if query.role is None else (query.role,),
-        )
-        if query.searched == "notes":
-            return await _search_notes(services, query, look_up, keys, left_out)
-        async with asyncio.timeout(TIMEOUT_S):
-            found = await services.look_ups.find(
-                keys,
-                look_up,
-                limit=query.limit,
-                passage_filter=passage_filter,
-                ends_at=asyncio.get_running_loop().time() + SEARCH_S,
-            )
-    except LookUpFault as fault:
-        raise BadRequest(fault.text) from fault
-    except TimeoutError as exc:
-        raise StorageError("the store took too long; try again, or ask for less") from exc
-    label, words = services.look_ups.memories.label, query_words(query.q)
-
-    def describe() -> list[RecalledItem]:
-        return [
-            _describe_message(message, key, label, score, words)
-            for key, message, score in found.messages
-        ]
-
-    return FoundList(
-        items=await asyncio.to_thread(describe),  # a long text takes milliseconds
-        total=found.total,
-        share_read=found.share_read,
-        missing=list(found.missing),
-        searched=found.searched,
-        left_out=left_out or found.searched < len(keys),
-    )
-
-
-async def _search_notes(
-    services: AdminServices, query: SearchQuery, look_up: LookUp, keys: list[Key], left_out: bool
-) -> FoundList:
-    if query.role is not None:
-        raise BadRequest("notes have no role; leave `role` out, or search messages", param="role")
-    thread = None if query.thread is None else normalize_stored_name(query.thread)
-    async with asyncio.timeout(TIMEOUT_S):
-        found = await NoteSearch(services.look_ups.memories).find(
-            keys,
-            look_up.query,
-            limit=query.limit,
-            note_filter=NoteFilter(thread, look_up.before, look_up.after),
-            ends_at=asyncio.get_running_loop().time() + SEARCH_S,
-        )
-    return FoundList(
-        items=[],
-        notes=[_describe_note(note) for note in found.notes],
-        total=found.total,
-        share_read=1.0,
-        missing=[],
-        searched=found.searched,
-        left_out=left_out or found.searched < len(keys),
-    )
-
-
-def _describe_note(note: FoundNote) -> FoundNoteLine:
-    key, entry = note.key, note.line.entry
-    return FoundNoteLine(
-        tenant=key.tenant,
-        resource=key.resource,
-        thread=None if key.thread == RESOURCE_THREAD else key.thread,
-        entry=entry.id,
-        line=repair_text(note.line.text),
-        range=note.range,
-        at=entry.at,
-        found=note.line.found,
-    )
-
-
-async def _choose_resources(
-    services: AdminServices, tenant: str, named: str | None
-) -> tuple[list[Key], bool]:
-    """Return the keys of the resources to search, and whether the tenant has more."""
-    if named is not None:
-        return [Key(tenant, normalize_stored_name(named), RESOURCE_THREAD)], False
-    listed = await services.store.resources(tenant, limit=MAX_RESOURCES + 1)
-    keys = [Key(tenant, info.resource, RESOURCE_THREAD) for info in listed[:MAX_RESOURCES]]
-    return keys, len(listed) > MAX_RESOURCES
-
-
 ROUTES = (
     AdminRoute(
         method="POST",
@@ -424,15 +252,6 @@ ROUTES = (
         body=RecallBody,
         answer=RecallAnswer,
         is_change=False,
-        is_text=True,
-    ),
-    AdminRoute(
-        method="GET",
-        path="/search",
-        summary="Search the original messages, or the notes, of a tenant or a resource by words.",
-        handler=search_messages,
-        query=SearchQuery,
-        answer=FoundList,
         is_text=True,
     ),
 )
