@@ -1,11 +1,9 @@
 // One entry of the notes, with what it was made from.
-import { threadPath, threadQuery } from "../api.js";
-import { useAnswer } from "../data.js";
-import { countOf, formatCount, formatShare } from "../format.js";
-import { Badge, Notice, Spinner, Stale, Time } from "../parts/basics.js";
+import { formatCount, formatShare } from "../format.js";
+import { Badge, Time } from "../parts/basics.js";
 import { EntryActions } from "./editing.js";
-import { Message } from "./message.js";
 import { NoteText } from "./notetext.js";
+import { Provenance } from "./provenance.js";
 import { html, useEffect, useRef, useState } from "../view.js";
 
 const NAMES = { observation: "Notes", reflection: "Condensed notes", note: "Note of a branch" };
@@ -50,22 +48,4 @@ function EntryWords({ entry }) {
   if (entry.withdrawn) return html`<p class="muted">Withdrawn: the model sees none of it.</p>`;
   if (entry.text === null) return html`<p class="muted">Hidden: server.admin_reads is off.</p>`;
   return html`<${NoteText} text=${entry.text} />`;
-}
-
-function Provenance({ thread, entry, isChunk, select }) {
-  const query = threadQuery(thread, { messages: true, chunk: isChunk ? true : null });
-  const answer = useAnswer(threadPath(thread, `/observations/${entry.id}`), query);
-  if (!answer.data) return html`<${Stale} answer=${answer} />${!answer.error && html`<${Spinner} />`}`;
-  const { covers, sources, messages, complete } = answer.data;
-  const show = () => select({ kind: isChunk ? "chunk" : "entry", id: entry.id, first: covers[0].first });
-  return html`<div class="provenance">
-    <p class="small muted">${covers.map(({ first, last }) => `Messages ${first}–${last}`).join(", ")}
-      ${sources.length > 0 && `, through ${countOf(sources.length, "earlier entry", "earlier entries")}`}</p>
-    ${select && covers.length > 0 &&
-    html`<button class="quiet" onClick=${show}>Show them in the conversation</button>`}
-    ${!complete && html`<${Notice}>Some of the entries in between are no longer stored.<//>`}
-    ${(messages ?? []).map(
-      ({ seq, raw, at }) => html`<${Message} key=${seq} message=${raw} number=${seq} at=${at} />`,
-    )}
-  </div>`;
 }
