@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.bench.recall_quality import (
     Conversation,
+    Question,
+    measure_postgres,
     measure_rules,
     measure_sqlite,
     read_conversations,
 )
+from tests.support.postgres_server import find_postgres_url, own_schema
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo10.json"
 
@@ -48,8 +52,24 @@ def test_evidence_of_all_conversations_is_found() -> None:
     assert quality.sessions_at_10 >= 0.93
 
 
+def read_few() -> list[Conversation]:
+    """Return a conversation with every 25th question, and one that names the day of a session."""
+    first = read()[0]
+    session = first.sessions[0]
+    day = datetime.fromtimestamp(session.at, UTC)
+    seqs = frozenset(range(1, len(session.said) + 1))
+    dated = Question(f"What was said on {day:%A}, {day.day} {day:%B}?", seqs)
+    return [first._replace(questions=[*first.questions[::25], dated])]
+
+
 async def test_a_live_proxy_finds_the_same(tmp_path: Path) -> None:
     """Import and `POST …/recall` give the order of the rules alone."""
-    first = read()[0]
-    few = [first._replace(questions=first.questions[::25])]
+    few = read_few()
     assert await measure_sqlite(few, tmp_path) == measure_rules(few)
+
+
+async def test_postgres_finds_the_same(tmp_path: Path) -> None:
+    """The times of sessions count, whatever the clock of its server says."""
+    few, url = read_few(), find_postgres_url()
+    with own_schema(url) as schema:
+        assert await measure_postgres(few, url, schema, tmp_path) == measure_rules(few)

@@ -3,9 +3,10 @@
 `python -m tests.bench.recall_quality FILE [--postgres URL] [--conversations N]` prints the share of
 a question's evidence among the first 5, 10 and 20 messages, and of its sessions among the first 10.
 
-A proxy serves on a loopback port. Each session is imported at its time, and each question is asked
-by `POST …/recall`; sessions are those of the first 100 messages of `GET /om/v1/search`. A photo's
-caption is part of its message, as in LoCoMo's own evaluation; `--without-captions` leaves it out.
+A proxy serves on a loopback port. It imports an export of each conversation, in which each message
+has the time of its session, and each question is asked by `POST …/recall`; sessions are those of
+the first 100 messages of `GET /om/v1/search`. A photo's caption is part of its message, as in
+LoCoMo's own evaluation; `--without-captions` leaves it out.
 """
 
 from __future__ import annotations
@@ -193,13 +194,40 @@ def _average(shares: Sequence[tuple[float, ...]]) -> Quality:
     return Quality(len(shares), *means)
 
 
+async def write_exports(conversations: Sequence[Conversation]) -> list[bytes]:
+    """Return an export of each conversation, as one thread of a resource of its name. Its messages
+    have the times of their sessions: a proxy gives all that it takes in the time of its store."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with run_with_scripted_models(Path(folder), MEMORY) as run:
+            return [await _write_export(run, conversation) for conversation in conversations]
+
+
+async def _write_export(run: Running, conversation: Conversation) -> bytes:
+    said = [message for session in conversation.sessions for message in session.said]
+    body = {"model": "scripted-actor", "messages": said}
+    url = f"{run.base}/om/v1/threads/t/messages?resource={conversation.name}"
+    (await run.http.post(url, json=body)).raise_for_status()
+    asked = {"thread": "t", "resource": conversation.name}
+    exported = await run.http.get(f"{run.base}/om/v1/export", params=asked)
+    lines = exported.raise_for_status().content.splitlines()
+    times = [session.at for session in conversation.sessions for _ in session.said]
+    return b"\n".join(_set_time(orjson.loads(line), times) for line in lines)
+
+
+def _set_time(record: dict[str, Any], times: Sequence[float]) -> bytes:
+    if record["om"] == "message":
+        record["at"] = times[record["seq"] - 1]
+    return orjson.dumps(record)
+
+
 async def measure(conversations: Sequence[Conversation], storage: str, folder: Path) -> Quality:
     """Serve a proxy with this storage (keys of the section), import the conversations, and ask each
     its questions."""
     shares: list[tuple[float, float, float, float]] = []
+    exports = await write_exports(conversations)
     async with run_with_scripted_models(folder, MEMORY, storage=storage) as run:
-        for conversation in conversations:
-            await _import(run, conversation)
+        for conversation, export in zip(conversations, exports, strict=True):
+            await _import(run, conversation.name, export)
             sessions = conversation.find_sessions()
             for question in conversation.questions:
                 seqs = await _recall(run, conversation.name, question.text)
@@ -255,16 +283,12 @@ async def _embed_messages(
     return found
 
 
-async def _import(run: Running, conversation: Conversation) -> None:
-    """Import session by session, each at its time, and wait until all is indexed."""
-    history: list[dict[str, str]] = []
-    for session in conversation.sessions:
-        run.clock.now = session.at
-        history += session.said
-        body = {"model": "scripted-actor", "messages": history}
-        url = f"{run.base}/om/v1/threads/t/messages?resource={conversation.name}"
-        (await run.http.post(url, json=body)).raise_for_status()
-    while (await _search(run, conversation.name, "hello"))["share_read"] < 1:
+async def _import(run: Running, name: str, export: bytes) -> None:
+    """Import the conversation, and wait until all is indexed."""
+    headers = {"content-type": "application/x-ndjson"}
+    url = f"{run.base}/om/v1/import"
+    (await run.http.post(url, content=export, headers=headers)).raise_for_status()
+    while (await _search(run, name, "hello"))["share_read"] < 1:
         continue  # each search indexes some messages more
 
 
