@@ -31,6 +31,8 @@ from om_proxy.memory.model import (
     resource_key,
     sum_framed_tokens,
 )
+from om_proxy.memory.recall.quotes import quotes_thread
+from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage.base import (
     Backlog,
     Change,
@@ -140,6 +142,17 @@ class Thread:
             ),
             chunks=tuple(sorted(chunks, key=lambda o: (o.last, o.id))),
         )
+
+    def drop_look_ups(self, is_dropped: Callable[[LookedUp], bool] = lambda _: True) -> bool:
+        """Drop look-ups, all or some. Return whether it kept any of them."""
+        quoting = [
+            row
+            for row in self.messages.values()
+            if row.message.look_ups and is_dropped(row.message.look_ups)
+        ]
+        for row in quoting:
+            row.message = replace(row.message, look_ups=None)
+        return bool(quoting)
 
     def write(self, after: Memory, d: Difference) -> None:
         self.head = after
@@ -307,10 +320,20 @@ class Disk:
     def forget(self, key: Key, event: Event | None = None) -> ForgetResult:
         is_stored, event_count = key in self.threads, len(self.events.kept)
         removed = self._forget(key)
+        label = label_thread(self.secret, key)
+        self.drop_look_ups(key, lambda look_ups: quotes_thread(look_ups, label))
         removed = removed._replace(events=event_count - len(self.events.kept))
         if event and is_stored:
             self.events.add(Key(key.tenant, "", ""), (event,))
         return removed
+
+    def drop_look_ups(
+        self, of: Key, is_dropped: Callable[[LookedUp], bool] = lambda _: True
+    ) -> None:
+        """Drop look-ups that threads of the same resource keep, all or some."""
+        for key, thread in self.threads.items():
+            if key[:2] == of[:2] and thread.drop_look_ups(is_dropped):
+                thread.head = replace(thread.head, version=self.next_version())
 
     def _forget(self, key: Key) -> ForgetResult:
         self.events.drop(key)
@@ -418,6 +441,7 @@ class Disk:
             rekeying.Row(seq, r.parent, r.live, items[seq].fp, r.message.chain, moved[seq])
             for seq, r in kept
         ]
+        thread.drop_look_ups()  # they name threads by labels of the old tenant
         by_seq = rekeying.chains_by_seq(rows)
         chains = shared[self._label(head.key)] = rekeying.chains_by_value(rows, by_seq)
         for seq, row in kept:
@@ -657,6 +681,8 @@ class SimulatedStore(SearchedWithoutIndex):
             if thread := disk.threads.pop(key, None):
                 result = result.add(counted(thread))
         disk.ledger.rename(lambda line: line)
+        for gone in batch:
+            disk.drop_look_ups(gone)
         for key, thread in disk.threads.items():
             if any(key[:2] == gone[:2] for gone in batch) and thread.head.other_threads_text:
                 version = disk.next_version()
