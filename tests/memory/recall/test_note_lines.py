@@ -18,6 +18,20 @@ def find(query: str) -> list[tuple[int, str, int]]:
     return [(line.entry.id, line.text, line.found) for line in found]
 
 
+def test_lines_are_numbered_as_their_text_has_them() -> None:
+    """Other characters that end a line somewhere are part of it."""
+    odd = replace(NEWER, text="Rain\n\n* Rome\u2028* Rome again\r\n* Rome")
+    found = find_note_lines([OLDER, odd], words("rome rain"))
+    assert [(line.entry.id, line.number) for line in found] == [
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        (2, 3),
+        (2, 4),
+    ]
+    assert found[3].text == "* Rome\u2028* Rome again"
+
+
 def test_a_line_is_found_by_one_word_in_any_of_its_forms() -> None:
     assert find("CAT") == [
         (1, "* with two cats", 1),

@@ -13,6 +13,7 @@ class NoteLine(NamedTuple):
     """A line of an entry of a log."""
 
     entry: Observation
+    number: int  # of the line in the entry's text, from 1 on
     text: str
     found: int  # different index words of the query that it has
 
@@ -21,9 +22,9 @@ def find_note_lines(entries: Iterable[Observation], query: Collection[str]) -> l
     """Return the lines of the entries that have one of the index words, in their order."""
     wanted = frozenset(query)
     return [
-        NoteLine(entry, line.strip(), found)
+        NoteLine(entry, number, line.strip(), found)
         for entry in entries
-        for line in entry.text.splitlines()
+        for number, line in enumerate(entry.text.split("\n"), 1)
         if (found := len(wanted.intersection(words(line))))
     ]
 

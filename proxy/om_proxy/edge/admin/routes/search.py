@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from om_proxy.edge.admin.answers import UnixSeconds, repair_text
 from om_proxy.edge.admin.hidden_text import HiddenText
 from om_proxy.edge.admin.requests import AdminCall, Query, normalize_stored_name
 from om_proxy.edge.admin.route import AdminRoute
-from om_proxy.edge.admin.routes.recall import TIMEOUT_S, RecalledItem, describe_message
+from om_proxy.edge.admin.routes.recall import TIMEOUT_S, MarkedPlace, RecalledItem, describe_message
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import BadRequest, StorageError
 from om_proxy.look_ups.note_searching import FoundNote, NoteFilter, NoteSearch
@@ -21,7 +22,8 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.words import query_words
+from om_proxy.memory.recall.snippets import find_hits
+from om_proxy.memory.recall.words import find_words, query_words
 
 SEARCH_S = 8.0  # of the time that the answer takes, to search resource after resource
 MAX_RESOURCES = 100  # that one search reads
@@ -63,7 +65,11 @@ class FoundNoteLine(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="`null`: the entry is of the log that threads share.")
     ]
     entry: Annotated[int, Meta(description="The id of its entry in that log.")]
+    number: Annotated[int, Meta(description="Of the line in its entry's text, from 1 on.")]
     line: HiddenText
+    marks: Annotated[
+        list[MarkedPlace], Meta(description="Where `line` has words of the search, in order.")
+    ]
     range: Annotated[
         str,
         Meta(
@@ -159,9 +165,14 @@ async def _search_notes(
             note_filter=NoteFilter(thread, look_up.before, look_up.after),
             ends_at=asyncio.get_running_loop().time() + SEARCH_S,
         )
+    words = query_words(look_up.query)
+
+    def describe() -> list[FoundNoteLine]:
+        return [_describe_note(note, words) for note in found.notes]
+
     return FoundList(
         items=[],
-        notes=[_describe_note(note) for note in found.notes],
+        notes=await asyncio.to_thread(describe),  # a long line takes milliseconds
         total=found.total,
         share_read=1.0,
         missing=[],
@@ -170,14 +181,18 @@ async def _search_notes(
     )
 
 
-def _describe_note(note: FoundNote) -> FoundNoteLine:
-    key, entry = note.key, note.line.entry
+def _describe_note(note: FoundNote, words: Sequence[str]) -> FoundNoteLine:
+    key, entry, line = note.key, note.line.entry, repair_text(note.line.text) or ""
     return FoundNoteLine(
         tenant=key.tenant,
         resource=key.resource,
         thread=None if key.thread == RESOURCE_THREAD else key.thread,
         entry=entry.id,
-        line=repair_text(note.line.text),
+        number=note.line.number,
+        line=line,
+        marks=[
+            MarkedPlace(start=hit.start, end=hit.end) for hit in find_hits(line, words, find_words)
+        ],
         range=note.range,
         at=entry.at,
         found=note.line.found,
