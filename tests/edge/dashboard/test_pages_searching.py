@@ -1,4 +1,4 @@
-"""Messages are searched by words, and found where they were said, with the notes beside them."""
+"""Messages and notes are searched by words, and found where they stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Route, expect
 
 from om_proxy.errors import StorageError
-from tests.e2e.running import Running, run_with_scripted_models
+from om_proxy.look_ups.note_searching import NoteSearch
+from tests.e2e.running import SMALL, Running, run_with_scripted_models
 from tests.edge.dashboard.browser import open_browser, open_page
 from tests.edge.dashboard.test_pages_in_browser import (
     ADMIN_TOKEN,
@@ -170,4 +171,92 @@ async def test_a_message_that_is_not_there_is_told(run: Running, browser: Browse
         await watched.open("#/thread/local/boat/boat?message=9000")
         await expect(watched.page.get_by_text("There is no message 9000")).to_be_visible()
         await expect(watched.page.locator(".line-box")).to_have_count(2)
+        await watched.check_accessible()
+
+
+async def test_a_line_of_a_note_is_found_and_opened(run: Running, browser: Browser) -> None:
+    """By the keyboard alone. What was typed stays while one chooses what is searched."""
+    await talk(run, turns=14)
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open(SEARCH)
+        await page.get_by_role("searchbox").fill("bridges")
+        notes = page.get_by_role("button", name="Notes")
+        await notes.press("Enter")
+        await expect(notes).to_be_focused()
+        await expect(notes).to_have_attribute("aria-pressed", "true")
+        await expect(page.get_by_label("Said by")).to_have_count(0)
+        results = page.get_by_role("list", name="Lines of notes found").get_by_role("listitem")
+        await expect(results.first).to_contain_text("the bridge lets 13.1 m pass")
+        assert set(await results.locator("mark").all_text_contents()) == {"bridge"}
+        await check_each_form(watched)
+        await page.get_by_role("searchbox").fill("pier points")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status")).to_contain_text("lines of notes fit")
+        line = await results.first.locator(".text").text_content()
+        await results.first.get_by_role("link", name="boat").press("Enter")
+        found = page.locator(".found-line")
+        await expect(found).to_contain_text(line or "-")
+        await expect(found).to_be_in_viewport()
+        await expect(found).to_have_attribute("aria-current", "true")
+        await expect(page.locator("article.marked").locator(".found-line")).to_have_count(1)
+        await check_each_form(watched)
+        await page.go_back()
+        await expect(page.get_by_role("searchbox")).to_have_value("pier points")
+        await expect(notes).to_have_attribute("aria-pressed", "true")
+        await page.get_by_role("button", name="Messages").click()
+        await expect(page.get_by_role("list", name="Messages found")).to_be_visible()
+        await watched.check_quiet()
+
+
+async def test_a_note_that_threads_share_opens_in_their_resource(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with run_with_scripted_models(tmp_path, f"{SMALL}, scope: resource", more=MORE) as run:
+        await talk(run, "mast", turns=14, resource="sailing")
+        async with open_page(browser, run.base) as watched:
+            page = watched.page
+            await watched.open(f"{SEARCH}?q=bridge&in=notes")
+            await page.get_by_role("link", name="Shared notes of sailing").first.press("Enter")
+            await expect(page.get_by_role("heading", level=1)).to_have_text("sailing")
+            await expect(page.locator(".found-line")).to_contain_text("bridge")
+            await expect(page.locator(".found-line")).to_be_in_viewport()
+            await watched.check_accessible()
+            # an entry of a log of the thread's own is another one
+            await watched.open("#/thread/local/sailing/mast?note=1&line=1")
+            await expect(page.get_by_text("does not stand here any more")).to_be_visible()
+            await expect(page.locator(".marked, .found-line")).to_have_count(0)
+            await watched.open("#/resource/local/sailing?note=9000&line=1")
+            await expect(page.get_by_text("does not stand here any more")).to_be_visible()
+            await watched.check_quiet()
+
+
+async def test_a_search_of_notes_that_finds_nothing_or_fails_is_told(
+    run: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talk(run, turns=14)
+
+    async def fail(*args: object, **kwargs: object) -> None:
+        raise StorageError("the disk is gone")
+
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open(f"{SEARCH}?in=notes")
+        await expect(page.get_by_role("heading", name="What was noted?")).to_be_visible()
+        await page.get_by_role("searchbox").fill("zeppelin")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+        await expect(page.locator("main")).to_contain_text("No note has these words.")
+        await watched.check_accessible()
+        await page.get_by_role("searchbox").fill("pier")
+        with monkeypatch.context() as patch:
+            patch.setattr(NoteSearch, "find", fail)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("alert")).to_be_visible()
+            await watched.check_accessible()
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".result").first).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
+        await watched.open("#/thread/local/boat/boat?note=9000&line=1")
+        await expect(page.get_by_text("does not stand here any more")).to_be_visible()
         await watched.check_accessible()

@@ -201,6 +201,27 @@ async def test_notes_are_shown_as_they_are(tmp_path: Path, browser: Browser) -> 
             for line in await show(page, [line for line in lines if "User said: " in line]):
                 assert line.rpartition("User said: ")[2].strip() in words
             await check_inert(watched)
+            await check_found_notes(run, watched)
+
+
+async def check_found_notes(run: Running, watched: Watched) -> None:
+    """Search the notes for a word that each line has, and open one of them."""
+    page = watched.page
+    answer = await run.http.get(f"{run.base}/om/v1/search?q=user&in=notes&limit=100")
+    found = [note["line"] for note in answer.json()["notes"]]
+    assert len(found) == 100
+    await page.goto(f"{run.base}/om/#/search?q=user&in=notes")
+    await page.get_by_role("button", name="Show up to 100").click()
+    await page.locator(".result").nth(99).wait_for()
+    shown = await page.locator(".result .text").all_text_contents()
+    for line, text in zip(await show(page, found), shown, strict=True):
+        assert line.endswith(text)
+        assert len(line) - len(text) < len("* 🔴 (09:00) ...")
+    assert await page.locator("mark").count() >= 100
+    await check_inert(watched)
+    await page.locator(".result").nth(50).get_by_role("link").click()
+    await page.locator(".found-line").wait_for()
+    await check_inert(watched)
 
 
 async def test_names_and_titles_are_shown_as_they_are(run: Running, browser: Browser) -> None:

@@ -33,6 +33,19 @@ export function linkToMessage(key, seq) {
   return `${linkToThread(key)}?message=${seq}`;
 }
 
+// The thread's page, opened at a line of one of its notes; without a thread, that of the resource
+// whose threads share the log.
+export function linkToNote({ tenant, resource, thread, entry, number }) {
+  const page = thread === null ? linkTo("resource", tenant, resource) : linkTo("thread", tenant, resource, thread);
+  return `${page}?note=${entry}&line=${number}`;
+}
+
+// A number that the address names, such as that of a message; null: none.
+export function readNumber(query, name) {
+  const number = Number(query.get(name));
+  return Number.isSafeInteger(number) && number > 0 ? number : null;
+}
+
 export function goTo(link) {
   location.hash = link;
 }

@@ -8,8 +8,9 @@ import { ExportButton } from "../parts/export.js";
 import { ForgetDialog } from "../parts/forget.js";
 import { PageHead } from "../parts/shell.js";
 import { ThreadList } from "../parts/threads.js";
-import { EntryCard } from "../thread/entry.js";
-import { html, useState } from "../view.js";
+import { readNumber } from "../route.js";
+import { EntryCard, NoteIsGone, selectNote } from "../thread/entry.js";
+import { html, useMemo, useState } from "../view.js";
 
 const REFRESH_S = 10;
 const MAX_THREADS = 100;
@@ -42,7 +43,8 @@ export function ResourcePage({ place }) {
     <section aria-label="Threads"><h2>Threads</h2>
       <${ThreadList} items=${threads.data.items} label="Threads" />
     </section>
-    ${log && threads.data.items.length > 0 && html`<${SharedLog} threads=${threads.data.items} />`}`;
+    ${log && threads.data.items.length > 0 && html`<${SharedLog} threads=${threads.data.items}
+      note=${readNumber(place.query, "note")} line=${readNumber(place.query, "line")} />`}`;
 }
 
 function ResourceActions({ resource: { tenant, resource }, status }) {
@@ -58,16 +60,19 @@ function ResourceActions({ resource: { tenant, resource }, status }) {
       share. This cannot be undone. Backups are not touched.<//>`}`;
 }
 
-function SharedLog({ threads }) {
+// `note` and `line`: what the address names; null: nothing.
+function SharedLog({ threads, note, line }) {
   const [first] = threads;
   const notes = useAnswer(threadPath(first, "/observations"), threadQuery(first), { interval_s: REFRESH_S });
+  const log = notes.data?.log ?? [];
+  const isThere = log.some((entry) => entry.id === note);
+  const selected = useMemo(() => selectNote(log, { note, line }), [isThere, note, line]);
   if (!notes.data) return html`<${Stale} answer=${notes} />${!notes.error && html`<${Spinner} />`}`;
-  const { log } = notes.data;
-  return html`<div class="pair">
+  return html`${note !== null && !isThere && html`<${NoteIsGone} />`}<div class="pair">
     <section aria-label="The shared log"><h2>The shared log</h2>
       ${log.length === 0 && html`<p class="muted card">No notes yet.</p>`}
       ${log.map((entry) => html`<${EntryCard} key=${entry.id} thread=${first} entry=${entry}
-        isChunk=${false} selected=${null} select=${null} ask=${null} />`)}
+        isChunk=${false} selected=${selected} select=${null} ask=${null} />`)}
     </section>
     <${Contributions} log=${log} threads=${threads} />
   </div>`;

@@ -4,13 +4,14 @@ import { explainCause } from "../causes.js";
 import { useAnswer } from "../data.js";
 import { countOf, formatClock, formatCount, titleOf } from "../format.js";
 import { Empty, Gauge, Name, Notice, Sentence, Spinner, Stale, Time } from "../parts/basics.js";
-import { linkTo } from "../route.js";
+import { linkTo, readNumber } from "../route.js";
 import { PageHead } from "../parts/shell.js";
 import { BARS } from "../parts/threads.js";
 import { Columns } from "../parts/columns.js";
 import { ThreadActions } from "../thread/actions.js";
 import { useChange } from "../thread/change.js";
 import { ContextColumn } from "../thread/context.js";
+import { NoteIsGone, selectNote } from "../thread/entry.js";
 import { ThreadLedger } from "../thread/ledger.js";
 import { selectMessage } from "../thread/lines.js";
 import { MemoryColumn } from "../thread/memory.js";
@@ -54,10 +55,10 @@ export function ThreadPage({ place }) {
       changed=${changed} wanted=${readWanted(place.query)} />`;
 }
 
-// The number of the message that the address names; null: none.
+// The message, or the line of a note, that the address names.
 function readWanted(query) {
-  const seq = Number(query.get("message"));
-  return Number.isSafeInteger(seq) && seq > 0 ? seq : null;
+  const [message, note, line] = ["message", "note", "line"].map((name) => readNumber(query, name));
+  return { message, note, line };
 }
 
 // The conversation, its notes and the next prompt. What is chosen in one is marked in the others.
@@ -69,10 +70,19 @@ function ThreadColumns({ thread, status, tick, changed, wanted }) {
     setSelected(chosen);
     setShown(chosen.first === undefined ? MEMORY : CONVERSATION);
   };
-  const found = useAnswer(wanted === null ? null : threadPath(thread, `/messages/${wanted}`), threadQuery(thread));
+  const found = useAnswer(wanted.message === null ? null : threadPath(thread, `/messages/${wanted.message}`), threadQuery(thread));
   useEffect(() => {
     if (found.data) select(selectMessage(found.data.message));
   }, [found.data]);
+  const [isNoteGone, setNoteGone] = useState(false);
+  const hasNotes = notes.data !== null;
+  useEffect(() => {
+    if (!hasNotes || wanted.note === null) return setNoteGone(false);
+    // of a thread that shares a log, entries have other ids
+    const note = notes.data.scope === "thread" ? selectNote(notes.data.log, wanted) : null;
+    setNoteGone(note === null);
+    if (note) select(note);
+  }, [hasNotes, wanted.note, wanted.line]);
   const shared = { thread, selected, select, tick };
   const columns = [
     {
@@ -93,8 +103,9 @@ function ThreadColumns({ thread, status, tick, changed, wanted }) {
     },
   ];
   return html`${found.error?.status === 404
-      ? html`<${Notice} kind="warn">There is no message ${wanted} in this thread.<//>`
+      ? html`<${Notice} kind="warn">There is no message ${wanted.message} in this thread.<//>`
       : html`<${Stale} answer=${found} />`}
+    ${isNoteGone && html`<${NoteIsGone} />`}
     <${Columns} columns=${columns} shown=${shown} onShow=${setShown} />`;
 }
 

@@ -4,6 +4,9 @@ import { html, useEffect, useRef, useState } from "../view.js";
 
 const SHOWN_CHARS = 20_000; // of one text at first, and more with each click
 
+const SHOWN_MARKED_CHARS = 2_000;
+const SHOWN_CHARS_BEFORE = 200; // before the first mark
+
 // Foreign text within a line: a name or a title. It turns no text around it.
 export function Name({ text, length = 200 }) {
   const end = text.length > length ? "…" : "";
@@ -25,17 +28,20 @@ export function Text({ text, className = "" }) {
       Show more (${formatCount(text.length - shown.length)} characters left)</button>`}`;
 }
 
-// The same with words marked: {start, end} in characters (code points), in order.
+// The same with words marked: {start, end} in characters (code points), in order. Of a long text, what
+// stands around the first of them is shown.
 export function MarkedText({ text, marks }) {
   const characters = Array.from(text);
-  const cut = (start, end) => showUnseen(characters.slice(start, end).join(""));
+  const begin = Math.max(0, Math.min((marks[0]?.start ?? 0) - SHOWN_CHARS_BEFORE, characters.length - SHOWN_MARKED_CHARS));
+  const stop = begin + SHOWN_MARKED_CHARS;
+  const cut = (start, end) => showUnseen(characters.slice(start, Math.min(end, stop)).join(""));
   const pieces = [];
-  let last = 0;
-  for (const { start, end } of marks) {
+  let last = begin;
+  for (const { start, end } of marks.filter((mark) => mark.start < stop)) {
     pieces.push(cut(last, start), html`<mark>${cut(start, end)}</mark>`);
     last = end;
   }
-  return html`<div class="text" dir="auto">${pieces}${cut(last)}</div>`;
+  return html`<div class="text" dir="auto">${begin > 0 && "…"}${pieces}${cut(last, stop)}${stop < characters.length && "…"}</div>`;
 }
 
 export function Time({ at }) {

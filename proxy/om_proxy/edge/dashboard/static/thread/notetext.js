@@ -1,7 +1,7 @@
 // Notes as people read them: days as headings, one line a note, its mark in front. Every word is a
 // text node.
 import { cutText, formatCount, showUnseen } from "../format.js";
-import { html, useMemo, useState } from "../view.js";
+import { html, useEffect, useMemo, useRef, useState } from "../view.js";
 
 const SHOWN_LINES = 60;
 const SHOWN_LINE_CHARS = 2_000;
@@ -18,15 +18,27 @@ const MARKS = {
   "✅": ["done", "Done"],
 };
 
-export function NoteText({ text }) {
-  const [shown, setShown] = useState(SHOWN_LINES);
+// `found`: the number of a line that is marked, from 1 on; null: none.
+export function NoteText({ text, found = null }) {
+  const [asked, setShown] = useState(SHOWN_LINES);
+  const shown = Math.max(asked, found ?? 0);
   const lines = useMemo(() => text.split("\n"), [text]);
   return html`<div class="note-text">
-      ${lines.slice(0, shown).map((line) => html`<${NoteLine} line=${line} />`)}
+      ${lines.slice(0, shown).map((line, index) =>
+        index + 1 === found
+          ? html`<${FoundLine} key=${`found ${found}`}><${NoteLine} line=${line} /><//>`
+          : html`<${NoteLine} line=${line} />`,
+      )}
     </div>
     ${lines.length > shown &&
     html`<button class="quiet" onClick=${() => setShown(shown + 10 * SHOWN_LINES)}>
       Show ${formatCount(lines.length - shown)} more lines</button>`}`;
+}
+
+function FoundLine({ children }) {
+  const place = useRef(null);
+  useEffect(() => place.current.scrollIntoView({ block: "center" }), []);
+  return html`<div class="found-line" ref=${place} aria-current="true">${children}</div>`;
 }
 
 function NoteLine({ line }) {
@@ -37,7 +49,7 @@ function NoteLine({ line }) {
   if (cut.trim() === THREAD_END) return null;
   const [, label] = THREAD_BEGIN.exec(cut.trim()) ?? [];
   if (label) return html`<p class="small muted">In the thread <code>${label}</code></p>`;
-  const [, mark, clock, words] = NOTE.exec(cut);
+  const { mark, clock, words } = readNote(cut);
   if (!mark && !clock && !words) return null;
   return html`<div class=${`note-line ${clock ? "" : "untimed"}`}>
     <${Mark} mark=${mark} />
@@ -49,7 +61,13 @@ function NoteLine({ line }) {
   </div>`;
 }
 
-function Mark({ mark }) {
+// Return the parts of a line. They are undefined where it has none, but for `words`.
+export function readNote(line) {
+  const [, mark, clock, words] = NOTE.exec(line);
+  return { mark, clock, words };
+}
+
+export function Mark({ mark }) {
   if (!mark) return html`<span class="note-mark" aria-hidden="true"></span>`;
   const [kind, words] = MARKS[mark];
   return html`<span class=${`note-mark ${kind}`} title=${words}><span class="unseen">${words}: </span></span>`;
