@@ -26,6 +26,7 @@ PICTURES = Path(__file__).parents[3] / "docs" / "dashboard"
 # picture → its place on the dashboard
 PLACES = {
     "overview": "#/overview",
+    "search": "#/search?q=height+limit+dock",
     "thread": "#/thread/local/van-planner/van-planner",
 }
 SIZES = {"wide": WIDE, "narrow": NARROW}
