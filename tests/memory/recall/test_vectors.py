@@ -20,7 +20,11 @@ def test_a_vector_has_two_bytes_a_number_and_the_length_one(numbers: list[float]
     assert struct.unpack("<2e", encode_vector(numbers)) == pytest.approx((0.6, -0.8), abs=1e-3)
 
 
-@pytest.mark.parametrize("numbers", [[], [0.0, 0.0], [1.0, nan], [nan], [inf, 1.0], [1.0] * 9_000])
+@pytest.mark.parametrize(
+    "numbers",
+    [[], [0.0, 0.0], [1.0, nan], [nan], [inf, 1.0], [10**400, 1.0], [1.0] * 9_000],
+    ids=["none", "zero", "some_nan", "nan", "infinite", "large", "many"],
+)
 def test_what_is_no_direction_is_refused(numbers: list[float]) -> None:
     with pytest.raises(ValueError, match="a vector"):
         encode_vector(numbers)

@@ -30,11 +30,15 @@ class StoredVector(NamedTuple):
 
 def encode_vector(numbers: Sequence[float]) -> bytes:
     """Return the bytes of a vector of the length 1. Raise ValueError for what is no direction: no
-    number at all, too many, all zero, or one that is not finite."""
+    number at all, too many, all zero, or one that is not finite or larger than a float."""
     if not 0 < len(numbers) <= MAX_VECTOR_NUMBERS:
         raise ValueError("a vector of no usable length")
+    try:
+        is_finite = all(map(isfinite, numbers))
+    except OverflowError as exc:  # JSON has integers without a bound
+        raise ValueError("a vector without a direction") from exc
     largest = max(map(abs, numbers))
-    if not all(map(isfinite, numbers)) or not largest:
+    if not is_finite or not largest:
         raise ValueError("a vector without a direction")
     scaled = [number / largest for number in numbers]  # so that no square overflows
     norm = sqrt(sum(number * number for number in scaled))
