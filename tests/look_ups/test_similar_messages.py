@@ -35,8 +35,14 @@ class World:
         self.choice: EmbeddingChoice | None = EmbeddingChoice("m", 30.0)
         self.similar = SimilarMessages(MessageVectors(store, self.model, Facts()), self._choose)
         self.search = MessageSearch(store, similar=self.similar)
+        self.failure: StorageError | None = None  # of the choice
+        self.is_stalled = False
 
     async def _choose(self, key: Key) -> EmbeddingChoice | None:
+        if self.failure:
+            raise self.failure
+        if self.is_stalled:
+            await asyncio.Event().wait()
         return self.choice
 
     async def embed(self, model: str = "m", key: Key = KEY) -> None:
@@ -131,6 +137,20 @@ async def test_a_store_that_fails_at_vectors_leaves_the_words(
 
     monkeypatch.setattr(SqliteStore, "read_vectors", fail)
     assert await world.find("violin") == BY_WORDS
+
+
+@pytest.mark.parametrize("failure", [StorageError("away"), None], ids=["fails", "stalls"])
+async def test_a_memory_that_does_not_load_leaves_the_words(
+    world: World, monkeypatch: pytest.MonkeyPatch, failure: StorageError | None
+) -> None:
+    """It names the model. No other search waits for it."""
+    await world.embed()
+    monkeypatch.setattr(similar_messages, "MAX_SEARCH_S", 0.05)
+    choice, world.choice = world.choice, None
+    world.failure, world.is_stalled = failure, failure is None
+    assert await asyncio.wait_for(world.find("violin"), 30) == BY_WORDS
+    world.choice, world.failure, world.is_stalled = choice, None, False
+    assert await world.find("pet") == [3, 2]
 
 
 async def test_a_missing_package_leaves_the_words(

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from om_proxy.errors import ModelError, StorageError
+from om_proxy.errors import ModelError, OmError, StorageError
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.fusing import MAX_COUNTED_WORDS, Similarity, SimilarMessage
 from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.vectors import StoredVector
-from om_proxy.message_vectors import EmbeddingChoice, MessageVectors
+from om_proxy.message_vectors import MAX_SEARCH_S, EmbeddingChoice, MessageVectors
 
 logger = structlog.get_logger("vectors")
 
@@ -49,8 +49,13 @@ class SimilarMessages:
 
     async def embed(self, key: Key, query: str) -> QueryVector | None:
         """Return the query's vector; None without vectors, or if the model fails."""
-        choice = await self.choose(key)
         now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + MAX_SEARCH_S):
+                choice = await self.choose(key)
+        except (OmError, TimeoutError) as exc:
+            _log_failure(exc)
+            return None
         if choice is None or now < self._paused_until.get(choice.model, 0.0):
             return None
         deadline = now + choice.timeout_s
@@ -100,7 +105,11 @@ class SimilarMessages:
 
     def _pause(self, model: str, exc: Exception) -> None:
         self._paused_until[model] = asyncio.get_running_loop().time() + PAUSE_S
-        logger.warning("vectors.failed", error=type(exc).__name__, work="search")
+        _log_failure(exc)
+
+
+def _log_failure(exc: Exception) -> None:
+    logger.warning("vectors.failed", error=type(exc).__name__, work="search")
 
 
 def compare_vectors(
