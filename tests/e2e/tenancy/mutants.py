@@ -1,7 +1,8 @@
 """The changes of the package that take one tenant out of it, each of which a test must notice.
 
-A mutant is one change of the text of a copy of `proxy/`. Predicates on the tenant in SQL are found
-by their form, so that a new one is among them by itself; what else keeps tenants apart is listed.
+A mutant is one change of the text of a copy of `proxy/`. Predicates on the tenant in SQL, and
+keys that a script of Redis makes with the tenant, are found by their form, so that a new one is
+among them by itself; what else keeps tenants apart is listed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ STORE_POSTGRES = (
     "tests/storage/postgres/test_store_tenants.py",
     "tests/storage/postgres/test_store.py",
 )
+STORE_REDIS = (
+    "-k",
+    "tenant or whose or who_is or reaches or parked or moved or erased or resource",
+    "tests/storage/redis/test_store_tenants.py",
+    "tests/storage/redis/test_store.py",
+)
 IDENTITY = (
     "tests/identity/test_callers.py",
     "tests/identity/test_thread_names.py",
@@ -36,6 +43,11 @@ IDENTITY = (
     "tests/edge/test_edge_config.py",
 )
 PREDICATE = re.compile(r"(?<!SET )tenant = (\?\d?|\$\d|\{\})|\{OF_TENANT\}")
+# A key of Redis that a script makes with the tenant: everywhere but where the key is defined.
+REDIS_KEY = re.compile(
+    r"(?<!function )(key_of_tenant\([^,()]+), "
+    r"(?:new_tenant|tenant|names\[1\]|string\.sub\(tenant, 2\)|unpack_names\(data, 1\)\[1\])\)"
+)
 WORLDS_OF_STORE = ("credentials", "shared")
 # A version is given once in a file, so it names the thread alone; the tenant beside it is for the
 # reader and the index. A list of resources or shared logs only says where to look: what is done in each names the tenant
@@ -116,15 +128,26 @@ def list_predicates() -> Iterator[Mutant]:
             line = text[text.rfind("\n", 0, found.start()) : text.find("\n", found.start())]
             if not any(same in line for same in SAME_WITHOUT):
                 name = str(file.relative_to(ROOT))
+                worlds: tuple[str, ...] = ()
                 if "/postgres/" in name:  # a parameter without a type would be an error
-                    new, tests, worlds = f"{found[1]}::text IS NOT NULL", STORE_POSTGRES, ()
+                    new, tests = f"{found[1]}::text IS NOT NULL", STORE_POSTGRES
                 else:
                     new, tests, worlds = f"{found[1] or '?'} IS NOT NULL", STORE, WORLDS_OF_STORE
                 yield Mutant(name, found[0], new, tests, worlds, at=found.start())
 
 
+def list_redis_keys() -> Iterator[Mutant]:
+    """Yield a mutant for each key that a script of Redis makes with the tenant."""
+    for file in sorted((ROOT / _REDIS / "lua").glob("*.lua")):
+        text = file.read_text(encoding="utf-8")
+        for found in REDIS_KEY.finditer(text):
+            name, new = str(file.relative_to(ROOT)), f"{found[1]}, '')"
+            yield Mutant(name, found[0], new, STORE_REDIS, (), at=found.start())
+
+
 _SQLITE = "proxy/om_proxy/storage/sqlite"
 _POSTGRES = "proxy/om_proxy/storage/postgres"
+_REDIS = "proxy/om_proxy/storage/redis"
 _QUERIES = f"{_SQLITE}/queries.py"
 _IDENTITY, _TOKEN, _SITE = (
     "proxy/om_proxy/identity",
@@ -172,6 +195,48 @@ OTHERS = (
         "(lease.tenant, thread.resource, thread.thread)",
         STORE_POSTGRES,
         (),
+    ),
+    # the names of Redis's keys, in Python and in the scripts
+    *(
+        Mutant(f"{_REDIS}/{file}", old, new, STORE_REDIS, ())
+        for file, old, new in (
+            ("keys.py", "{kind}:{_quote(tenant)}", "{kind}:"),
+            ("keys.py", "{{{_quote(tenant)}/", "{{/"),
+            ("keys.py", "/{_quote(resource)}}}", "/}}"),
+            ("keys.py", ":{_quote(key.thread)}", ":"),
+            ("lua/rows.lua", "':{' .. quote(tenant) .. '/'", "':{' .. '/'"),
+            ("lua/rows.lua", "'/' .. quote(resource) .. '}:'", "'/' .. '}:'"),
+            ("lua/rows.lua", "kind .. ':' .. quote(tenant)", "kind .. ':'"),
+            ("lua/rows.lua", "local packed = pack(tenant,", "local packed = pack('',"),
+            ("lua/rows.lua", "RESOURCES, 0, pack(tenant,", "RESOURCES, 0, pack('',"),
+            ("lua/rows.lua", "LEDGER_RESOURCES, 0, pack(tenant,", "LEDGER_RESOURCES, 0, pack('',"),
+            ("lua/rows.lua", "tonumber(id)) .. pack(tenant,", "tonumber(id)) .. pack('',"),
+            # which part of a list is a tenant's own
+            ("events.py", "tenant in (None, key.tenant)", "True"),
+            ("events.py", '"" if tenant is None else f"={tenant}"', '""'),
+            ("listing.py", 'owner = "" if tenant is None else f"={tenant}"', 'owner = ""'),
+            ("listing.py", "prefix = pack_names(tenant) if", 'prefix = b"" if'),
+            ("listing.py", "else pack_names(tenant, resource)", "else pack_names(tenant)"),
+            ("listing.py", 'first = b"[" + pack_names(tenant)', 'first = b"-"'),
+            ("listing.py", 'last = b"(" + pack_names(tenant) + LAST_BYTE', 'last = b"+"'),
+            ("ledger.py", 'b"-" if tenant is None else', 'b"-" if True else'),
+            ("ledger.py", 'b"+" if tenant is None else', 'b"+" if True else'),
+            (
+                "record_keeping.py",
+                'names.of_store("audit") if tenant is None',
+                'names.of_store("audit") if True',
+            ),
+            ("record_keeping.py", "pack_names(record.tenant)", 'pack_names("")'),
+            ("record_keeping.py", "pack_names(receipt.tenant)", 'pack_names("")'),
+            *(
+                (
+                    "removal.py",
+                    f'of_resource("{kind}", tenant, resource)',
+                    f'of_resource("{kind}", "", resource)',
+                )
+                for kind in ("revision", "threads", "told", "quoting")
+            ),
+        )
     ),
     # who the tenant is
     Mutant(_IDENTITY, f"credential{_HMAC}", f"credential[:4]{_HMAC}", IDENTITY),
@@ -301,7 +366,7 @@ def list_mutants() -> dict[str, Mutant]:
     """Return all of them by name. Equal lines of a file are numbered."""
     named: dict[str, Mutant] = {}
     times: Counter[str] = Counter()
-    for mutant in [*list_predicates(), *OTHERS]:
+    for mutant in [*list_predicates(), *list_redis_keys(), *OTHERS]:
         times[mutant.name] += 1
         number = times[mutant.name]
         named[mutant.name if number == 1 else f"{mutant.name} #{number}"] = mutant

@@ -14,25 +14,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.tenancy.judging import Judge
 from tests.e2e.tenancy.mutants import ROOT, Mutant, list_mutants
-from tests.support.postgres_server import ADDRESS_FILE, HOW_TO_START, POOLER_ADDRESS_FILE
+from tests.support import postgres_server, redis_server
 
+HOW_TO_START = "start the servers of the tests with `scripts/servers up`"
 # by the name of the mutant: the test that notices it soonest; null: only the worlds do
 TABLE_FILE = Path(__file__).with_name("noticed_by.json")
 HOW_TO_LEARN = (
     "run `scripts/servers up` and `scripts/tenancy --mutants --learn`, and commit noticed_by.json"
 )
-# the same contract in both backends
-POSTGRES_NAMES = (
-    ("tests/storage/sqlite/", "tests/storage/postgres/"),
-    ("::TestSqliteInMemory::", "::TestPostgres::"),
-    ("::TestSqliteFile::", "::TestPostgres::"),
-    ("::TestSqliteTenants::", "::TestPostgresTenants::"),
-)
+SERVERS = {"postgres": "Postgres", "redis": "Redis"}  # by the folder: its name in tests
 # a test is written into the table when it has noticed the mutant alone so many times
 NEEDED_NOTICES = 2
 # pytest's exit statuses: a test is not found, or none is selected
@@ -60,8 +55,18 @@ def find_differences(
     yield from (f"there no more: {name}" for name in table if name not in mutants)
 
 
-def needs_postgres(mutant: Mutant) -> bool:
-    return "/postgres/" in mutant.file
+def find_server(place: str) -> str | None:
+    """Return the folder of the backend that a file or test belongs to, if that is a server."""
+    return next((folder for folder in SERVERS if f"/{folder}/" in place), None)
+
+
+def name_for_server(test: str, folder: str) -> str:
+    """Return what a test of SQLite is called with this backend: the contract is the same."""
+    name = SERVERS[folder]
+    test = test.replace("tests/storage/sqlite/", f"tests/storage/{folder}/")
+    for sqlite in ("TestSqliteInMemory", "TestSqliteFile"):
+        test = test.replace(f"::{sqlite}::", f"::Test{name}::")
+    return test.replace("::TestSqliteTenants::", f"::Test{name}Tenants::")
 
 
 def changes_storage(mutant: Mutant) -> bool:
@@ -102,21 +107,19 @@ def list_known_tests(mutant: Mutant, table: Mapping[str, str | None]) -> list[st
     if not changes_storage(mutant):
         return []
     found = set()
+    server = find_server(mutant.file)
     for test in table.values():
         if test and test.startswith("tests/storage/"):
-            name = test
-            for sqlite, postgres in POSTGRES_NAMES if needs_postgres(mutant) else ():
-                name = name.replace(sqlite, postgres)
-            found.add(name)
-    backend = "/postgres/" if needs_postgres(mutant) else "/sqlite/"
+            found.add(name_for_server(test, server) if server else test)
+    backend = f"/{server or 'sqlite'}/"
     return sorted(test for test in found if backend in test)
 
 
 def learn_tests(judge: Judge, mutants: Mapping[str, Mutant], operations: int) -> list[str]:
     """Write the table. Return the mutants that nothing notices; they are not written."""
     table, survivors = load_table(), []
-    # what SQLite's tests notice, PostgreSQL's probably do
-    for name, mutant in sorted(mutants.items(), key=lambda named: needs_postgres(named[1])):
+    # what SQLite's tests notice, those of the servers probably do
+    for name, mutant in sorted(mutants.items(), key=lambda one: find_server(one[1].file) or ""):
         if (name in table and table[name] is None) or is_noticed(judge, mutant, table.get(name)):
             continue
         test = find_noticing_test(judge, mutant, list_known_tests(mutant, table))
@@ -148,21 +151,25 @@ def judge_mutants(judge: Judge, mutants: Mapping[str, Mutant], operations: int |
     return survivors
 
 
-def has_postgres() -> bool:
-    """Name the servers of the tests to the children, whose tree is a copy. Return whether there is
-    a PostgreSQL."""
+def list_servers() -> set[str]:
+    """Name the servers of the tests to the children, whose tree is a copy. Return the folders of
+    those that are there."""
     for variable, file in (
-        ("OM_TEST_POSTGRES_URL", ADDRESS_FILE),
-        ("OM_TEST_PGBOUNCER_URL", POOLER_ADDRESS_FILE),
+        ("OM_TEST_POSTGRES_URL", postgres_server.ADDRESS_FILE),
+        ("OM_TEST_PGBOUNCER_URL", postgres_server.POOLER_ADDRESS_FILE),
+        ("OM_TEST_REDIS_URL", redis_server.ADDRESS_FILE),
     ):
         if not os.environ.get(variable) and file.exists():
             os.environ[variable] = file.read_text(encoding="utf-8").strip()
-    return bool(os.environ.get("OM_TEST_POSTGRES_URL"))
+    return {one for one in SERVERS if os.environ.get(f"OM_TEST_{one.upper()}_URL")}
 
 
-def check_unchanged_package(judge: Judge, table: Mapping[str, str | None], postgres: bool) -> int:
+def check_unchanged_package(
+    judge: Judge, table: Mapping[str, str | None], servers: Collection[str]
+) -> int:
     """Return 0 if the table's tests pass on the package as it is."""
-    tests = {test for test in table.values() if test and (postgres or "/postgres/" not in test)}
+    there = {None, *servers}
+    tests = {test for test in table.values() if test and find_server(test) in there}
     return judge.run_tests(None, sorted(tests)) if tests else 0
 
 
@@ -179,17 +186,17 @@ def main() -> int:
     if differences and not options.learn:
         print(*differences, HOW_TO_LEARN, sep="\n")
         return 1
-    postgres = has_postgres()
-    if not postgres:
+    servers = list_servers()
+    if missing := SERVERS.keys() - servers:
         if options.learn or os.environ.get("OM_TEST_SERVERS") == "required":
             raise SystemExit(HOW_TO_START)
-        print(f"THE PREDICATES OF POSTGRESQL ARE NOT LOOKED AT: {HOW_TO_START}")
-        mutants = {name: m for name, m in mutants.items() if not needs_postgres(m)}
+        print(f"NOT LOOKED AT ARE THE MUTANTS OF {sorted(missing)}: {HOW_TO_START}")
+        mutants = {n: m for n, m in mutants.items() if find_server(m.file) not in missing}
     if options.quick:  # what only the worlds notice takes the long form
         mutants = {name: mutant for name, mutant in mutants.items() if table[name]}
     with tempfile.TemporaryDirectory() as folder:
         judge = Judge(Path(folder))
-        if not options.learn and check_unchanged_package(judge, table, postgres) != 0:
+        if not options.learn and check_unchanged_package(judge, table, servers) != 0:
             print(judge.output, "the package as it is: tests of the table fail", sep="\n")
             return 1
         survivors = []
