@@ -71,6 +71,25 @@ def test_several_calls_at_one_index() -> None:
     assert (read.id, read.function.name) == ("theirs", "f")
 
 
+def test_a_name_that_comes_with_every_piece() -> None:
+    data = calls_round(
+        1,
+        [piece(0, '{"a"', id="own", name="recall"), piece(1, "{", id="theirs", name="f")],
+        [piece(0, ":1}", name="recall"), piece(1, "}", name="f")],
+    )
+    out = take_out(data)
+    assert b"recall" not in out
+    (read,) = read_as_client(out).choices[0].message.tool_calls or ()
+    assert read.id == "theirs"
+
+
+@pytest.mark.parametrize("index", [[0], {"a": 0}])
+def test_an_index_that_is_no_number(index: object) -> None:
+    odd = {**piece(0, "{}", id="own", name="recall"), "index": index}
+    with pytest.raises(ValueError, match="index"):
+        take_out(delta(1, tool_calls=[odd]))
+
+
 def test_an_event_that_cannot_be_read() -> None:
     """One that may hide a call is an error; any other stays."""
     odd = delta(1, content="Hi")[:-5] + b"\n\n"

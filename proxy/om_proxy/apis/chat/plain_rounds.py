@@ -60,6 +60,8 @@ class _Calls:
     def read(self, delta: Mapping[str, Any] | None) -> None:
         for piece in _list_calls(delta):
             index, id_ = piece.get("index"), piece.get("id")
+            if isinstance(index, dict | list):
+                raise ValueError("a call has an index that is no number")
             place = self._newest.get(index)
             if place is None or (id_ and self._ids[place] and id_ != self._ids[place]):
                 place = self._newest[index] = len(self._names)
@@ -68,7 +70,9 @@ class _Calls:
                 self._indexes.append(index)
             self._ids[place] = self._ids[place] or id_
             name = _read_name(piece)
-            self._names[place] += name if isinstance(name, str) else ""
+            # some servers repeat the name with every piece of the arguments
+            if isinstance(name, str) and name != self._names[place]:
+                self._names[place] += name
             self._places[id(piece)] = place
 
     def has_own(self) -> bool:
