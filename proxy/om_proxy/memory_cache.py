@@ -39,7 +39,7 @@ from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
 from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, Store
-from om_proxy.storage.forgotten_threads import ForgottenThreads, list_scopes, name_scope
+from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.records import ForgetResult
 
 logger = structlog.get_logger("memory")
@@ -50,6 +50,7 @@ _T = TypeVar("_T")
 DEFAULT_CACHE_BYTES = 64 * 2**20
 # Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
+ALL_RESOURCES = ""  # in the key of a forgotten tenant: no resource has this name
 UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 # A commit conflicts only if another turn of the thread came first.
 MAX_COMMIT_ATTEMPTS = 20
@@ -458,8 +459,10 @@ class Memories:
         self._mark_forgotten(key)
         async with self.lock(key):
             try:
-                forgotten = await self.store.forget(
-                    key, expected_version, self._describe_forgotten(key)
+                forgotten = (
+                    await self.store.forget(key, expected_version, self._describe_forgotten(key))
+                    if await self.store.version(key)
+                    else ForgetResult()
                 )
             except OmError:
                 self._forgotten.pop(key)  # the thread and its turns under way stay
@@ -471,7 +474,7 @@ class Memories:
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
         """Remove the resource, or all resources of the tenant, as `forget` removes a thread: batch
         by batch. A thread whose first turn is under way here stores nothing either."""
-        scope = name_scope(tenant, resource)
+        scope = Key(tenant, resource or ALL_RESOURCES, RESOURCE_THREAD)
         forgotten = ForgetResult()
         is_last = False
         while not is_last:
@@ -554,8 +557,11 @@ class Memories:
             return True
         if forget_count == self.forget_count:  # as for nearly every turn
             return False
+        key = memory.key
+        of_tenant = Key(key.tenant, ALL_RESOURCES, RESOURCE_THREAD)
         return any(
-            (self._forgotten.get(scope) or 0) > forget_count for scope in list_scopes(memory.key)
+            (self._forgotten.get(scope) or 0) > forget_count
+            for scope in (key, resource_key(key), of_tenant)
         )
 
     async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
@@ -569,12 +575,6 @@ class Memories:
         """Return the labels of the tenant's threads that any process has forgotten since this time,
         in unix seconds of the store. Asks the store, as `is_forgotten_in_store` does."""
         return await self._forgotten_threads.list_labels_since(tenant, since)
-
-    async def is_first_turn_forgotten(self, key: Key, asked_at: float) -> bool:
-        """Return whether any process has forgotten the thread after a turn of it was asked that
-        began on no row. Asks the store."""
-        forgotten_at = await self._forgotten_threads.find_time(key)
-        return forgotten_at is not None and forgotten_at > asked_at
 
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""

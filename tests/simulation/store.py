@@ -54,7 +54,6 @@ from om_proxy.storage.base import (
     summarize_generation,
 )
 from om_proxy.storage.difference import Difference, compute_difference
-from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.ledger_lines import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
@@ -650,8 +649,6 @@ class SimulatedStore(SearchedWithoutIndex):
         if thread and expected_version not in (None, thread.head.version):
             raise Conflict(f"version {expected_version} is no longer the stored one")
         forgotten = disk.forget(key, event)
-        if event and not thread and expected_version is None:
-            disk.events.add(Key(key.tenant, "", ""), [event])
         disk.ledger.rename(lambda line: line)
         await self._return()
         return forgotten
@@ -689,10 +686,7 @@ class SimulatedStore(SearchedWithoutIndex):
                 thread.head = replace(thread.head, other_threads_text="", version=version)
         result = result._replace(events=event_count - len(disk.events.kept))
         if describe_forgotten:
-            scopes = list_forgotten_scopes(
-                tenant, resource, batch, is_whole=is_last and active_before is None
-            )
-            disk.events.add(Key(tenant, "", ""), [describe_forgotten(key) for key in scopes])
+            disk.events.add(Key(tenant, "", ""), [describe_forgotten(key) for key in batch])
         await self._return()
         return ForgetBatch(result, tuple(batch), is_last)
 

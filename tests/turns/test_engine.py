@@ -17,7 +17,7 @@ from om_proxy.apis.api import Reply, Request
 from om_proxy.apis.registry import CHAT
 from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller, Mode
-from om_proxy.memory.model import Memory
+from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.models import TokenCounter
 from om_proxy.turns.block_renderer import BlockRenderer
@@ -224,25 +224,6 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
         assert await t.live() == ["hello again", "hi"]
 
 
-@pytest.mark.parametrize("forgotten", ["thread", "resource", "tenant"])
-async def test_a_first_turn_whose_name_another_process_forgets(forgotten: str) -> None:
-    """There is no row yet that could go. What was asked later is a thread of its own."""
-    async with open_turns() as t:
-        first, second = [await t.open([user("hello")]) for _ in range(2)]
-        t.parts.clock.now += 1
-        theirs = t.parts.open_other_memories()
-        if forgotten == "thread":
-            assert not any((await theirs.forget(KEY)).counts.values())
-        else:
-            await theirs.forget_all(KEY.tenant, KEY.resource if forgotten == "resource" else None)
-        t.parts.clock.now += 1
-        await t.engine.close_turn(first, make_reply("too late"), accepted=True)
-        assert await t.parts.memory() == Memory(key=KEY)
-        await t.turn([user("hello again")], "hi")
-        await t.engine.close_turn(second, make_reply("too late"), accepted=True)
-        assert await t.live() == ["hello again", "hi"]
-
-
 async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -336,11 +317,11 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
     async with open_turns() as t:
         opened = await t.open([user("hello")])
 
-        async def fail(*_: Any) -> None:
+        async def fail(_: Key) -> int:
             raise StorageError("the disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(t.parts.store, "forget", fail)
+            patched.setattr(t.parts.store, "version", fail)
             with pytest.raises(StorageError):
                 await t.parts.memories.forget(KEY)
         await t.engine.close_turn(opened, make_reply("hi"), accepted=True)

@@ -444,8 +444,7 @@ class Store(PassageIndex, VectorIndex, Protocol):
         conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
         Its events go too. Those of the log it shared lose their texts and its name, and go where
         they tell of a call that read this thread alone (`event_encoding.remove_thread`). `event` is
-        stored instead, without the thread's name. It is stored of a name without a row, too, unless
-        a version is expected: its first turn may be under way in another process.
+        stored instead, without the thread's name, if the thread was there.
 
         Raise `Conflict`, and remove nothing, if the thread is stored with another version than
         `expected_version`: the same transaction compares and removes.
@@ -478,9 +477,7 @@ class Store(PassageIndex, VectorIndex, Protocol):
         `active_at` at this time or later.
 
         A thread that begins meanwhile goes as well. Bytes leave the storage as with `forget`. The
-        same transaction stores the event that `describe_forgotten` returns of each thread, and the
-        last one, without `active_before`, that of the resource or tenant
-        (`forgotten_threads.name_scope`).
+        same transaction stores the event that `describe_forgotten` returns of each thread.
         """
 
     async def observations(

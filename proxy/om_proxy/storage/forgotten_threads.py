@@ -1,38 +1,19 @@
 """Find out when a thread was forgotten, also by another process: the store keeps an event of each
-forgotten thread, resource and tenant, written in the transaction that forgot it."""
+forgotten thread, written in the transaction that forgot it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.events.parts import Forgotten
-from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
+from om_proxy.memory.model import Key
 from om_proxy.storage.base import MAX_EVENTS, Store
 
 EVENTS_PER_PAGE = 1_000
-ALL_RESOURCES = ""  # in the key of a forgotten tenant: no resource has this name
-
-
-def list_scopes(key: Key) -> tuple[Key, Key, Key]:
-    """Return what a thread is forgotten with: itself, its resource, its tenant."""
-    return key, resource_key(key), name_scope(key.tenant, None)
-
-
-def name_scope(tenant: str, resource: str | None) -> Key:
-    """Return the key that a forgotten resource, or tenant (None), has in its event."""
-    return Key(tenant, resource or ALL_RESOURCES, RESOURCE_THREAD)
-
-
-def list_forgotten_scopes(
-    tenant: str, resource: str | None, threads: Iterable[Key], *, is_whole: bool
-) -> list[Key]:
-    """Return of what a batch stores an event: its threads, and behind the last batch of a
-    forgetting (`is_whole`) the resource or tenant: a first turn of it has no row."""
-    return [*threads, *([name_scope(tenant, resource)] if is_whole else [])]
 
 
 class ForgottenThreads:
@@ -50,11 +31,10 @@ class ForgottenThreads:
         self._times: BoundedCache[tuple[str, str], float] = BoundedCache(max_items=MAX_EVENTS)
 
     async def find_time(self, key: Key) -> float | None:
-        """Return when the thread was last forgotten, alone or with its resource or tenant, in unix
-        seconds of the store; None: never, or too long ago."""
+        """Return when the thread was last forgotten, in unix seconds of the store; None: never, or
+        too long ago."""
         await self._read_new_events(key.tenant)
-        found = [self._times.get((key.tenant, self._label(one))) for one in list_scopes(key)]
-        return max((at for at in found if at is not None), default=None)
+        return self._times.get((key.tenant, self._label(key)))
 
     async def list_labels_since(self, tenant: str, since: float) -> frozenset[str]:
         """Return the labels of the tenant's threads that were forgotten at this time or later, in

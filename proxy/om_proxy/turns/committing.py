@@ -129,10 +129,7 @@ class Committer:
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
-        # A turn that began on a row is told by that row.
-        if self.reconciler.is_forgotten(turn, reconciled.memory) or (
-            not turn.row_id and await self.memories.is_first_turn_forgotten(turn.key, turn.asked_at)
-        ):
+        if self.reconciler.is_forgotten(turn, reconciled.memory):
             self.memories.emit_forgotten(turn.key)
             return NOTHING_COMMITTED
         is_overtaken = reconciled.memory.end != turn.reconciled.memory.end

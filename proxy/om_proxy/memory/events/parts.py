@@ -189,7 +189,7 @@ class Edited(Part, frozen=True, kw_only=True, rename="camel", omit_defaults=True
 
 
 class Forgotten(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A thread, resource or tenant was forgotten. Its label is all that is left of its name."""
+    """A thread was forgotten. Its label is all that is left of its name."""
 
     TYPE: ClassVar[str] = "data-om-forgotten"
     TEXT_FIELDS: ClassVar[tuple[str, ...]] = ()

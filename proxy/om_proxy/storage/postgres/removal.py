@@ -27,7 +27,6 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.commit import (
     PRUNE_OBSERVATIONS,
@@ -146,10 +145,9 @@ async def remove_batch(
     result = await delete_rows(session, list(threads), keyring)
     await session.execute(DELETE_BATCH_LEASES, tenant, *names)
     if describe_forgotten:
-        scopes = list_forgotten_scopes(
-            tenant, resource, threads.values(), is_whole=is_last and active_before is None
-        )
-        events = [seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in scopes]
+        events = [
+            seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in threads.values()
+        ]
         await insert_events(session, tenant, None, events)
     resources = {key.resource for key in threads.values()}
     for name in sorted(resources):
@@ -225,7 +223,7 @@ async def remove_thread(
     removed = await delete_rows(session, [own[0]] if own else [], keyring)
     await session.execute(DELETE_LEASE, *key)
     log = stored.get(RESOURCE_THREAD)
-    if event and (removed.threads or expected_version is None):
+    if event and removed.threads:
         await insert_events(session, key.tenant, None, [seal_event(encode_event(event), PLAIN)])
     if log and key.thread != RESOURCE_THREAD:
         sharers = sorted(row[0] for row in locked if row[3] and row[1] != key.thread)

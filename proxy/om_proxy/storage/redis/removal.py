@@ -28,7 +28,6 @@ from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
@@ -150,7 +149,7 @@ async def remove_thread(
             for name in sorted(state.quoting - {key.thread}):
                 other = key._replace(thread=name)
                 await _remove_quotes(session, changes, other, label_of(key), keyring)
-        if event and (removed.threads or expected_version is None):
+        if event and removed.threads:
             changes.add_events(Key(key.tenant, "", ""), [event])
         finish_removal(session, changes, [key], removed)
         return removed if (await changes.apply(session)).failed is None else None
@@ -393,10 +392,7 @@ async def remove_batch(
         if is_last:
             changes.drop_leases(tenant, resource)
         if describe_forgotten:
-            scopes = list_forgotten_scopes(
-                tenant, resource, keys, is_whole=is_last and active_before is None
-            )
-            changes.add_events(Key(tenant, "", ""), map(describe_forgotten, scopes))
+            changes.add_events(Key(tenant, "", ""), map(describe_forgotten, keys))
         finish_removal(session, changes, [Key(tenant, name, "") for name in names], removed)
         applied = await changes.apply(session)
         if applied.failed is not None:

@@ -25,7 +25,6 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.forgotten_threads import list_forgotten_scopes
 from om_proxy.storage.records import ErasureState, ForgetResult
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
@@ -130,16 +129,13 @@ async def remove_batch(
     result = ForgetResult()
     for key in keys:
         result = result.add(await _delete_rows(db, key, keyring))
+    if describe_forgotten:
+        await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
     names = {key.resource for key in keys}
     for name in names:
         await db.execute(CLEAR_OTHERS, (tenant, name))
         await remove_look_ups(db, tenant, name)
     is_last = len(batch) == len(listed)
-    if describe_forgotten:
-        scopes = list_forgotten_scopes(
-            tenant, resource, keys, is_whole=is_last and active_before is None
-        )
-        await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in scopes])
     if is_last:
         logs = await select_rows(
             db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
@@ -204,7 +200,7 @@ async def remove_thread(
             raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
     removed = await _delete_rows(db, key, keyring)
     await db.execute(REQUEST_ERASURE)
-    if event and (removed.threads or expected_version is None):
+    if event and removed.threads:
         await _insert_forgotten(db, key.tenant, [event])
     if key.thread != RESOURCE_THREAD:
         removed = await _remove_from_log(db, key, label_of, removed, keyring)
