@@ -157,16 +157,16 @@ VECTORS = {"vector": True, "embedding_model": "e"}
         ({}, None),
         ({"memory": {"retrieval": {"embedding_model": "e"}}}, None),
         ({"memory": {"retrieval": {**VECTORS, "enabled": False}}}, None),
-        ({"memory": {"retrieval": VECTORS}}, ("e", 1.5)),
-        ({"memory": {"retrieval": {**VECTORS, "timeout": 60}}}, ("e", 2.0)),
-        ({"resources": {"r": {"retrieval": VECTORS}}}, ("e", 1.5)),
+        ({"memory": {"retrieval": VECTORS}}, ("e", 1.5, 1.5)),
+        ({"memory": {"retrieval": {**VECTORS, "timeout": 60}}}, ("e", 2.0, 45.0)),
+        ({"resources": {"r": {"retrieval": VECTORS}}}, ("e", 1.5, 1.5)),
         ({"resources": {"other": {"retrieval": VECTORS}}}, None),
         ({"memory": {"retrieval": VECTORS}, "storage": {"search": False}}, None),
         ({"memory": {"retrieval": VECTORS}, "storage": {"url": "redis://h"}}, None),
     ],
 )
 def test_settings_choose_the_model(
-    settings: dict[str, object], expected: tuple[str, float] | None
+    settings: dict[str, object], expected: tuple[str, float, float] | None
 ) -> None:
     read = Settings.model_validate(settings)
     choice = choose_embedding(read, None, "r")

@@ -33,16 +33,17 @@ CHARS_PER_TOKEN = 4  # of a text that is not counted
 # tells whether a model that refuses a message answers at all
 PROBE_TEXT = "hello"
 NO_VECTOR = b""
-MAX_SEARCH_S = 2.0  # the query's vector, and comparing it
+MAX_SEARCH_S = 2.0  # the query's vector, and again comparing it
 # of the time that a look-up has, so that words alone still answer in it
 SHARE_OF_TIMEOUT = 0.75
 
 
 class EmbeddingChoice(NamedTuple):
-    """Which model a search asks, and how long it may take."""
+    """Which model a search asks, and how long vectors may take."""
 
     model: str
-    timeout_s: float
+    timeout_s: float  # for the query's vector, and again for comparing it
+    search_s: float  # from the beginning of the search until both have ended
 
 
 def choose_embedding(
@@ -57,9 +58,8 @@ def choose_embedding(
         return None  # each request reports it
     if not (retrieval.enabled and retrieval.vector and retrieval.embedding_model):
         return None
-    return EmbeddingChoice(
-        retrieval.embedding_model, min(MAX_SEARCH_S, SHARE_OF_TIMEOUT * retrieval.timeout)
-    )
+    search_s = SHARE_OF_TIMEOUT * retrieval.timeout
+    return EmbeddingChoice(retrieval.embedding_model, min(MAX_SEARCH_S, search_s), search_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

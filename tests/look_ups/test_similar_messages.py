@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.errors import ModelBusy, StorageError
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, StorageError
 from om_proxy.facts import Facts
 from om_proxy.look_ups import similar_messages
 from om_proxy.look_ups.searching import MessageSearch
@@ -32,7 +32,7 @@ class World:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.model = ScriptedModel()
-        self.choice: EmbeddingChoice | None = EmbeddingChoice("m", 30.0)
+        self.choice: EmbeddingChoice | None = EmbeddingChoice("m", 30.0, 30.0)
         self.similar = SimilarMessages(MessageVectors(store, self.model, Facts()), self._choose)
         self.search = MessageSearch(store, similar=self.similar)
         self.failure: StorageError | None = None  # of the choice
@@ -116,14 +116,14 @@ async def test_a_model_that_fails_leaves_the_words(world: World, answer: Any) ->
     world.model.answer = None
     assert await world.find("violin") == BY_WORDS
     assert len(world.model.calls) == 1
-    world.similar._paused_until.clear()
+    world.similar._models_paused_until.clear()
     assert await world.find("violin") != BY_WORDS or len(world.model.calls) == 2
 
 
 async def test_a_slow_model_leaves_the_words(world: World) -> None:
     await world.embed()
     world.model.is_stalled.set()
-    world.choice = EmbeddingChoice("m", 0.05)
+    world.choice = EmbeddingChoice("m", 0.05, 30.0)
     assert await asyncio.wait_for(world.find("violin"), 30) == BY_WORDS
 
 
@@ -163,6 +163,61 @@ async def test_a_missing_package_leaves_the_words(
 
     monkeypatch.setattr(similar_messages, "import_module", fail)
     assert await world.find("violin") == BY_WORDS
+
+
+class Stall:
+    """A way to read vectors that never answers."""
+
+    async def __call__(self, *_: object) -> Any:
+        await asyncio.Event().wait()
+
+
+class Away:
+    async def __call__(self, *_: object) -> Any:
+        raise StorageError("away")
+
+
+@pytest.mark.parametrize("read", [Stall(), Away()], ids=["slow", "fails"])
+async def test_one_resource_takes_vectors_from_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    await world.embed()
+    other = Key("another tenant", KEY.resource, KEY.thread)
+    world.choice = EmbeddingChoice("m", 0.05, 30.0)
+    query = await world.similar.embed(KEY, "pet")
+    assert query is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteStore, "read_vectors", read)
+        assert await world.similar.compare(KEY, query, NO_FILTER, ()) is None
+    world.choice = EmbeddingChoice("m", 30.0, 30.0)
+    assert await world.similar.embed(KEY, "kitten") is None
+    assert await world.similar.embed(other, "pet") is not None
+
+
+async def test_words_that_took_the_time_pause_nothing(world: World) -> None:
+    """Comparing had none of it."""
+    await world.embed()
+    world.choice = EmbeddingChoice("m", 30.0, 0.0)
+    assert await world.find("violin") == BY_WORDS
+    world.choice = EmbeddingChoice("m", 30.0, 30.0)
+    assert await world.find("pet") == [3, 2]
+
+
+@pytest.mark.parametrize("status", [400, 422, None], ids=["400", "422", "too_long"])
+async def test_a_query_that_the_model_refuses_pauses_nothing(
+    world: World, status: int | None
+) -> None:
+    await world.embed()
+
+    def refuse(model: str, texts: Sequence[str]) -> Any:
+        refused = PromptTooLong("long") if status is None else ModelError("no")
+        refused.server_status = status
+        raise refused
+
+    world.model.answer = refuse
+    assert await world.find("violin") == BY_WORDS
+    world.model.answer = None
+    assert await world.find("pet") == [3, 2]
 
 
 async def test_a_failing_search_leaves_no_task(

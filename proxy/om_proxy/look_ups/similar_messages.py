@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from om_proxy.errors import ModelError, OmError, StorageError
+from om_proxy.bounded_cache import BoundedCache
+from om_proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong, StorageError
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.fusing import MAX_COUNTED_WORDS, Similarity, SimilarMessage
@@ -23,7 +24,12 @@ from om_proxy.message_vectors import MAX_SEARCH_S, EmbeddingChoice, MessageVecto
 
 logger = structlog.get_logger("vectors")
 
-PAUSE_S = 30.0  # after a failure, no query asks this model for so long
+PAUSE_S = 30.0  # a model that failed, or a resource whose vectors did, is left alone for so long
+MAX_PAUSED_RESOURCES = 10_000
+# a server's answers that blame the text, so that another text may do
+REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})
+# of the time for comparing; what had less of it and is late was held up by something else
+SHARE_OF_SLOW_COMPARING = 0.5
 MAX_COMPARED = 100_000  # vectors of a resource: those that were indexed last
 PAGE_VECTORS = 10_000
 MAX_SIMILAR = 100  # messages beside those that the words found
@@ -31,11 +37,12 @@ _CHUNK_VECTORS = 10_000
 
 
 class QueryVector(NamedTuple):
-    """A query's vector, and until when it is worth comparing."""
+    """A query's vector, and how long comparing it is worth it."""
 
     model: str
     vector: bytes
-    deadline: float  # of the event loop's clock
+    compare_s: float  # from when comparing begins
+    search_ends_at: float  # of the event loop's clock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,27 +52,32 @@ class SimilarMessages:
 
     vectors: MessageVectors
     choose: Callable[[Key], Awaitable[EmbeddingChoice | None]]
-    _paused_until: dict[str, float] = field(default_factory=dict)
+    _models_paused_until: dict[str, float] = field(default_factory=dict)
+    # by tenant and resource
+    _resources_paused_until: BoundedCache[tuple[str, str], float] = field(
+        default_factory=lambda: BoundedCache(max_items=MAX_PAUSED_RESOURCES)
+    )
 
     async def embed(self, key: Key, query: str) -> QueryVector | None:
         """Return the query's vector; None without vectors, or if the model fails."""
-        now = asyncio.get_running_loop().time()
+        now = _read_clock()
         try:
             async with asyncio.timeout_at(now + MAX_SEARCH_S):
                 choice = await self.choose(key)
         except (OmError, TimeoutError) as exc:
             _log_failure(exc)
             return None
-        if choice is None or now < self._paused_until.get(choice.model, 0.0):
+        if choice is None or self._is_paused(key, choice.model, now):
             return None
-        deadline = now + choice.timeout_s
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(now + choice.timeout_s):
                 vector = await self.vectors.embed_query(key, choice.model, query)
         except (ModelError, TimeoutError) as exc:
-            self._pause(choice.model, exc)
+            _log_failure(exc)
+            if not _blames_text(exc):
+                self._models_paused_until[choice.model] = _read_clock() + PAUSE_S
             return None
-        return QueryVector(choice.model, vector, deadline)
+        return QueryVector(choice.model, vector, choice.timeout_s, now + choice.search_s)
 
     async def compare(
         self,
@@ -76,15 +88,24 @@ class SimilarMessages:
     ) -> Similarity | None:
         """Return how similar the messages are that the filter lets pass; None if that is not known.
         `ranked`: what the words found."""
+        begun_at = _read_clock()
         try:
-            async with asyncio.timeout_at(query.deadline):
+            async with asyncio.timeout_at(min(begun_at + query.compare_s, query.search_ends_at)):
                 found = await self._read(key, query.model, ranked)
                 return await asyncio.to_thread(
                     compare_vectors, found, query.vector, passage_filter, ranked
                 )
         except (StorageError, TimeoutError, ImportError) as exc:
-            self._pause(query.model, exc)
+            _log_failure(exc)
+            now = _read_clock()
+            is_slow = now - begun_at >= SHARE_OF_SLOW_COMPARING * query.compare_s
+            if is_slow or not isinstance(exc, TimeoutError):
+                self._resources_paused_until.put((key.tenant, key.resource), now + PAUSE_S)
             return None
+
+    def _is_paused(self, key: Key, model: str, now: float) -> bool:
+        until = self._resources_paused_until.get((key.tenant, key.resource))
+        return now < max(self._models_paused_until.get(model, 0.0), until or 0.0)
 
     async def _read(
         self, key: Key, model: str, ranked: Sequence[RankedMessage]
@@ -103,9 +124,16 @@ class SimilarMessages:
         places = [(hit.thread, hit.seq) for hit in ranked if (hit.thread, hit.seq) not in known]
         return [*found, *(await store.read_vectors_at(key, model, places))]
 
-    def _pause(self, model: str, exc: Exception) -> None:
-        self._paused_until[model] = asyncio.get_running_loop().time() + PAUSE_S
-        _log_failure(exc)
+
+def _read_clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _blames_text(exc: ModelError | TimeoutError) -> bool:
+    """Return whether the model refuses this text, and may take others."""
+    if isinstance(exc, ModelBusy | TimeoutError):
+        return False
+    return isinstance(exc, PromptTooLong) or exc.server_status in REFUSED_TEXT_STATUSES
 
 
 def _log_failure(exc: Exception) -> None:
