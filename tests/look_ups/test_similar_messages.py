@@ -220,6 +220,29 @@ async def test_a_query_that_the_model_refuses_pauses_nothing(
     assert await world.find("pet") == [3, 2]
 
 
+async def test_a_tenant_asks_once_for_a_query(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each resource of a person's search needs its vector."""
+    monkeypatch.setattr(similar_messages, "MAX_KEPT_QUERIES", 2)
+    world.similar = SimilarMessages(world.similar.vectors, world._choose)
+    other = Key(KEY.tenant, "another resource", "t")
+    first = await world.similar.embed(KEY, "pet")
+    second = await world.similar.embed(other, "pet")
+    assert first is not None
+    assert second is not None
+    assert second.vector == first.vector
+    assert len(world.model.calls) == 1
+    await world.similar.embed(Key("another tenant", KEY.resource, "t"), "pet")
+    world.choice = EmbeddingChoice("n", 30.0, 30.0)
+    await world.similar.embed(KEY, "pet")
+    assert len(world.model.calls) == 3
+    await world.similar.embed(Key("another tenant", KEY.resource, "t"), "song")
+    world.choice = EmbeddingChoice("m", 30.0, 30.0)
+    await world.similar.embed(KEY, "pet")
+    assert len(world.model.calls) == 5, "only the newest are kept"
+
+
 async def test_a_failing_search_leaves_no_task(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

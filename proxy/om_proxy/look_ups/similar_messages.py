@@ -19,13 +19,14 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.fusing import MAX_COUNTED_WORDS, Similarity, SimilarMessage
 from om_proxy.memory.recall.matching import lets_message_pass
-from om_proxy.memory.recall.vectors import StoredVector
+from om_proxy.memory.recall.vectors import MAX_EMBEDDED_CHARS, StoredVector
 from om_proxy.message_vectors import MAX_SEARCH_S, EmbeddingChoice, MessageVectors
 
 logger = structlog.get_logger("vectors")
 
 PAUSE_S = 30.0  # a model that failed, or a resource whose vectors did, is left alone for so long
 MAX_PAUSED_RESOURCES = 10_000
+MAX_KEPT_QUERIES = 32  # their vectors, for a search of several resources
 # a server's answers that blame the text, so that another text may do
 REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})
 # of the time for comparing; what had less of it and is late was held up by something else
@@ -57,6 +58,10 @@ class SimilarMessages:
     _resources_paused_until: BoundedCache[tuple[str, str], float] = field(
         default_factory=lambda: BoundedCache(max_items=MAX_PAUSED_RESOURCES)
     )
+    # by tenant, model and query
+    _query_vectors: BoundedCache[tuple[str, str, str], bytes] = field(
+        default_factory=lambda: BoundedCache(max_items=MAX_KEPT_QUERIES)
+    )
 
     async def embed(self, key: Key, query: str) -> QueryVector | None:
         """Return the query's vector; None without vectors, or if the model fails."""
@@ -71,13 +76,21 @@ class SimilarMessages:
             return None
         try:
             async with asyncio.timeout_at(now + choice.timeout_s):
-                vector = await self.vectors.embed_query(key, choice.model, query)
+                vector = await self._embed_once(key, choice.model, query[:MAX_EMBEDDED_CHARS])
         except (ModelError, TimeoutError) as exc:
             _log_failure(exc)
             if not _blames_text(exc):
                 self._models_paused_until[choice.model] = _read_clock() + PAUSE_S
             return None
         return QueryVector(choice.model, vector, choice.timeout_s, now + choice.search_s)
+
+    async def _embed_once(self, key: Key, model: str, query: str) -> bytes:
+        kept_as = key.tenant, model, query
+        if (kept := self._query_vectors.get(kept_as)) is not None:
+            return kept
+        vector = await self.vectors.embed_query(key, model, query)
+        self._query_vectors.put(kept_as, vector)
+        return vector
 
     async def compare(
         self,
