@@ -195,10 +195,18 @@ async def test_one_resource_takes_vectors_from_no_other(
 
 
 async def test_words_that_took_the_time_pause_nothing(world: World) -> None:
-    """Comparing had none of it."""
+    """Neither the model nor comparing had any of it."""
     await world.embed()
+    world.choice = EmbeddingChoice("m", 30.0, 30.0)
+    query = await world.similar.embed(KEY, "violin")
+    assert query is not None
+    assert (
+        await world.similar.compare(KEY, query._replace(search_ends_at=0.0), NO_FILTER, ()) is None
+    )
     world.choice = EmbeddingChoice("m", 30.0, 0.0)
-    assert await world.find("violin") == BY_WORDS
+    world.model.is_stalled.set()
+    assert await world.find("violin song") == BY_WORDS
+    world.model.is_stalled.clear()
     world.choice = EmbeddingChoice("m", 30.0, 30.0)
     assert await world.find("pet") == [3, 2]
 

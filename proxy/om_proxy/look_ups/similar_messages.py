@@ -29,8 +29,8 @@ MAX_PAUSED_RESOURCES = 10_000
 MAX_KEPT_QUERIES = 32  # their vectors, for a search of several resources
 # a server's answers that blame the text, so that another text may do
 REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})
-# of the time for comparing; what had less of it and is late was held up by something else
-SHARE_OF_SLOW_COMPARING = 0.5
+# of its time; what had less of it and is late was held up by something else
+SHARE_OF_SLOW = 0.5
 MAX_COMPARED = 100_000  # vectors of a resource: those that were indexed last
 PAGE_VECTORS = 10_000
 MAX_SIMILAR = 100  # messages beside those that the words found
@@ -74,15 +74,17 @@ class SimilarMessages:
             return None
         if choice is None or self._is_paused(key, choice.model, now):
             return None
+        begun_at = _read_clock()
+        search_ends_at = now + choice.search_s
         try:
-            async with asyncio.timeout_at(now + choice.timeout_s):
+            async with asyncio.timeout_at(min(begun_at + choice.timeout_s, search_ends_at)):
                 vector = await self._embed_once(key, choice.model, query[:MAX_EMBEDDED_CHARS])
         except (ModelError, TimeoutError) as exc:
             _log_failure(exc)
-            if not _blames_text(exc):
+            if _is_to_blame(exc, begun_at, choice.timeout_s) and not _blames_text(exc):
                 self._models_paused_until[choice.model] = _read_clock() + PAUSE_S
             return None
-        return QueryVector(choice.model, vector, choice.timeout_s, now + choice.search_s)
+        return QueryVector(choice.model, vector, choice.timeout_s, search_ends_at)
 
     async def _embed_once(self, key: Key, model: str, query: str) -> bytes:
         kept_as = key.tenant, model, query
@@ -110,10 +112,9 @@ class SimilarMessages:
                 )
         except (StorageError, TimeoutError, ImportError) as exc:
             _log_failure(exc)
-            now = _read_clock()
-            is_slow = now - begun_at >= SHARE_OF_SLOW_COMPARING * query.compare_s
-            if is_slow or not isinstance(exc, TimeoutError):
-                self._resources_paused_until.put((key.tenant, key.resource), now + PAUSE_S)
+            if _is_to_blame(exc, begun_at, query.compare_s):
+                until = _read_clock() + PAUSE_S
+                self._resources_paused_until.put((key.tenant, key.resource), until)
             return None
 
     def _is_paused(self, key: Key, model: str, now: float) -> bool:
@@ -140,6 +141,11 @@ class SimilarMessages:
 
 def _read_clock() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _is_to_blame(exc: Exception, begun_at: float, limit_s: float) -> bool:
+    """Return whether what began then failed of itself. What had little of its time did not."""
+    return not isinstance(exc, TimeoutError) or _read_clock() - begun_at >= SHARE_OF_SLOW * limit_s
 
 
 def _blames_text(exc: ModelError | TimeoutError) -> bool:
