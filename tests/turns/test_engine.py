@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -297,6 +299,45 @@ async def test_a_turn_without_memory_that_is_stored_already(is_whole: bool, betw
         t.parts.clock.now += 1
         await close_missed(t, "mine", "another", t.parts.clock.now, again=False)
         assert (await t.live())[-2:] == ["mine", "another"]
+
+
+async def test_a_client_says_the_same_twice_while_the_store_is_away() -> None:
+    """Both replies are equal, and the first turn is stored after the second request came."""
+    async with open_turns() as t:
+        for word in ("a", "b"):
+            await t.turn([user(word)], f"reply to {word}")
+        first_at, second_at = t.parts.clock.now + 1, t.parts.clock.now + 2
+        t.parts.clock.now += 9
+        await close_missed(t, "go on", "done", first_at, again=False)
+        for _ in range(2):  # its first commit was cut before anything was written; the next is too
+            await close_missed(t, "go on", "done", second_at, again=True)
+            assert (await t.live())[4:] == ["go on", "done"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "is_sent"), [("refresh", False), ("events", False), ("commit", True)]
+)
+async def test_when_a_turn_without_memory_may_be_stored(
+    monkeypatch: pytest.MonkeyPatch, method: str, is_sent: bool
+) -> None:
+    """Only once it was sent to the store."""
+    async with open_turns() as t:
+        await t.turn([user("hello")], "hi")
+        t.parts.memories.drop(KEY)
+        monkeypatch.setattr(t.parts.store, method, AsyncMock(side_effect=StorageError("gone")))
+        sent: list[bool] = []
+        with pytest.raises(StorageError):
+            await t.engine.close_missed(
+                Caller(KEY, KEY.tenant, "on"),
+                request([user("mine")]),
+                t.parts.context(),
+                Hints(),
+                t.parts.clock.now,
+                make_reply("its reply"),
+                delivered=True,
+                on_commit=partial(sent.append, True),
+            )
+        assert bool(sent) is is_sent
 
 
 async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:

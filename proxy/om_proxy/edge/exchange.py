@@ -81,6 +81,9 @@ class Exchange:
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 
+    def mark_commit_begun(self) -> None:
+        self.is_commit_begun = True
+
     def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out
         of it; and the rewritten prompt if there is one."""

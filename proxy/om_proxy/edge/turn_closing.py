@@ -199,7 +199,6 @@ class TurnClosing:
         assert exchange.request is not None  # an unreadable request is not stored
         assert exchange.context is not None  # see `_mark_missed`
         assert exchange.missed_at is not None  # see `_mark_missed`
-        may_be_stored, exchange.is_commit_begun = exchange.is_commit_begun, True
         await self._engine.close_missed(
             exchange.caller,
             exchange.request,
@@ -208,7 +207,8 @@ class TurnClosing:
             exchange.missed_at,
             reply,
             delivered=exchange.delivery.is_end_sent is not False,
-            may_be_stored=may_be_stored,
+            may_be_stored=exchange.is_commit_begun,
+            on_commit=exchange.mark_commit_begun,
         )
 
     async def _commit_turn(

@@ -239,10 +239,12 @@ class Engine:
         *,
         delivered: bool,
         may_be_stored: bool = False,
+        on_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Commit the turn of a request whose memory could not be read when it came, so that its
         original bytes went upstream. Its message may be stored already: it was to wait for an
         observation. `may_be_stored`: an earlier commit of the turn was cut, and may be written.
+        `on_commit` is called before the turn is sent to the store.
 
         If other turns ended since it came, a fork is not committed: the request could not contain
         their messages. A client that sends its whole history sends them again. `delivered`: as far
@@ -266,6 +268,7 @@ class Engine:
         turn_at = turn.reconciled.memory.turn_at
         if turn.reconciled.verdict.forks and turn_at is not None and turn_at >= came_at:
             return
+        on_commit()
         committed = await self._close(turn, reply)
         if delivered:
             self._record_delivery(turn, committed.reply_seq)

@@ -37,10 +37,11 @@ def _find_lone_message(
     memory: Memory, sent: SentHistory, asked_at: float, reply_fp: bytes | None
 ) -> View | None:
     """Return an attempt made from the newest message that says the same, was stored since the
-    request came, and has no reply, or has this one."""
+    request came, is no earlier request's, and has no reply, or has this one."""
     if sent.count != 1:
         return None
     fp = sent.item(0).fp
+    earlier = {view.seq for view in memory.views if view.asked_at < asked_at}
     since = [message for message in memory.tail if message.at >= asked_at]
     reply_seq = 0
     for message, following in reversed([*pairwise([*since, None])]):
@@ -48,7 +49,7 @@ def _find_lone_message(
             reply_seq = message.seq if message and message.item.fp == reply_fp else reply_seq
             continue
         is_alone = following is None or following.item.role != "assistant"
-        if not (reply_seq or is_alone):
+        if message.seq in earlier or not (reply_seq or is_alone):
             continue
         return View(
             count=1,
