@@ -53,13 +53,17 @@ def test_evidence_of_all_conversations_is_found() -> None:
 
 
 def read_few() -> list[Conversation]:
-    """Return a conversation with every 25th question, and one that names the day of a session."""
+    """Return a conversation with every 25th question, and one for the day of each session."""
     first = read()[0]
-    session = first.sessions[0]
-    day = datetime.fromtimestamp(session.at, UTC)
-    seqs = frozenset(range(1, len(session.said) + 1))
-    dated = Question(f"What was said on {day:%A}, {day.day} {day:%B}?", seqs)
-    return [first._replace(questions=[*first.questions[::25], dated])]
+    seqs = first.find_sessions()
+    dated = [
+        Question(
+            f"{datetime.fromtimestamp(session.at, UTC):%A %d %B}".replace(" 0", " "),
+            frozenset(seq for seq, number in seqs.items() if number == session.number),
+        )
+        for session in first.sessions
+    ]
+    return [first._replace(questions=[*first.questions[::25], *dated])]
 
 
 async def test_a_live_proxy_finds_the_same(tmp_path: Path) -> None:
