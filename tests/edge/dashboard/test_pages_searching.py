@@ -98,6 +98,22 @@ async def test_results_are_limited_and_more_are_shown(run: Running, browser: Bro
         await watched.check_quiet()
 
 
+async def test_how_many_resources_were_searched_is_told(
+    run: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the number or the time did not suffice for all."""
+    for resource in ("boat", "sailing", "rowing"):
+        await talk(run, "bridge", turns=1, resource=resource)
+    async with open_page(browser, run.base) as watched:
+        main = watched.page.locator("main")
+        for most, told in ((1, "Only 1 resource was searched."), (2, "Only 2 resources were")):
+            monkeypatch.setattr("om_proxy.edge.admin.routes.search.MAX_RESOURCES", most)
+            await watched.open(f"{SEARCH}?q=point{most}")
+            await expect(main).to_contain_text(told)
+        await watched.check_accessible()
+        await watched.check_quiet()
+
+
 async def test_the_admin_chooses_whose_messages_are_searched(
     run: Running, browser: Browser
 ) -> None:

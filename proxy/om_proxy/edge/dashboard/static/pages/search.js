@@ -157,14 +157,14 @@ function NothingFound({ found, asked }) {
 
 // What was not found, and what could not be searched.
 function Limits({ found }) {
-  const { missing, share_read: share, left_out: isLeftOut } = found;
+  const { missing, share_read: share, searched, left_out: isLeftOut } = found;
   return html`
     ${missing.length > 0 && html`<p class="muted">Words that no message has:${" "}
       ${missing.map((word, index) => html`${index > 0 && ", "}<${Name} text=${word} length=${64} />`)}.
       ${" "}They stand here without their endings.</p>`}
     ${share < 1 && html`<p class="muted">Only ${formatShare(Math.floor(share * 100) / 100)} of the messages could be
       searched: the others are not indexed yet, or older than the newest 2,000.</p>`}
-    ${isLeftOut && html`<p class="muted">Only the first 100 resources were searched. Name one to search it.</p>`}`;
+    ${isLeftOut && html`<p class="muted">Only ${countOf(searched, "resource was", "resources were")} searched. Name one to search it.</p>`}`;
 }
 
 function FoundMessages({ found, hasResource }) {
