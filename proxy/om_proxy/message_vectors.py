@@ -6,9 +6,10 @@ it is not asked about again.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from om_proxy.agents.embedding import LOCAL_PREFIX, Embedded, EmbeddingModel
@@ -69,6 +70,8 @@ class MessageVectors:
     store: VectorIndex
     models: EmbeddingModel
     facts: Facts
+    # held by the search that compares vectors: the memory of one is the memory of all
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def embed_batch(self, key: Key, model: str, limit: int | None = None) -> int:
         """Make the vectors that the first indexed messages of the thread lack. Return how many were

@@ -25,7 +25,7 @@ import orjson
 
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.facts import Facts
-from om_proxy.look_ups.similar_messages import compare_vectors
+from om_proxy.look_ups.similar_messages import choose_similar, measure_similarity
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import FoundPassage, RankedMessage
 from om_proxy.memory.recall.fusing import fuse
@@ -248,7 +248,7 @@ async def measure_vectors(conversations: Sequence[Conversation], model: str) -> 
         stored = await _embed_messages(conversation, models, model)
         for question, ranked in rank_all(conversation):
             query = await vectors.embed_query(key, model, question.text)
-            similarity = compare_vectors(stored, query, NO_FILTER, ranked)
+            similarity = choose_similar(measure_similarity(stored, query), NO_FILTER, ranked)
             fused = fuse(ranked, similarity) if similarity else ranked
             seqs = [message.seq for message in fused]
             shares.append(

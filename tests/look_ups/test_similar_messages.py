@@ -251,6 +251,34 @@ async def test_a_tenant_asks_once_for_a_query(
     assert len(world.model.calls) == 5, "only the newest are kept"
 
 
+async def test_one_search_compares_at_a_time_and_holds_a_page(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two performers of a process share its vectors. Who waits too long goes by words, unpaused."""
+    monkeypatch.setattr(similar_messages, "PAGE_BYTES", 20)
+    await world.embed()
+    sizes: list[int] = []
+    measure = similar_messages.measure_similarity
+
+    def count(found: Sequence[Any], query: bytes) -> Any:
+        sizes.append(len(found))
+        return measure(found, query)
+
+    monkeypatch.setattr(similar_messages, "measure_similarity", count)
+    query = await world.similar.embed(KEY, "pet")
+    assert query is not None
+    second = SimilarMessages(world.similar.vectors, world._choose)
+    async with world.similar.vectors.comparing:
+        late = query._replace(compare_s=0.05)
+        assert await second.compare(KEY, late, NO_FILTER, ()) is None
+        assert sizes == []
+    assert await second.embed(KEY, "pet") is not None
+    compared = await second.compare(KEY, query, NO_FILTER, ())
+    assert compared is not None
+    assert len(compared.messages) == 5
+    assert sizes == [2, 2, 1]
+
+
 async def test_a_failing_search_leaves_no_task(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

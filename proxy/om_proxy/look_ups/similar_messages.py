@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -32,9 +32,10 @@ REFUSED_TEXT_STATUSES = frozenset({400, 413, 422})
 # of its time; what had less of it and is late was held up by something else
 SHARE_OF_SLOW = 0.5
 MAX_COMPARED = 100_000  # vectors of a resource: those that were indexed last
-PAGE_VECTORS = 10_000
+PAGE_VECTORS = 10_000  # in memory at a time, and no more bytes than:
+PAGE_BYTES = 32 * 1_024 * 1_024
 MAX_SIMILAR = 100  # messages beside those that the words found
-_CHUNK_VECTORS = 10_000
+_CHUNK_VECTORS = 1_000
 
 
 class QueryVector(NamedTuple):
@@ -103,16 +104,16 @@ class SimilarMessages:
     ) -> Similarity | None:
         """Return how similar the messages are that the filter lets pass; None if that is not known.
         `ranked`: what the words found."""
-        begun_at = _read_clock()
+        begun_at: float | None = None
+        ends_at = min(_read_clock() + query.compare_s, query.search_ends_at)
         try:
-            async with asyncio.timeout_at(min(begun_at + query.compare_s, query.search_ends_at)):
-                found = await self._read(key, query.model, ranked)
-                return await asyncio.to_thread(
-                    compare_vectors, found, query.vector, passage_filter, ranked
-                )
+            async with asyncio.timeout_at(ends_at), self.vectors.comparing:
+                begun_at = _read_clock()
+                measured = await self._measure(key, query, ranked)
+                return await asyncio.to_thread(choose_similar, measured, passage_filter, ranked)
         except (StorageError, TimeoutError, ImportError) as exc:
             _log_failure(exc)
-            if _is_to_blame(exc, begun_at, query.compare_s):
+            if begun_at is not None and _is_to_blame(exc, begun_at, query.compare_s):
                 until = _read_clock() + PAUSE_S
                 self._resources_paused_until.put((key.tenant, key.resource), until)
             return None
@@ -121,22 +122,30 @@ class SimilarMessages:
         until = self._resources_paused_until.get((key.tenant, key.resource))
         return now < max(self._models_paused_until.get(model, 0.0), until or 0.0)
 
-    async def _read(
-        self, key: Key, model: str, ranked: Sequence[RankedMessage]
-    ) -> list[StoredVector]:
+    async def _measure(
+        self, key: Key, query: QueryVector, ranked: Sequence[RankedMessage]
+    ) -> list[SimilarMessage]:
         store = self.vectors.store
-        found: list[StoredVector] = []
+        measured: list[SimilarMessage] = []
+        left = MAX_COMPARED
+        page_vectors = min(PAGE_VECTORS, PAGE_BYTES // len(query.vector))
         before: int | None = None
-        while len(found) < MAX_COMPARED:
-            limit = min(PAGE_VECTORS, MAX_COMPARED - len(found))
-            page = await store.read_vectors(key, model, before, limit)
-            found += page.vectors
+        while left:
+            limit = min(page_vectors, left)
+            page = await store.read_vectors(key, query.model, before, limit)
+            measured += await asyncio.to_thread(measure_similarity, page.vectors, query.vector)
+            left -= len(page.vectors)
             before = page.end
+            del page  # its memory goes before the next one comes
             if before is None:
-                return found
-        known = {(each.thread, each.seq) for each in found}
+                return measured
+        known = {(each.thread, each.seq) for each in measured}
         places = [(hit.thread, hit.seq) for hit in ranked if (hit.thread, hit.seq) not in known]
-        return [*found, *(await store.read_vectors_at(key, model, places))]
+        for begin in range(0, len(places), page_vectors):
+            wanted = places[begin : begin + page_vectors]
+            found = await store.read_vectors_at(key, query.model, wanted)
+            measured += await asyncio.to_thread(measure_similarity, found, query.vector)
+        return measured
 
 
 def _read_clock() -> float:
@@ -159,45 +168,47 @@ def _log_failure(exc: Exception) -> None:
     logger.warning("vectors.failed", error=type(exc).__name__, work="search")
 
 
-def compare_vectors(
-    found: Sequence[StoredVector],
-    query: bytes,
+def measure_similarity(found: Sequence[StoredVector], query: bytes) -> list[SimilarMessage]:
+    """Return how similar these messages are to the query, without vectors of another length."""
+    # those were made by another model of this name
+    usable = [each for each in found if len(each.vector) == len(query)]
+    if not usable:
+        return []
+    numpy = import_module("numpy")
+    wanted = numpy.frombuffer(query, "<f2").astype("f4")
+    cosines: list[float] = []
+    for begin in range(0, len(usable), _CHUNK_VECTORS):
+        chunk = b"".join(each.vector for each in usable[begin : begin + _CHUNK_VECTORS])
+        stored = numpy.frombuffer(chunk, "<f2").reshape(-1, len(wanted))
+        cosines += (stored.astype("f4") @ wanted).tolist()
+    return [
+        SimilarMessage(each.thread, each.seq, each.role, each.at, each.length, cosine)
+        for each, cosine in zip(usable, cosines, strict=True)
+    ]
+
+
+def choose_similar(
+    measured: Sequence[SimilarMessage],
     passage_filter: PassageFilter,
     ranked: Sequence[RankedMessage],
 ) -> Similarity | None:
-    """Return how similar these messages are to the query; None without a vector of its length."""
-    # those of another length were made by another model of this name
-    usable = [each for each in found if len(each.vector) == len(query)]
-    if not usable:
+    """Return the most similar messages that the filter lets pass, and those of `ranked`; None if
+    nothing was measured."""
+    if not measured:
         return None
-    cosines = _multiply([each.vector for each in usable], query)
     numpy = import_module("numpy")
+    cosines = numpy.array([each.cosine for each in measured], "f4")
     by_words = {(hit.thread, hit.seq) for hit in ranked}
     room = MAX_SIMILAR
     messages = []
     for place in numpy.argsort(-cosines, kind="stable").tolist():
-        each = usable[place]
+        each = measured[place]
         is_ranked = (each.thread, each.seq) in by_words
         if not is_ranked and (not room or not lets_message_pass(passage_filter, each)):
             continue
         room -= not is_ranked
-        messages.append(
-            SimilarMessage(
-                each.thread, each.seq, each.role, each.at, each.length, float(cosines[place])
-            )
-        )
-    mean_words = sum(min(each.length, MAX_COUNTED_WORDS) for each in usable) / len(usable)
+        messages.append(each)
+    mean_words = sum(min(each.length, MAX_COUNTED_WORDS) for each in measured) / len(measured)
     return Similarity(
         tuple(messages), float(numpy.median(cosines)), float(cosines.max()), mean_words
     )
-
-
-def _multiply(vectors: Sequence[bytes], query: bytes) -> Any:
-    """Return the cosines, as single-precision floats."""
-    numpy = import_module("numpy")
-    wanted = numpy.frombuffer(query, "<f2").astype("f4")
-    chunks = []
-    for begin in range(0, len(vectors), _CHUNK_VECTORS):
-        stored = numpy.frombuffer(b"".join(vectors[begin : begin + _CHUNK_VECTORS]), "<f2")
-        chunks.append(stored.reshape(-1, len(wanted)).astype("f4") @ wanted)
-    return numpy.concatenate(chunks)
