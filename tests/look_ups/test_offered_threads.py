@@ -75,4 +75,5 @@ async def test_a_store_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TimeoutError):
             await threads.has_others(CURRENT)
         monkeypatch.setattr(conversations.store, "threads", read)
+        monkeypatch.setattr(offered_threads, "MAX_READ_S", 60.0)
         assert await threads.has_others(CURRENT)
