@@ -150,6 +150,7 @@ async def test_a_memory_that_does_not_load_leaves_the_words(
     world.failure, world.is_stalled = failure, failure is None
     assert await asyncio.wait_for(world.find("violin"), 30) == BY_WORDS
     world.choice, world.failure, world.is_stalled = choice, None, False
+    monkeypatch.setattr(similar_messages, "MAX_SEARCH_S", 60.0)
     assert await world.find("pet") == [3, 2]
 
 
