@@ -345,10 +345,12 @@ async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
     async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         with sqlite3.connect(tmp_path / "om.db") as db:
+            db.execute("BEGIN IMMEDIATE")  # waits for a commit that is under way
             db.execute("ALTER TABLE thread RENAME TO gone")
         got = await site.ask(chat_body("two"), T)
         assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "degraded/storage")
         with sqlite3.connect(tmp_path / "om.db") as db:
+            db.execute("BEGIN IMMEDIATE")  # waits for a commit that is under way
             db.execute("ALTER TABLE gone RENAME TO thread")
         db.close()
         assert read_reason(await site.ask(chat_body("three"), T)) == "applied"
