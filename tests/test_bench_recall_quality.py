@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.bench.recall_quality import (
     measure_sqlite,
     read_conversations,
 )
+from tests.support.long_forms import long_form
 from tests.support.postgres_server import find_postgres_url, own_schema
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo10.json"
@@ -42,7 +42,7 @@ def test_notes_lift_what_they_tell_of() -> None:
     assert measure_rules(read()[:2], with_notes=True).at_10 >= 0.805
 
 
-@pytest.mark.skipif(os.environ.get("OM_TEST_LONG") != "all", reason="it takes a minute")
+@long_form
 def test_evidence_of_all_conversations_is_found() -> None:
     """What recall by words alone is to reach."""
     quality = measure_rules(read())

@@ -6,7 +6,6 @@ same.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import orjson
@@ -21,6 +20,7 @@ from om_proxy.memory.recall.words import query_words
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadPlace
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
+from tests.support.long_forms import IS_LONG
 
 RULES = 7
 SECOND = KEY._replace(thread="second")
@@ -138,7 +138,7 @@ class SearchContract:
         """Two tenants have the same names. A search of one finds what its own passages alone give,
         so its scores do not change by what the other stores meanwhile. OM_TEST_LONG=all: 10,000
         searches."""
-        count = 10_000 if os.environ.get("OM_TEST_LONG") == "all" else 40
+        count = 10_000 if IS_LONG else 40
         random = Random(11)
         own = MemoryBuilder(KEY._replace(tenant="a"))
         other = MemoryBuilder(KEY._replace(tenant="b"))
