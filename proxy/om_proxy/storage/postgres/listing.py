@@ -314,3 +314,21 @@ def _decode_resource(tenant: str, row: Row, held: HeldKeys) -> ResourceInfo:
         threads > MAX_COUNTED_THREADS,
         row_decoding.decode_info(tuple(info), held) if info[0] is not None else None,
     )
+
+
+async def select_lacking(
+    session: Session,
+    sql: str,
+    lacked: int | str,
+    active_before: float,
+    after: ThreadPlace | None,
+    limit: int,
+    keys: Keyring,
+) -> ThreadPage:
+    """Return those of the threads after a place, the latest first, that lack something. `sql` says of
+    each whether it does; `lacked`: its first parameter."""
+    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
+    found = await session.select(sql, lacked, active_before, active_at, row_id, limit)
+    infos = await decode_infos(session, [tuple(row)[1:] for row in found], keys)
+    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
+    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)

@@ -6,7 +6,6 @@ Triggers of migration 0006 delete passages of messages that are no longer live. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
@@ -19,10 +18,10 @@ from om_proxy.storage.encoding import decode_state, encode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN
 from om_proxy.storage.index_faults import MAX_CHECKED_MESSAGES, list_faults
-from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
+from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
-from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, decode_infos
+from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, decode_infos, select_lacking
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 
 COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
@@ -252,11 +251,7 @@ async def select_latest(
     keys: Keyring,
 ) -> ThreadPage:
     """Return `PassageIndex.unindexed_threads`."""
-    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-    found = await session.select(SELECT_LATEST, rules, active_before, active_at, row_id, limit)
-    infos = await decode_infos(session, [tuple(row)[1:] for row in found], keys)
-    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)
+    return await select_lacking(session, SELECT_LATEST, rules, active_before, after, limit, keys)
 
 
 async def select_of_resource(

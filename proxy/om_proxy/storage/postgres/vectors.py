@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.listing import ThreadPage, ThreadPlace, find_place
-from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, decode_infos
+from om_proxy.storage.listing import ThreadPage, ThreadPlace
+from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, select_lacking
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
@@ -116,11 +115,7 @@ async def select_latest(
     keys: Keyring,
 ) -> ThreadPage:
     """Return `VectorIndex.unembedded_threads`."""
-    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-    found = await session.select(SELECT_LATEST, model, active_before, active_at, row_id, limit)
-    infos = await decode_infos(session, [tuple(row)[1:] for row in found], keys)
-    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)
+    return await select_lacking(session, SELECT_LATEST, model, active_before, after, limit, keys)
 
 
 async def read_vectors(
