@@ -30,6 +30,12 @@ BEGIN
 END $$"""
 
 
+@pytest.fixture(autouse=True)
+def patient_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for events: transactions of other tests on this server hold them back, at times for long."""
+    monkeypatch.setattr("om_proxy.storage.postgres.events.MAX_HELD_BACK_S", 60.0)
+
+
 @pytest.fixture
 def url() -> str:
     return find_postgres_url()

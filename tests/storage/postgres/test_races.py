@@ -219,8 +219,11 @@ async def test_no_event_is_skipped_or_told_twice(stores: list[Store]) -> None:
     assert len(told) == written == len(set(told)) == 12 * 75
 
 
-async def test_events_behind_a_transaction_of_somebody(stores: list[Store], url: str) -> None:
+async def test_events_behind_a_transaction_of_somebody(
+    stores: list[Store], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Events are stored, and kept from readers while an older transaction runs: a page says so."""
+    monkeypatch.setattr("om_proxy.storage.postgres.events.MAX_HELD_BACK_S", 0.05)
     reader = stores[1]
     await stores[0].commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     somebody = await asyncpg.connect(url)
