@@ -70,3 +70,31 @@ async def test_many_that_ask_at_once_read_the_events_once(
     assert cursors.count(None) == 1
     assert len(cursors) <= 4 + 9
     await store.close()
+
+
+async def test_a_tenant_whose_events_are_slow_to_read_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction of somebody may hold back one reading; the others go on."""
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    await forget(store, STRANGER, 3.0)
+    is_reading, may_go_on, read = asyncio.Event(), asyncio.Event(), store.events
+
+    async def read_slowly(
+        tenant: str, thread: str | None, cursor: int | None, limit: int
+    ) -> EventPage:
+        if tenant == KEY.tenant:
+            is_reading.set()
+            await may_go_on.wait()
+        return await read(tenant, thread, cursor, limit)
+
+    monkeypatch.setattr(store, "events", read_slowly)
+    threads = ForgottenThreads(store, lambda key: f"label of {key.thread}")
+    slow = asyncio.create_task(threads.find_time(KEY))
+    async with asyncio.timeout(10):
+        await is_reading.wait()
+        assert await threads.find_time(STRANGER) == 3.0
+    assert not slow.done()
+    may_go_on.set()
+    assert await slow is None
+    await store.close()

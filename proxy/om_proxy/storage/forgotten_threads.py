@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -24,7 +25,8 @@ class ForgottenThreads:
         """`label`: of a thread in the event that tells of its forgetting."""
         self._store = store
         self._label = label
-        self._reading = asyncio.Lock()
+        # by tenant: whoever reads its events holds it
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # by tenant: the id through which events were read. One that is evicted is read anew.
         self._cursors: BoundedCache[str, int] = BoundedCache(max_items=MAX_EVENTS)
         # by tenant and label. The store keeps no more of them either.
@@ -48,8 +50,11 @@ class ForgottenThreads:
 
     async def _read_new_events(self, tenant: str) -> None:
         """Read on behind the cursor. A whole reading takes many pages: others that ask meanwhile go
-        on where it ended."""
-        async with self._reading:
+        on where it ended. Tenants do not wait for each other."""
+        lock = self._locks.get(tenant)
+        if lock is None:
+            lock = self._locks[tenant] = asyncio.Lock()
+        async with lock:
             await self._read_pages(tenant)
 
     async def _read_pages(self, tenant: str) -> None:
