@@ -21,8 +21,8 @@ from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Routed
 from om_proxy.apis.registry import CHAT
 from om_proxy.audit_log import AuditLog
-from om_proxy.background.embedding import VectorFiller
-from om_proxy.background.indexing import IndexFiller
+from om_proxy.background.embedding import create_vector_filler
+from om_proxy.background.indexing import create_index_filler
 from om_proxy.background.retention import Retention
 from om_proxy.background.scheduler import Background
 from om_proxy.composition import (
@@ -302,10 +302,10 @@ class App:
             self._is_external,
             generations=settings.retention.generations,
         )
-        indexing = IndexFiller(
+        indexing = create_index_filler(
             self.store, lambda: self._policies.current.settings, self._is_external
         )
-        embedding = VectorFiller(
+        embedding = create_vector_filler(
             self.store, vectors, lambda: self._policies.current.settings, self._is_external
         )
         own_pages = OwnPages(

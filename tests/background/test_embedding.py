@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from om_proxy.background import embedding
-from om_proxy.background.embedding import EMBEDDING_KEY, QUIET_S, VectorFiller, embed_all
+from om_proxy.background import quiet_walk
+from om_proxy.background.embedding import (
+    FIRST_PAUSE_S,
+    FULL_WALK_S,
+    create_vector_filler,
+    embed_all,
+)
+from om_proxy.background.quiet_walk import QUIET_S, QuietWalker
 from om_proxy.errors import ModelBusy
 from om_proxy.facts import Facts
 from om_proxy.memory.model import Key
@@ -33,10 +39,13 @@ class World:
         self.store = store
         self.model = ScriptedModel()
         self.settings = set_model("m")
+        self.machine_now = 0.0
         self.vectors = MessageVectors(store, self.model, Facts())
 
-    def create_filler(self) -> VectorFiller:
-        return VectorFiller(self.store, self.vectors, lambda: self.settings)
+    def create_filler(self) -> QuietWalker:
+        return create_vector_filler(
+            self.store, self.vectors, lambda: self.settings, machine_clock=lambda: self.machine_now
+        )
 
     async def add(self, key: Key, turn_at: float, *texts: str) -> None:
         await store_thread(
@@ -55,53 +64,40 @@ async def world() -> AsyncIterator[World]:
     await store.close()
 
 
-async def test_quiet_threads_get_vectors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all tenants; whoever spoke in the last minute comes later."""
-    monkeypatch.setattr(embedding, "BATCH_THREADS", 1)
-    await world.add(KEY, NOW - QUIET_S - 1)
-    await world.add(SECOND, NOW - QUIET_S + 1)
+async def test_quiet_threads_get_vectors(world: World) -> None:
+    """Of all tenants."""
+    await world.add(KEY, 6.0)
+    await world.add(SECOND, NOW)
     await world.add(OTHER, 5.0)
     filler = world.create_filler()
     assert await filler.run_once() == 4
     assert await filler.run_once() == 0
-    world.store._clock = lambda: NOW + 10
-    assert await filler.run_once() == 2
-    assert (await world.count(KEY), await world.count(OTHER)) == (4, 2)
+    assert (await world.count(KEY), await world.count(OTHER)) == (2, 2)
 
 
 async def test_what_is_indexed_late_gets_its_vectors(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old thread is found by the next walk over all."""
+    monkeypatch.setattr(quiet_walk, "BATCH_THREADS", 1)
+    await world.add(SECOND, NOW - 2 * QUIET_S)
     filler = world.create_filler()
-    assert await filler.run_once() == 0
+    assert await filler.run_once() == 2
     await world.add(KEY, 5.0)
-    monkeypatch.setattr(filler._progress["m"], "full_walk_at", 0.0)
+    assert await filler.run_once() == 0
+    world.machine_now += FULL_WALK_S
     assert await filler.run_once() == 2
 
 
 async def test_switched_off_nothing_is_asked() -> None:
     """Not the store, and no model."""
     for settings in (Settings(), set_model(None)):
-        filler = VectorFiller(None, None, lambda: settings)  # type: ignore[arg-type] # noqa: B023 - none is there, and it is called at once
+        filler = create_vector_filler(None, None, lambda: settings)  # type: ignore[arg-type] # noqa: B023 - none is there, and it is called at once
         assert await filler.run_once() == 0
 
 
-async def test_one_process_makes_vectors(world: World) -> None:
-    await world.add(KEY, 5.0)
-    assert await world.store.lease(EMBEDDING_KEY, "another process", 60)
-    filler = world.create_filler()
-    assert await filler.run_once() == 0
-    await world.store.release(EMBEDDING_KEY, "another process")
-    assert await filler.run_once() == 2
-
-
-async def test_a_model_that_is_down_is_asked_less_and_less(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_is_down_is_asked_less_and_less(world: World) -> None:
     """Nothing is lost: what lacks a vector gets it once the model is back."""
-    now = 0.0
-    monkeypatch.setattr(embedding, "loop_time", lambda: now)
     await world.add(KEY, 5.0)
 
     def refuse(model: str, texts: Sequence[str]) -> Any:
@@ -111,14 +107,20 @@ async def test_a_model_that_is_down_is_asked_less_and_less(
     filler = world.create_filler()
     asked_at = []
     for now in range(0, 400, 10):
+        world.machine_now = now
         before = len(world.model.calls)
         assert await filler.run_once() == 0
         asked_at += [now] * (len(world.model.calls) - before)
     assert asked_at == [0, 30, 90, 210]
     world.model.answer = None
-    now = 1_000.0
+    world.machine_now = 1_000.0
     assert await filler.run_once() == 2
-    assert filler._progress["m"].failures == 0
+    await world.add(SECOND, 5.0)
+    world.model.answer = refuse
+    assert await filler.run_once() == 0
+    world.model.answer = None
+    world.machine_now += FIRST_PAUSE_S
+    assert await filler.run_once() == 2
 
 
 async def test_another_model_in_the_middle_ends_the_walk(world: World) -> None:
@@ -132,7 +134,7 @@ async def test_another_model_in_the_middle_ends_the_walk(world: World) -> None:
 
     world.model.answer = change
     filler = world.create_filler()
-    assert await filler.run_once() == 0
+    assert await filler.run_once() == 1
     assert (await world.count(KEY, "m"), await world.count(KEY, "new")) == (1, 0)
     world.model.answer = None
     assert await filler.run_once() == 2
@@ -163,5 +165,5 @@ async def test_resources_may_have_other_models(world: World) -> None:
 async def test_all_vectors_are_made_at_once(world: World) -> None:
     await world.add(KEY, NOW)
     await world.add(OTHER, 6.0)
-    assert await embed_all(world.store, world.vectors, world.settings) == 4
-    assert await embed_all(world.store, world.vectors, world.settings) == 0
+    assert await embed_all(world.vectors, world.settings) == 4
+    assert await embed_all(world.vectors, world.settings) == 0

@@ -82,7 +82,7 @@ async def embed(settings: Settings, store: Store) -> int:
     models = EmbeddingModels(litellm)
     try:
         with show_progress("making vectors"):
-            count = await embed_all(store, MessageVectors(store, models, facts), settings)
+            count = await embed_all(MessageVectors(store, models, facts), settings)
     except ModelError as exc:
         print_error(f"the embedding model gives no vectors: {exc}")
         return NOT_WORKING
