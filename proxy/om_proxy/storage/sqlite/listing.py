@@ -285,3 +285,21 @@ async def _describe_resource(
         threads > MAX_COUNTED_THREADS,
         logs[0] if logs else None,
     )
+
+
+async def select_lacking(
+    db: aiosqlite.Connection,
+    sql: str,
+    lacked: int | str,
+    active_before: float,
+    after: ThreadPlace | None,
+    limit: int,
+    keys: Keyring,
+) -> ThreadPage:
+    """Return those of the threads after a place, the latest first, that lack something. `sql` says of
+    each whether it does; `lacked`: its first parameter."""
+    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
+    found = await select_rows(db, sql, (lacked, active_before, active_at, row_id, limit))
+    infos = await decode_infos(db, [row[1:] for row in found], keys)
+    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
+    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)

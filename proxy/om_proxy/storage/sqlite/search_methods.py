@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -13,13 +12,13 @@ from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
+from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.newest_passages import find_newest_passages
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
 from om_proxy.storage.sqlite import search
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import Eraser
-from om_proxy.storage.sqlite.listing import decode_infos
+from om_proxy.storage.sqlite.listing import decode_infos, select_lacking
 from om_proxy.storage.sqlite.queries import select_rows
 
 if TYPE_CHECKING:
@@ -80,16 +79,11 @@ class SearchMethods:
     ) -> ThreadPage:
         if self._masters:
             return ThreadPage((), None)
-        active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-        parameters = (rules, active_before, active_at, row_id, limit)
-
-        async def select(db: aiosqlite.Connection) -> ThreadPage:
-            found = await select_rows(db, search.SELECT_LATEST, parameters)
-            infos = await decode_infos(db, [row[1:] for row in found], self._keys)
-            lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-            return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)
-
-        return await self._reader.run_alone(select)
+        return await self._reader.run_alone(
+            lambda db: select_lacking(
+                db, search.SELECT_LATEST, rules, active_before, after, limit, self._keys
+            )
+        )
 
     async def unindexed_of_resource(
         self, rules: int, key: Key, limit: int

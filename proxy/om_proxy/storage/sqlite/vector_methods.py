@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import aiosqlite
 
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.listing import ThreadPage, ThreadPlace, find_place
+from om_proxy.storage.listing import ThreadPage, ThreadPlace
 from om_proxy.storage.sqlite import vectors as statements
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
-from om_proxy.storage.sqlite.listing import decode_infos
-from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.listing import select_lacking
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 if TYPE_CHECKING:
@@ -59,16 +55,11 @@ class VectorMethods:
     ) -> ThreadPage:
         if self._masters:
             return ThreadPage((), None)
-        active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-        parameters = (model, active_before, active_at, row_id, limit)
-
-        async def select(db: aiosqlite.Connection) -> ThreadPage:
-            found = await select_rows(db, statements.SELECT_LATEST, parameters)
-            infos = await decode_infos(db, [row[1:] for row in found], self._keys)
-            lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-            return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)
-
-        return await self._reader.run_alone(select)
+        return await self._reader.run_alone(
+            lambda db: select_lacking(
+                db, statements.SELECT_LATEST, model, active_before, after, limit, self._keys
+            )
+        )
 
     async def read_vectors(
         self, key: Key, model: str, before: int | None = None, limit: int = 10_000
