@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,15 +88,8 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
         if settings.file is not None and _are_one_file(settings.file, settings.keys_file):
             raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
         return SeparateKeys(SqliteKeyStore(settings.keys_file))
-    try:
+    with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
         from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if exc.name != "asyncpg":
-            raise
-        raise ConfigError(
-            "storage.keys_url: PostgreSQL needs its driver: "
-            "pip install 'observational-memory-proxy[postgres]'"
-        ) from exc
     try:
         return SeparateKeys(
             await PostgresKeyStore.open(
@@ -111,6 +105,20 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
     except StorageError as exc:
         said = str(exc).replace("storage.url", "storage.keys_url")
         raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+@contextmanager
+def _require_driver(setting: str, database: str, package: str, extra: str) -> Iterator[None]:
+    """Raise ConfigError where an import fails because the package is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != package:
+            raise
+        raise ConfigError(
+            f"{setting}: {database} needs its driver: "
+            f"pip install 'observational-memory-proxy[{extra}]'"
+        ) from exc
 
 
 def _are_one_file(one: str, other: str) -> bool:
@@ -160,16 +168,8 @@ async def _open_postgres(
     on_connection_lost: Callable[[], None],
     keys: StoreKeys,
 ) -> Store:
-    try:
-        # imported only where it is used: the driver is an extra
+    with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
         from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if exc.name != "asyncpg":
-            raise
-        raise ConfigError(
-            "storage.url: PostgreSQL needs its driver: "
-            "pip install 'observational-memory-proxy[postgres]'"
-        ) from exc
     options = PostgresOptions(
         settings.prefix,
         settings.connections,
@@ -194,14 +194,8 @@ async def _open_redis(
     on_connection_lost: Callable[[], None],
     keys: StoreKeys,
 ) -> Store:
-    try:
+    with _require_driver("storage.url", "Redis", "redis", "redis"):
         from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "redis":
-            raise
-        raise ConfigError(
-            "storage.url: Redis needs its driver: pip install 'observational-memory-proxy[redis]'"
-        ) from exc
     options = RedisOptions(
         settings.prefix, settings.connections, settings.timeout, settings.durable
     )
