@@ -78,6 +78,13 @@ def test_words_are_found_at_their_places() -> None:
     assert found == [("parseHeader", ("parsehead", "pars", "header")), ("Größe", ("gross",))]
 
 
+@pytest.mark.parametrize("joint", [*map(chr, range(128)), "a" * 99])
+def test_a_text_beside_a_letter_of_no_ascii_has_the_same_words(joint: str) -> None:
+    """A text in ASCII is cut by a shorter way, at the same places."""
+    text = f"fooBar{joint}9baz {joint}"
+    assert [*words(text), "ж"] == words(f"{text} ж")
+
+
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=40)
 
 

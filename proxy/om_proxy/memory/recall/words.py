@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 from unicodedata import normalize
 
@@ -41,7 +42,9 @@ _MARKS = (
     "\u1ab0-\u1ace\u1dc0-\u1dff\u20d0-\u20f0\u302a-\u302f\u3099\u309a\ufe20-\ufe2f"
 )
 _SOFT_HYPHEN = "\u00ad"  # may stand inside a word, and says nothing
-_RUN = re.compile(rf"(?:[^\W_]|[{_MARKS}{_SOFT_HYPHEN}])+")
+# `_` is a letter for `re`: `_separate` takes it out before. One class is twice as fast as two.
+_RUN = re.compile(rf"[\w{_MARKS}{_SOFT_HYPHEN}]+")
+_ASCII_SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _PAIRED = re.compile(
     "(["
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -83,25 +86,34 @@ class WordPlace(NamedTuple):
 
 def words(text: str) -> list[str]:
     """Return the index words of a text, in order, without stop words."""
-    found: list[str] = []
-    for run in _RUN.findall(text):
-        found += _read_run(run)
-    return found
+    runs = _list_runs(text)
+    is_short = max(map(len, runs), default=0) <= MAX_WORD_CHARS
+    return [*chain.from_iterable(map(_read_short_run if is_short else _read_run, runs))]
 
 
 def query_words(text: str) -> list[str]:
     """Return the different index words of a query, the first MAX_QUERY_WORDS. A query of stop words
     alone keeps them: no message has them, and the answer can name them."""
-    found = words(text) or [_fold(run) for run in _RUN.findall(text[:1_000])]
+    found = words(text) or [_fold(run) for run in _list_runs(text[:1_000])]
     return [word for word in dict.fromkeys(found) if word][:MAX_QUERY_WORDS]
 
 
 def find_words(text: str) -> Iterator[WordPlace]:
     """Yield the runs that have index words, with their places, for a caller that shows where words
     were found."""
-    for run in _RUN.finditer(text):
+    for run in _RUN.finditer(_separate(text)):
         if found := _read_run(run[0]):
             yield WordPlace(run.start(), run.end(), found)
+
+
+def _list_runs(text: str) -> list[str]:
+    if text.isascii():  # three times as fast as the expression
+        return text.translate(_ASCII_SEPARATORS).split()
+    return _RUN.findall(_separate(text))
+
+
+def _separate(text: str) -> str:
+    return text.replace("_", " ")
 
 
 def _read_run(run: str) -> tuple[str, ...]:
@@ -119,7 +131,7 @@ def _split_run(run: str) -> Iterator[str]:
         yield from _split_word(run)
         return
     # the compatibility form of one character may be several with a separator between: ½
-    for part in _RUN.findall(normalize("NFKC", run.replace(_SOFT_HYPHEN, ""))):
+    for part in _list_runs(normalize("NFKC", run.replace(_SOFT_HYPHEN, ""))):
         for place, stretch in enumerate(_PAIRED.split(part)):
             if place % 2:
                 yield from _pair_characters(stretch)
