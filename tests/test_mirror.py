@@ -62,7 +62,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/placement.py": "memory/transcript/test_reconcile.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
-    "memory/transcript/verdict.py": "memory/transcript/test_reconcile.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
     "apis/json_text.py": "apis/test_bounds.py",
     "apis/registry.py": "apis/test_message_summary.py",

@@ -50,12 +50,7 @@ class Talk:
         """Whether a commit may supersede it: it was taken back, or it is a reply that no client
         has."""
         held = any(node.id == one for client in self.clients for node in client.nodes)
-        return one in self.withdrawn | self.doubtful() or not held or self.overtaken()
-
-    def overtaken(self) -> bool:
-        """Whether a turn is still being committed although its client has gone on: a broken disk,
-        tried again for seconds."""
-        return any(exchange.over.done() and exchange.closings for exchange in self.exchanges)
+        return one in self.withdrawn | self.doubtful() or not held
 
     def doubtful(self) -> set[str]:
         """Ids of which nobody can say whether they belong to the branch, and where."""

@@ -59,6 +59,19 @@ async def test_a_retry_that_overtakes_its_first_attempt() -> None:
         assert await t.live() == ["a", "of the first"]
 
 
+async def test_a_late_turn_brings_back_nothing_that_its_client_took_back_since() -> None:
+    """Its store was away for so long that its client went on from an earlier message."""
+    async with open_turns() as t:
+        begun = [user("a"), assistant("b")]
+        await t.turn(begun[:1], "b")
+        await t.turn([*begun, user("taken back")], "this too")
+        late = await t.open([*begun, user("taken back"), assistant("this too"), user("late")])
+        t.parts.clock.now += 1
+        await t.turn([*begun, user("instead")], "c")
+        await t.engine.close_turn(late, make_reply("too late"), accepted=True)
+        assert await t.live() == ["a", "b", "instead", "c"]
+
+
 async def test_an_observation_committed_while_the_model_answers() -> None:
     """A chunk that arrives between opening and closing stays, and so does the turn."""
     held = HeldAnswer()

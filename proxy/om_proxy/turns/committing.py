@@ -14,6 +14,7 @@ from om_proxy.memory.ledger import TurnEntry, add_turn, join_ledgers
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Item, Memory, Message
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.verdict import takes_back_later_request
 from om_proxy.memory_cache import Memories, retry_on_conflict
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
@@ -136,7 +137,11 @@ class Committer:
         # Another attempt's reply stays: only a reply that the client has seen to its end supersedes
         # messages.
         keeps_other_reply = reply is None or (is_end_unseen and is_overtaken)
-        if reconciled.verdict.forks and keeps_other_reply:
+        # The client has gone on since, from an earlier message: that stays taken back.
+        is_taken_back = is_overtaken and takes_back_later_request(
+            reconciled.verdict, reconciled.memory.views, turn.asked_at
+        )
+        if is_taken_back or (reconciled.verdict.forks and keeps_other_reply):
             self.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         recorded = find_recorded_reply(reconciled)

@@ -247,6 +247,13 @@ def is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
     return is_in_view or any(m.answers in reply.calls for m in since)
 
 
+def takes_back_later_request(verdict: Verdict, views: Sequence[View], asked_at: float) -> bool:
+    """Return whether a request that came at `asked_at` supersedes the messages of one that came
+    after it."""
+    cut_seq = verdict.cut_seq
+    return cut_seq is not None and any(v.seq > cut_seq and v.asked_at > asked_at for v in views)
+
+
 def list_unmatched(verdict: Verdict) -> list[int]:
     """Return the sent messages that differ from the stored message at their place, or have none."""
     swapped = {index for _, index in verdict.swaps}
