@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import Running
 from tests.edge.admin.test_admin_api import CREDENTIALS, ask
-
-OTHER_KEY = {"authorization": "Bearer sk-b"}
-
-
-@pytest.fixture
-async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path) as running:
-        talk = running.chat("crates", **{"x-om-resource": "harbour"})
-        for number in range(3):
-            await talk.say(f"Crate {number} weighs {number} kg.")
-        await running.chat("bees", **{"x-om-resource": "harbour"}).say("The hives hold honey.")
-        foreign = running.chat("bees", key="sk-b", **{"x-om-resource": "harbour"})
-        await foreign.say("Canary honey.")
-        yield running
 
 
 async def recall(run: Running, body: dict[str, Any], **options: Any) -> Any:
@@ -32,37 +14,39 @@ async def recall(run: Running, body: dict[str, Any], **options: Any) -> Any:
     return answer.json() | {"status": answer.status_code}
 
 
-async def test_messages_in_order(run: Running) -> None:
-    first = await recall(run, {"limit": 2})
+async def test_messages_in_order(harbour_run: Running) -> None:
+    first = await recall(harbour_run, {"limit": 2})
     assert first["messages"].startswith("m1 to m2 of m1 to m6; more: page 2\n[m1] user, ")
     assert (first["count"], first["hasNextPage"], first["hasPrevPage"]) == (2, True, False)
     assert [item["seq"] for item in first["items"]] == [1, 2]
     assert first["items"][0]["excerpt"] == "Crate 0 weighs 0 kg."
-    last = await recall(run, {"limit": 2, "page": -1, "cursor": "m6"})
+    last = await recall(harbour_run, {"limit": 2, "page": -1, "cursor": "m6"})
     assert [item["seq"] for item in last["items"]] == [5, 6]
     assert (last["hasNextPage"], last["hasPrevPage"], last["hasMore"]) == (False, True, True)
-    part = await recall(run, {"cursor": "m1", "partIndex": 0})
+    part = await recall(harbour_run, {"cursor": "m1", "partIndex": 0})
     assert (part["truncated"], part["charOffset"]) == (False, None)
 
 
-async def test_search_and_threads(run: Running) -> None:
+async def test_search_and_threads(harbour_run: Running) -> None:
     """The raw tail is searched too. Names are the real ones, and nothing is another tenant's."""
-    found = await recall(run, {"mode": "search", "query": "honey"})
+    found = await recall(harbour_run, {"mode": "search", "query": "honey"})
     best = found["items"][0]
     assert (best["thread"], best["seq"]) == ("bees", 1)
     assert "canary" not in str(found).lower()
     assert best["score"] > 0
-    listed = await recall(run, {"mode": "threads"})
+    listed = await recall(harbour_run, {"mode": "threads"})
     assert {item["thread"]: item["messages"] for item in listed["items"]} == {
         "crates": 6,
         "bees": 2,
     }
     label = listed["items"][0]["label"]
-    assert (await recall(run, {"threadId": label[:8]}))["status"] == 200
+    assert (await recall(harbour_run, {"threadId": label[:8]}))["status"] == 200
 
 
-async def test_what_cannot_be_looked_up(run: Running) -> None:
-    foreign = await ask(run, "GET", "/threads/bees?resource=harbour", OTHER_KEY)
+async def test_what_cannot_be_looked_up(harbour_run: Running) -> None:
+    foreign = await ask(
+        harbour_run, "GET", "/threads/bees?resource=harbour", CREDENTIALS["foreign"]
+    )
     label = foreign.json()["label"]
     for body, status, words in (
         ({"threadId": label}, 404, f"no conversation {label}"),
@@ -70,7 +54,7 @@ async def test_what_cannot_be_looked_up(run: Running) -> None:
         ({"mode": "search"}, 400, "search needs a query"),
         ({"mode": "find"}, 400, "mode takes one of"),
     ):
-        answer = await recall(run, body)
+        answer = await recall(harbour_run, body)
         assert answer["status"] == status
         assert words in answer["error"]["message"]
-    assert (await recall(run, {}, headers=OTHER_KEY))["status"] == 404
+    assert (await recall(harbour_run, {}, headers=CREDENTIALS["foreign"]))["status"] == 404
