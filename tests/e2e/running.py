@@ -59,6 +59,7 @@ class Chat:
     history: list[dict[str, Any]] = field(
         default_factory=lambda: [{"role": "system", "content": "Be brief."}]
     )
+    model: str = "scripted-actor"
 
     async def say(self, text: str, *, stream: bool = False) -> tuple[str, dict[str, str]]:
         """Perform one turn. Returns the reply's text and the receipt."""
@@ -70,7 +71,7 @@ class Chat:
     async def send(
         self, messages: list[dict[str, Any]], *, stream: bool = False
     ) -> tuple[str, dict[str, str]]:
-        body = {"model": "scripted-actor", "messages": messages, "stream": stream}
+        body = {"model": self.model, "messages": messages, "stream": stream}
         answer = await self.running.http.post(
             f"{self.running.base}/v1/chat/completions", json=body, headers=self.headers
         )

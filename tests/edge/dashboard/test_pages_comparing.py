@@ -12,40 +12,17 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from om_proxy.testing.scripted import ACTOR
-from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.edge.dashboard.browser import NARROW, open_browser, open_page
+from tests.e2e.running import Running, run_with_scripted_models
+from tests.edge.dashboard.boat_threads import BOAT_THREAD_PLACE, LONG_LOG_MEMORY, talk_of_piers
+from tests.edge.dashboard.browser import NARROW, open_page
 
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, "
-    "reflection: {observation_tokens: 9000}"
-)
-PLACE = "#/thread/local/boat/boat"
-
-
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, MEMORY) as running:
+    async with run_with_scripted_models(tmp_path, LONG_LOG_MEMORY) as running:
         yield running
-
-
-async def talk(run: Running, turns: int, thread: str = "boat") -> Chat:
-    chat = run.chat(thread)
-    del chat.headers["authorization"]
-    for number in range(1, turns + 1):
-        await chat.say(f"Boat {number} lies at pier {number + 100}. {'And so on it goes. ' * 12}")
-        await run.app.background.wait_idle()
-        run.clock.now += 60
-    return chat
 
 
 async def edit_first_note(run: Running, old: str, new: str) -> None:
@@ -57,11 +34,11 @@ async def edit_first_note(run: Running, old: str, new: str) -> None:
 
 async def test_states_of_notes_are_compared(run: Running, browser: Browser) -> None:
     """What was removed and added since, line by line; what stayed is folded."""
-    await talk(run, 16)
+    await talk_of_piers(run, 16)
     await edit_first_note(run, "pier 101", "pier 777")
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="What changed last?").click()
         diff = page.get_by_role("group", name="What changed")
         await expect(diff).to_contain_text("2 lines removed, 2 lines added")
@@ -88,13 +65,13 @@ async def test_a_pasted_request_stands_beside_what_the_model_gets(
     run: Running, browser: Browser
 ) -> None:
     """Message by message, and it is what the model server gets when the client then sends it."""
-    chat = await talk(run, 16)
+    chat = await talk_of_piers(run, 16)
     question = {"role": "user", "content": "Where does boat 1 lie?"}
     body = {"model": "scripted-actor", "messages": [*chat.history, question]}
     requests = len(run.models.requests)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="Whole request").click()
         await paste(page, json.dumps(body, indent=2))
         context = page.get_by_role("region", name="What the model sees")
@@ -119,10 +96,10 @@ async def test_a_pasted_request_stands_beside_what_the_model_gets(
 
 async def test_side_by_side_becomes_one_below_the_other(run: Running, browser: Browser) -> None:
     """On a phone, where two columns have no room."""
-    chat = await talk(run, 16)
+    chat = await talk_of_piers(run, 16)
     async with open_page(browser, run.base, size=NARROW) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("tab", name="Next prompt").click()
         await page.get_by_role("button", name="Whole request").click()
         await paste(page, json.dumps(chat.history))
@@ -151,10 +128,10 @@ WRONG_REQUESTS = [
 
 async def test_what_is_no_request_is_told_in_words(run: Running, browser: Browser) -> None:
     """What is wrong, and nothing is sent."""
-    await talk(run, 1)
+    await talk_of_piers(run, 1)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="Whole request").click()
         for pasted, words in WRONG_REQUESTS:
             await paste(page, pasted)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from om_proxy.errors import StorageError
@@ -16,17 +15,15 @@ from om_proxy.storage.base import EventPage
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
+from tests.edge.dashboard.boat_threads import ADMIN_TOKEN, BOAT_THREAD_PLACE
 from tests.edge.dashboard.browser import (
     NARROW,
     THEMES,
     WIDE,
     Watched,
-    open_browser,
     open_page,
 )
 
-ADMIN_TOKEN = "a-long-admin-token"
-MORE = f"server: {{admin_token: {ADMIN_TOKEN}}}"
 FACTS = (
     "Our boat lies at pier 14.",
     "The mast is 12.6 m high, and the bridge lets 13.1 m pass.",
@@ -35,23 +32,9 @@ FACTS = (
     "Two of us must wear a harness whenever the wind is above 6 Beaufort.",
 )
 PRICED_OBSERVER = "gpt-4o-mini"
-THREAD_PLACE = "#/thread/local/boat/boat"
 
 
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, more=MORE) as running:
-        yield running
 
 
 async def talk(
@@ -96,7 +79,7 @@ async def test_a_title_is_set_and_a_thread_is_forgotten(run: Running, browser: B
     await talk(run, turns=4)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(THREAD_PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="Rename").click()
         await page.get_by_label("Title").fill("Sailing in May")
         await page.get_by_role("button", name="Save").click()
@@ -387,7 +370,7 @@ async def test_every_page_is_accessible(run: Running, browser: Browser) -> None:
         for place in (
             "overview",
             "threads",
-            THREAD_PLACE[2:],
+            BOAT_THREAD_PLACE[2:],
             "search",
             "live",
             "audit",
@@ -401,7 +384,7 @@ async def test_every_page_is_accessible(run: Running, browser: Browser) -> None:
             await expect(page.get_by_role("heading", level=1)).to_be_visible()
             await expect(page.get_by_text("Loading…")).to_have_count(0)
             await check_each_form(watched)
-        await page.evaluate("(place) => { location.hash = place }", THREAD_PLACE)
+        await page.evaluate("(place) => { location.hash = place }", BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="Forget").click()
         await check_each_form(watched)
         await watched.check_quiet()

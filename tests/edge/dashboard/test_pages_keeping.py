@@ -4,61 +4,25 @@ forgetting a resource, the audit; names that a path cannot carry, causes of fail
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
 
 import orjson
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from om_proxy.doctor.causes import CAUSES_BY_CODE
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 from om_proxy.edge.mcp.tools import ToolName
 from om_proxy.errors import StorageError
-from om_proxy.identity.naming import encode_name
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
-from tests.e2e.running import SMALL, Chat, Running, run_with_scripted_models
-from tests.edge.dashboard.browser import Watched, open_browser, open_page
+from tests.e2e.running import SMALL, Running, run_with_scripted_models
+from tests.edge.dashboard.boat_threads import ADMIN_TOKEN, talk_of_piers
+from tests.edge.dashboard.browser import Watched, open_page
 from tests.edge.dashboard.test_site import STATIC
 
-ADMIN_TOKEN = "a-long-admin-token"
-MORE = f"server: {{admin_token: {ADMIN_TOKEN}}}"
-
-
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, more=MORE) as running:
-        yield running
-
-
-async def talk(run: Running, thread: str, turns: int = 1, resource: str = "", **body: str) -> Chat:
-    chat = run.chat(encode_name(thread))
-    del chat.headers["authorization"]
-    if resource:
-        chat.headers["x-om-resource"] = encode_name(resource)
-    for number in range(turns):
-        text = f"Boat {number} lies at pier {number + 100}. {'And so on it goes. ' * 12}"
-        chat.history.append({"role": "user", "content": text})
-        sent = {"model": "scripted-actor", "messages": chat.history, **body}
-        url = f"{run.base}/v1/chat/completions"
-        answer = await run.http.post(url, json=sent, headers=chat.headers)
-        chat.history.append(answer.json()["choices"][0]["message"])
-        await run.app.background.wait_idle()
-        run.clock.now += 60
-    return chat
 
 
 async def save_export(watched: Watched, folder: Path) -> tuple[str, list[dict[str, object]]]:
@@ -76,7 +40,7 @@ async def test_a_thread_and_a_resource_are_exported(
 ) -> None:
     """As a file, the records that the API answers."""
     for name in ("boat", "bridge"):
-        await talk(run, name, 3, resource="sailing/2026")
+        await talk_of_piers(run, 3, name, resource="sailing/2026")
     async with open_page(browser, run.base) as watched:
         await watched.open(f"#/thread/local/{'sailing%2F2026'}/boat")
         name, records = await save_export(watched, tmp_path)
@@ -96,7 +60,7 @@ async def test_an_export_that_breaks_off_is_told(
     run: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store fails in the middle: what came is no whole export, and the page says so."""
-    await talk(run, "boat", 3)
+    await talk_of_piers(run, 3, "boat")
 
     async def fail(*args: object, **kwargs: object) -> None:
         raise StorageError("the disk is gone")
@@ -114,8 +78,8 @@ async def test_an_export_that_breaks_off_is_told(
 async def test_a_resource_is_forgotten_by_its_name(run: Running, browser: Browser) -> None:
     """With all its threads, and nothing else."""
     for name in ("boat", "bridge"):
-        await talk(run, name, resource="sailing")
-    await talk(run, "other")
+        await talk_of_piers(run, 1, name, resource="sailing")
+    await talk_of_piers(run, 1, "other")
     async with open_page(browser, run.base) as watched:
         page = watched.page
         await watched.open("#/resource/local/sailing")
@@ -135,7 +99,7 @@ async def test_a_resource_is_forgotten_by_its_name(run: Running, browser: Browse
 
 async def test_the_audit_is_for_the_admin(run: Running, browser: Browser) -> None:
     """Each record says what was done, by whom and about what, in words."""
-    await talk(run, "boat", 2)
+    await talk_of_piers(run, 2, "boat")
     title = f"{run.base}/om/v1/threads/boat"
     assert (await run.http.patch(title, json={"title": "Piers"})).status_code == 200
     label = (await run.http.get(title)).json()["label"]
@@ -177,7 +141,7 @@ async def test_a_thread_of_any_name_opens(run: Running, browser: Browser) -> Non
     """From the list, with its resource, also where a browser takes the name out of a path."""
     names = (".", "..", "a/../b", "%2e%2e", "a?b#c&d=e", "Bücher 📚")
     for name in names:
-        await talk(run, name, 2, resource=name)
+        await talk_of_piers(run, 2, name, resource=name)
     async with open_page(browser, run.base) as watched:
         page = watched.page
         for name in names:
@@ -200,7 +164,7 @@ async def test_failures_are_told_by_cause(tmp_path: Path, browser: Browser) -> N
     models = ScriptedServer(faults=[Fault(kind="http", model=OBSERVER, status=401)] * 99)
     async with run_with_scripted_models(tmp_path, models=models) as run:
         for name in ("boat", "bridge"):
-            await talk(run, name, 5)
+            await talk_of_piers(run, 5, name)
         await run.http.post(f"{run.base}/om/v1/threads/boat/park", json={})
         async with open_page(browser, run.base) as watched:
             page = watched.page
@@ -223,7 +187,7 @@ async def test_failures_are_told_by_cause(tmp_path: Path, browser: Browser) -> N
 
 async def test_a_thread_says_what_it_cost(run: Running, browser: Browser) -> None:
     """As its ledger says: paid, without memory, memory's own calls, and the net of these."""
-    await talk(run, "boat", 16, model="gpt-4o")
+    await talk_of_piers(run, 16, "boat", model="gpt-4o")
     ledger = (await run.http.get(f"{run.base}/om/v1/threads/boat")).json()["ledger"]
     async with open_page(browser, run.base) as watched:
         page = watched.page
@@ -253,8 +217,8 @@ async def test_the_overview_says_what_memory_holds(tmp_path: Path, browser: Brow
     """The tokens of each tier, as the threads' own pages say them."""
     memory = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
     async with run_with_scripted_models(tmp_path, memory) as run:
-        await talk(run, "boat", 30)
-        await talk(run, "bridge", 2)
+        await talk_of_piers(run, 30, "boat")
+        await talk_of_piers(run, 2, "bridge")
         states = [
             (await run.http.get(f"{run.base}/om/v1/threads/{name}")).json()
             for name in ("boat", "bridge")
@@ -279,7 +243,7 @@ async def test_the_overview_says_what_memory_holds(tmp_path: Path, browser: Brow
 async def test_the_chart_shows_a_loss(tmp_path: Path, browser: Browser) -> None:
     """A day on which more was sent than without memory has a part of its own, and its own number."""
     async with run_with_scripted_models(tmp_path, SMALL) as run:
-        chat = await talk(run, "boat")
+        chat = await talk_of_piers(run, 1, "boat")
         await run.http.post(f"{run.base}/om/v1/threads/boat/pins", json={"text": "Tide. " * 300})
         for number in range(3):
             chat.history.append({"role": "user", "content": f"And pier {number}?"})

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Route, expect
 
 from om_proxy.errors import StorageError
 from om_proxy.look_ups.note_searching import NoteSearch
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
-from tests.edge.dashboard.browser import open_browser, open_page
+from tests.edge.dashboard.boat_threads import ADMIN_TOKEN, ADMIN_TOKEN_SETTINGS
+from tests.edge.dashboard.browser import open_page
 from tests.edge.dashboard.test_pages_in_browser import (
-    ADMIN_TOKEN,
-    MORE,
     check_each_form,
     talk,
 )
@@ -24,20 +21,7 @@ from tests.edge.dashboard.test_pages_in_browser import (
 SEARCH = "#/search"
 
 
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, more=MORE) as running:
-        yield running
 
 
 async def test_a_message_is_found_and_opened_with_its_note(run: Running, browser: Browser) -> None:
@@ -228,7 +212,9 @@ async def test_a_line_of_a_note_is_found_and_opened(run: Running, browser: Brows
 async def test_a_note_that_threads_share_opens_in_their_resource(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with run_with_scripted_models(tmp_path, f"{SMALL}, scope: resource", more=MORE) as run:
+    async with run_with_scripted_models(
+        tmp_path, f"{SMALL}, scope: resource", more=ADMIN_TOKEN_SETTINGS
+    ) as run:
         await talk(run, "mast", turns=14, resource="sailing")
         async with open_page(browser, run.base) as watched:
             page = watched.page

@@ -12,53 +12,33 @@ from playwright.async_api import Browser, expect
 
 from om_proxy.testing.scripted import ACTOR, message_text
 from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.edge.dashboard.browser import open_browser, open_page
-
-SMALL = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, "
-    "reflection: {observation_tokens: 9000}"
+from tests.edge.dashboard.boat_threads import (
+    BOAT_THREAD_PLACE,
+    LONG_LOG_MEMORY,
+    go_on,
+    talk_of_piers,
 )
-PLACE = "#/thread/local/boat/boat"
+from tests.edge.dashboard.browser import open_page
 
-
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, SMALL) as running:
+    async with run_with_scripted_models(tmp_path, LONG_LOG_MEMORY) as running:
         yield running
 
 
-async def talk(run: Running, turns: int) -> Chat:
-    """Talk without a key, so that a visitor without one sees the thread."""
-    chat = run.chat("boat")
-    del chat.headers["authorization"]
-    await go_on(run, chat, turns)
-    return chat
-
-
-async def go_on(run: Running, chat: Chat, turns: int = 1) -> str:
-    """Send more messages. Return the newest prompt, as the model server got it."""
-    for _ in range(turns):
-        number = len(chat.history) // 2 + 1
-        await chat.say(f"Boat {number} lies at pier {number + 100}. {'And so on it goes. ' * 12}")
-        await run.app.background.wait_idle()
-        run.clock.now += 60
-    (*_, request) = run.models.requests_to(ACTOR)
+async def read_next_prompt(chat: Chat) -> str:
+    """Send one more message. Return its prompt, as the model server got it."""
+    await go_on(chat)
+    (*_, request) = chat.running.models.requests_to(ACTOR)
     return "\n".join(message_text(m) for m in orjson.loads(request.body)["messages"])
 
 
 async def test_an_entry_leads_to_its_messages_and_back(run: Running, browser: Browser) -> None:
     """The conversation begins where an entry's messages begin; a message leads to its entry."""
-    await talk(run, 24)
+    await talk_of_piers(run, 24)
     async with open_page(browser, run.base) as watched:
         page = watched.page
         await watched.open("#/threads")
@@ -84,7 +64,7 @@ async def test_a_long_message_is_shown_whole_when_asked_for(run: Running, browse
     await chat.say(f"{'All the piers. ' * 40}The last word is harness.")
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         conversation = page.get_by_role("region", name="Conversation")
         await expect(conversation.get_by_text("The last word is harness.")).to_have_count(0)
         await conversation.get_by_role("button", name="Show the whole message").first.click()
@@ -94,12 +74,12 @@ async def test_a_long_message_is_shown_whole_when_asked_for(run: Running, browse
 
 async def test_replaced_messages_are_folded(run: Running, browser: Browser) -> None:
     """An edited message and its old answer stand behind one line."""
-    chat = await talk(run, 4)
+    chat = await talk_of_piers(run, 4)
     del chat.history[-2:]
     await chat.say("Boat 4 lies at pier 999.")
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         conversation = page.get_by_role("region", name="Conversation")
         await expect(conversation.get_by_text("pier 999.").first).to_be_visible()
         await expect(conversation.get_by_text("pier 104.").first).not_to_be_visible()
@@ -110,11 +90,11 @@ async def test_replaced_messages_are_folded(run: Running, browser: Browser) -> N
 
 async def test_edited_notes_reach_the_next_prompt(run: Running, browser: Browser) -> None:
     """The upstream gets the person's words, and after an undo the old ones again."""
-    chat = await talk(run, 16)
-    assert "User said: Boat 1 lies at pier 101." in await go_on(run, chat)
+    chat = await talk_of_piers(run, 16)
+    assert "User said: Boat 1 lies at pier 101." in await read_next_prompt(chat)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         entry = page.get_by_role("article").first
         await entry.get_by_role("button", name="Edit").click()
         words = page.get_by_role("dialog").get_by_role("textbox")
@@ -123,36 +103,36 @@ async def test_edited_notes_reach_the_next_prompt(run: Running, browser: Browser
         await page.get_by_role("button", name="Save").click()
         await expect(entry).to_contain_text("pier 777")
         await expect(entry).to_contain_text("edited")
-        prompt = await go_on(run, chat)
+        prompt = await read_next_prompt(chat)
         assert "User said: Boat 1 lies at pier 777." in prompt
         assert "User said: Boat 1 lies at pier 101." not in prompt
         await page.reload()  # it looks for new turns every few seconds
         await page.get_by_role("button", name="Undo", exact=True).click()
         await page.get_by_role("dialog").get_by_role("button", name="Undo").click()
         await expect(entry).to_contain_text("pier 101")
-        assert "pier 777" not in await go_on(run, chat)
+        assert "pier 777" not in await read_next_prompt(chat)
         await watched.check_quiet()
 
 
 async def test_withdrawn_notes_leave_the_prompt(run: Running, browser: Browser) -> None:
-    chat = await talk(run, 16)
+    chat = await talk_of_piers(run, 16)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         entry = page.get_by_role("article").first
         await entry.get_by_role("button", name="Withdraw").click()
         await page.get_by_role("dialog").get_by_role("button", name="Withdraw").click()
         await expect(entry).to_contain_text("Withdrawn")
-        assert "User said: Boat 1 lies at pier 101." not in await go_on(run, chat)
+        assert "User said: Boat 1 lies at pier 101." not in await read_next_prompt(chat)
         await watched.check_quiet()
 
 
 async def test_dropped_notes_bring_their_messages_back(run: Running, browser: Browser) -> None:
-    await talk(run, 8)
+    await talk_of_piers(run, 8)
     (chunk, *_) = (await run.memory()).chunks
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         conversation = page.get_by_role("region", name="Conversation")
         await expect(conversation.get_by_role("button", name="notes ready").first).to_be_visible()
         await page.get_by_role("button", name="Drop").first.click()
@@ -174,7 +154,7 @@ async def change_elsewhere(run: Running) -> None:
 async def test_a_change_waits_where_the_thread_has_moved_on(run: Running, browser: Browser) -> None:
     """The page says so in words, keeps what was written, and changes nothing before the visitor
     insists. So it is for entries, for notes that stand ready, and for pins."""
-    await talk(run, 16)
+    await talk_of_piers(run, 16)
     await run.http.post(
         f"{run.base}/om/v1/threads/boat/pins", json={"text": "The tide turns at 3."}
     )
@@ -182,7 +162,7 @@ async def test_a_change_waits_where_the_thread_has_moved_on(run: Running, browse
     assert memory.chunks
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         articles = page.get_by_role("article")
         await expect(articles.nth(1)).to_be_visible()
         for note, words in (
@@ -212,10 +192,10 @@ async def test_a_change_waits_where_the_thread_has_moved_on(run: Running, browse
 
 async def test_a_change_of_notes_that_are_gone_is_refused(run: Running, browser: Browser) -> None:
     """Somebody else was faster: the page says so, changes nothing, and keeps what was written."""
-    await talk(run, 16)
+    await talk_of_piers(run, 16)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("article").first.get_by_role("button", name="Edit").click()
         entry = (await run.memory()).log.entries[0]
         url = f"{run.base}/om/v1/threads/boat/observations/{entry.id}"
@@ -234,39 +214,39 @@ async def test_a_change_of_notes_that_are_gone_is_refused(run: Running, browser:
 
 async def test_pinned_notes_begin_every_later_prompt(run: Running, browser: Browser) -> None:
     """A person's own words stand before the notes, until they are changed or removed."""
-    chat = await talk(run, 3)
+    chat = await talk_of_piers(run, 3)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await page.get_by_role("button", name="Pin a note").click()
         await page.get_by_role("dialog").get_by_role("textbox").fill("The harbour closes at nine.")
         await watched.check_accessible()
         await page.get_by_role("button", name="Pin", exact=True).click()
         pin = page.get_by_role("article", name="Pinned note")
         await expect(pin).to_contain_text("The harbour closes at nine.")
-        assert "The harbour closes at nine." in await go_on(run, chat)
+        assert "The harbour closes at nine." in await read_next_prompt(chat)
         await page.reload()  # it looks for new turns every few seconds
         await pin.get_by_role("button", name="Edit").click()
         await page.get_by_role("dialog").get_by_role("textbox").fill("The harbour closes at ten.")
         await page.get_by_role("button", name="Save").click()
         await expect(pin).to_contain_text("at ten")
-        prompt = await go_on(run, chat)
+        prompt = await read_next_prompt(chat)
         assert "closes at ten." in prompt
         assert "closes at nine." not in prompt
         await page.reload()
         await pin.get_by_role("button", name="Remove").click()
         await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
         await expect(pin).to_have_count(0)
-        assert "closes at ten." not in await go_on(run, chat)
+        assert "closes at ten." not in await read_next_prompt(chat)
         await watched.check_quiet()
 
 
 async def test_memory_works_when_asked_to(run: Running, browser: Browser) -> None:
     """Below its thresholds: notes are written, put into the prompt, and condensed."""
-    chat = await talk(run, 2)
+    chat = await talk_of_piers(run, 2)
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         for work in ("Write notes", "Put the ready notes", "Condense the notes"):
             await page.get_by_role("button", name="Work now").click()
             await page.get_by_role("radio", name=work).check()
@@ -274,18 +254,18 @@ async def test_memory_works_when_asked_to(run: Running, browser: Browser) -> Non
             await page.get_by_role("button", name="Begin").click()
             await expect(page.get_by_role("dialog")).to_have_count(0)
             if work == "Put the ready notes":
-                assert "User said: Boat 1 lies at pier 101." in await go_on(run, chat)
+                assert "User said: Boat 1 lies at pier 101." in await read_next_prompt(chat)
         assert (await run.memory()).log.generation == 1
         await watched.check_quiet()
 
 
 async def test_a_thread_that_was_given_up_is_tried_again(run: Running, browser: Browser) -> None:
-    await talk(run, 2)
+    await talk_of_piers(run, 2)
     url = f"{run.base}/om/v1/threads/boat/park"
     assert (await run.http.post(url, json={})).status_code == 200
     async with open_page(browser, run.base) as watched:
         page = watched.page
-        await watched.open(PLACE)
+        await watched.open(BOAT_THREAD_PLACE)
         await expect(page.get_by_text("Memory has given this thread up")).to_be_visible()
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_text("Memory has given this thread up")).to_have_count(0)

@@ -16,7 +16,7 @@ from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.testing import asgi
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.edge.dashboard.browser import Watched, open_browser, open_page
+from tests.edge.dashboard.browser import Watched, open_page
 from tests.support.hostile_texts import (
     encode_json,
     encode_path,
@@ -85,14 +85,7 @@ TEXTS = list_utf8_texts()
 NOTES = [text for text in TEXTS if not any(tag in text.lower() for tag in PROMPT_TAGS)]
 
 
-# one browser for all tests: each opens a page with cookies and storage of its own
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
