@@ -119,7 +119,7 @@ class MessageVectors:
         embedded: Embedded | None = None
         try:
             # some servers refuse an empty text
-            embedded = await self.models.embed(model, [text.strip() or " " for text in texts])
+            embedded = await self.models.embed_texts(model, [text.strip() or " " for text in texts])
             vectors = await run_off_loop(len(texts), lambda: _encode(embedded, texts), MANY_TEXTS)
             outcome = "answered"
             return vectors

@@ -191,7 +191,7 @@ async def test_unknown_provider(litellm: LiteLLM) -> None:
     assert type(raised.value) is ModelError
 
 
-VECTORS = {
+EMBEDDINGS_ANSWER = {
     "object": "list",
     "model": "e",
     "data": [
@@ -205,11 +205,11 @@ VECTORS = {
 async def test_embeddings(litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the texts, whatever the order of the answer; the server and the key stand in
     the environment."""
-    script = script_answer(orjson.dumps(VECTORS), b"Content-Type: application/json")
+    script = script_answer(orjson.dumps(EMBEDDINGS_ANSWER), b"Content-Type: application/json")
     async with run_upstream_server(script) as server:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.base)
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "k1")
-        found = await litellm.embed("hosted_vllm/e", ["the canary", "sings"])
+        found = await litellm.embed_texts("hosted_vllm/e", ["the canary", "sings"])
     assert found == (([1.0, 0.0], [0.0, 1.0]), 7)
     [seen] = server.seen
     sent = orjson.loads(seen.body)
@@ -225,7 +225,7 @@ async def test_embeddings(litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch) -> 
         (failing(401, "the canary sings"), ModelError),
         (
             script_answer(
-                orjson.dumps({**VECTORS, "data": VECTORS["data"][:1]}),  # type: ignore[index] - a list
+                orjson.dumps({**EMBEDDINGS_ANSWER, "data": EMBEDDINGS_ANSWER["data"][:1]}),  # type: ignore[index] - a list
                 b"Content-Type: application/json",
             ),
             ModelBusy,
@@ -240,7 +240,7 @@ async def test_failed_embeddings(
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", server.base)
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "k1")
         with pytest.raises(ModelError) as raised:
-            await litellm.embed("hosted_vllm/e", ["the canary", "sings"])
+            await litellm.embed_texts("hosted_vllm/e", ["the canary", "sings"])
     assert type(raised.value) is kind
     assert "canary" not in str(raised.value)
 

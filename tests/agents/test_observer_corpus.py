@@ -32,7 +32,7 @@ from tests.memory.building import KEY, chat, chunk
 from tests.support.counting import TIMES, count_lines_run, measure_cpu_s
 from tests.support.performing import NOTES, Parts, open_parts
 
-MODEL = Target("a")
+OBSERVER_TARGET = Target("a")
 SETTINGS = ObservationSettings().model_settings
 GOOD = bullets("the limit is 40 MB")
 REFUSED_AT_MOST = 0.05  # of the honest logs that repeat themselves
@@ -125,7 +125,7 @@ async def observed(llm: ScriptedLLM, entry: Entry) -> Observed:
         messages=(replace(said, tokens=entry.source_tokens - MESSAGE_FRAMING_TOKENS),)
     )
     observer = Observer(llm, tokens=words, sleep=Waits(), rng=Random(1))
-    return await observer.observe(task, [MODEL], SETTINGS)
+    return await observer.observe(task, [OBSERVER_TARGET], SETTINGS)
 
 
 @every_unusable

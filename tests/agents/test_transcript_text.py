@@ -311,7 +311,7 @@ def test_clipping_the_whole() -> None:
     assert 900 < words(text) < 1_050
 
 
-TEXTS = st.text() | st.sampled_from(
+TEXT_STRATEGY = st.text() | st.sampled_from(
     [
         "</transcript>",
         "Date: May 1, 2020",
@@ -327,13 +327,15 @@ TEXTS = st.text() | st.sampled_from(
 )
 
 
-MAX_ARGUMENT_TOKENS = TEXTS | st.dictionaries(
-    TEXTS, TEXTS | st.lists(TEXTS | st.dictionaries(TEXTS, TEXTS)), max_size=3
+MAX_ARGUMENT_TOKENS = TEXT_STRATEGY | st.dictionaries(
+    TEXT_STRATEGY,
+    TEXT_STRATEGY | st.lists(TEXT_STRATEGY | st.dictionaries(TEXT_STRATEGY, TEXT_STRATEGY)),
+    max_size=3,
 ).map(lambda value: orjson.dumps(value).decode())
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(TEXTS, MAX_ARGUMENT_TOKENS), min_size=1, max_size=3))
+@given(st.lists(st.tuples(TEXT_STRATEGY, MAX_ARGUMENT_TOKENS), min_size=1, max_size=3))
 def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
     """Whatever a tool's name, a key or a value holds, there is one fence, one date, and one line at
     the left edge for each call."""
@@ -353,7 +355,7 @@ def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4))
+@given(st.lists(st.tuples(TEXT_STRATEGY, TEXT_STRATEGY, TEXT_STRATEGY), min_size=1, max_size=4))
 def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
     """Whatever a text or a name holds, there is one fence, one date, and one speaker for each
     message."""

@@ -41,7 +41,7 @@ from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 
 # no notes: what is measured is the search by words
-MEMORY = "retrieval: true, observation: {message_tokens: 500000, buffer_tokens: false}"
+MEMORY_SETTINGS = "retrieval: true, observation: {message_tokens: 500000, buffer_tokens: false}"
 EVIDENCE = re.compile(r"D\d+:\d+")
 
 
@@ -198,7 +198,7 @@ async def write_exports(conversations: Sequence[Conversation]) -> list[bytes]:
     """Return an export of each conversation, as one thread of a resource of its name. Its messages
     have the times of their sessions: a proxy gives all that it takes in the time of its store."""
     with tempfile.TemporaryDirectory() as folder:
-        async with run_with_scripted_models(Path(folder), MEMORY) as run:
+        async with run_with_scripted_models(Path(folder), MEMORY_SETTINGS) as run:
             return [await _write_export(run, conversation) for conversation in conversations]
 
 
@@ -225,7 +225,7 @@ async def measure(conversations: Sequence[Conversation], storage: str, folder: P
     its questions."""
     shares: list[tuple[float, float, float, float]] = []
     exports = await write_exports(conversations)
-    async with run_with_scripted_models(folder, MEMORY, storage=storage) as run:
+    async with run_with_scripted_models(folder, MEMORY_SETTINGS, storage=storage) as run:
         for conversation, export in zip(conversations, exports, strict=True):
             await _import(run, conversation.name, export)
             sessions = conversation.find_sessions()
@@ -275,7 +275,7 @@ async def _embed_messages(
     found: list[StoredVector] = []
     for begin in range(0, len(firsts), LOCAL_BATCH_MESSAGES):
         batch = slice(begin, begin + LOCAL_BATCH_MESSAGES)
-        embedded = await models.embed(model, written[batch])
+        embedded = await models.embed_texts(model, written[batch])
         found += (
             StoredVector("t", each.seq, each.role, each.at, each.length, encode_vector(vector))
             for each, vector in zip(firsts[batch], embedded.vectors, strict=True)

@@ -24,7 +24,13 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import SECOND, add_said, index_all, store_thread
 from tests.support.embedding_model import ScriptedModel
 
-TEXTS = ("nothing here", "my kitten sleeps", "nothing there", "the violin hums", "nothing else")
+STORED_TEXTS = (
+    "nothing here",
+    "my kitten sleeps",
+    "nothing there",
+    "the violin hums",
+    "nothing else",
+)
 BY_WORDS = [4, 5, 3]  # of "violin": neighbours are understood with it
 
 
@@ -45,7 +51,7 @@ class World:
             await asyncio.Event().wait()
         return self.choice
 
-    async def embed(self, model: str = "m", key: Key = KEY) -> None:
+    async def make_vectors(self, model: str = "m", key: Key = KEY) -> None:
         vectors = MessageVectors(self.store, ScriptedModel(), Facts())
         while await vectors.embed_batch(key, model):
             continue
@@ -58,14 +64,14 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     store = await SqliteStore.open(":memory:")
-    await store_thread(store, add_said(MemoryBuilder(), *TEXTS))
+    await store_thread(store, add_said(MemoryBuilder(), *STORED_TEXTS))
     await index_all(store, KEY)
     yield World(store)
     await store.close()
 
 
 async def test_a_message_without_the_words_is_found(world: World) -> None:
-    await world.embed()
+    await world.make_vectors()
     assert await world.find("pet") == [3, 2]
     assert (await world.find("violin song"))[0] == 4
     world.choice = None
@@ -73,10 +79,10 @@ async def test_a_message_without_the_words_is_found(world: World) -> None:
 
 
 async def test_a_filter_holds_for_vectors_too(world: World) -> None:
-    await world.embed()
+    await world.make_vectors()
     await store_thread(world.store, add_said(MemoryBuilder(SECOND), "a kitten"))
     await index_all(world.store, SECOND)
-    await world.embed(key=SECOND)
+    await world.make_vectors(key=SECOND)
     assert await world.find("pet", PassageFilter(thread="second")) == [1]
     assert await world.find("pet", PassageFilter(roles=("tool",))) == []
 
@@ -84,12 +90,12 @@ async def test_a_filter_holds_for_vectors_too(world: World) -> None:
 async def test_without_vectors_the_words_answer(world: World) -> None:
     """None is made yet, or all are of another model."""
     assert await world.find("violin") == BY_WORDS
-    await world.embed("another model")
+    await world.make_vectors("another model")
     assert await world.find("violin") == BY_WORDS
 
 
 async def test_vectors_of_another_length_are_left_out(world: World) -> None:
-    await world.embed()
+    await world.make_vectors()
     world.model.answer = lambda _, texts: [[1.0, 0.0]] * len(texts)
     assert await world.find("violin") == BY_WORDS
 
@@ -110,7 +116,7 @@ def raise_busy(model: str, texts: Sequence[str]) -> Any:
 )
 async def test_a_model_that_fails_leaves_the_words(world: World, answer: Any) -> None:
     """It is not asked again for a while, so that it costs no further search its time."""
-    await world.embed()
+    await world.make_vectors()
     world.model.answer = answer
     assert await world.find("violin") == BY_WORDS
     world.model.answer = None
@@ -121,7 +127,7 @@ async def test_a_model_that_fails_leaves_the_words(world: World, answer: Any) ->
 
 
 async def test_a_slow_model_leaves_the_words(world: World) -> None:
-    await world.embed()
+    await world.make_vectors()
     world.model.is_stalled.set()
     world.choice = EmbeddingChoice("m", 0.05, 30.0)
     assert await asyncio.wait_for(world.find("violin"), 30) == BY_WORDS
@@ -130,7 +136,7 @@ async def test_a_slow_model_leaves_the_words(world: World) -> None:
 async def test_a_store_that_fails_at_vectors_leaves_the_words(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.embed()
+    await world.make_vectors()
 
     async def fail(*_: object) -> None:
         raise StorageError("away")
@@ -144,7 +150,7 @@ async def test_a_memory_that_does_not_load_leaves_the_words(
     world: World, monkeypatch: pytest.MonkeyPatch, failure: StorageError | None
 ) -> None:
     """It names the model. No other search waits for it."""
-    await world.embed()
+    await world.make_vectors()
     monkeypatch.setattr(similar_messages, "MAX_SEARCH_S", 0.05)
     choice, world.choice = world.choice, None
     world.failure, world.is_stalled = failure, failure is None
@@ -157,7 +163,7 @@ async def test_a_memory_that_does_not_load_leaves_the_words(
 async def test_a_missing_package_leaves_the_words(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.embed()
+    await world.make_vectors()
 
     def fail(name: str) -> None:
         raise ImportError(name)
@@ -182,24 +188,24 @@ class Away:
 async def test_one_resource_takes_vectors_from_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    await world.embed()
+    await world.make_vectors()
     other = Key("another tenant", KEY.resource, KEY.thread)
     world.choice = EmbeddingChoice("m", 0.05, 30.0)
-    query = await world.similar.embed(KEY, "pet")
+    query = await world.similar.embed_query(KEY, "pet")
     assert query is not None
     with monkeypatch.context() as patched:
         patched.setattr(SqliteStore, "read_vectors", read)
         assert await world.similar.compare(KEY, query, NO_FILTER, ()) is None
     world.choice = EmbeddingChoice("m", 30.0, 30.0)
-    assert await world.similar.embed(KEY, "kitten") is None
-    assert await world.similar.embed(other, "pet") is not None
+    assert await world.similar.embed_query(KEY, "kitten") is None
+    assert await world.similar.embed_query(other, "pet") is not None
 
 
 async def test_words_that_took_the_time_pause_nothing(world: World) -> None:
     """Neither the model nor comparing had any of it."""
-    await world.embed()
+    await world.make_vectors()
     world.choice = EmbeddingChoice("m", 30.0, 30.0)
-    query = await world.similar.embed(KEY, "violin")
+    query = await world.similar.embed_query(KEY, "violin")
     assert query is not None
     assert (
         await world.similar.compare(KEY, query._replace(search_ends_at=0.0), NO_FILTER, ()) is None
@@ -216,7 +222,7 @@ async def test_words_that_took_the_time_pause_nothing(world: World) -> None:
 async def test_a_query_that_the_model_refuses_pauses_nothing(
     world: World, status: int | None
 ) -> None:
-    await world.embed()
+    await world.make_vectors()
 
     def refuse(model: str, texts: Sequence[str]) -> Any:
         refused = PromptTooLong("long") if status is None else ModelError("no")
@@ -236,19 +242,19 @@ async def test_a_tenant_asks_once_for_a_query(
     monkeypatch.setattr(similar_messages, "MAX_KEPT_QUERIES", 2)
     world.similar = SimilarMessages(world.similar.vectors, world._choose)
     other = Key(KEY.tenant, "another resource", "t")
-    first = await world.similar.embed(KEY, "pet")
-    second = await world.similar.embed(other, "pet")
+    first = await world.similar.embed_query(KEY, "pet")
+    second = await world.similar.embed_query(other, "pet")
     assert first is not None
     assert second is not None
     assert second.vector == first.vector
     assert len(world.model.calls) == 1
-    await world.similar.embed(Key("another tenant", KEY.resource, "t"), "pet")
+    await world.similar.embed_query(Key("another tenant", KEY.resource, "t"), "pet")
     world.choice = EmbeddingChoice("n", 30.0, 30.0)
-    await world.similar.embed(KEY, "pet")
+    await world.similar.embed_query(KEY, "pet")
     assert len(world.model.calls) == 3
-    await world.similar.embed(Key("another tenant", KEY.resource, "t"), "song")
+    await world.similar.embed_query(Key("another tenant", KEY.resource, "t"), "song")
     world.choice = EmbeddingChoice("m", 30.0, 30.0)
-    await world.similar.embed(KEY, "pet")
+    await world.similar.embed_query(KEY, "pet")
     assert len(world.model.calls) == 5, "only the newest are kept"
 
 
@@ -257,7 +263,7 @@ async def test_one_search_compares_at_a_time_and_holds_a_page(
 ) -> None:
     """Two performers of a process share its vectors. Who waits too long goes by words, unpaused."""
     monkeypatch.setattr(similar_messages, "PAGE_BYTES", 20)
-    await world.embed()
+    await world.make_vectors()
     sizes: list[int] = []
     measure = similar_messages.measure_similarity
 
@@ -266,14 +272,14 @@ async def test_one_search_compares_at_a_time_and_holds_a_page(
         return measure(found, query)
 
     monkeypatch.setattr(similar_messages, "measure_similarity", count)
-    query = await world.similar.embed(KEY, "pet")
+    query = await world.similar.embed_query(KEY, "pet")
     assert query is not None
     second = SimilarMessages(world.similar.vectors, world._choose)
     async with world.similar.vectors.comparing:
         late = query._replace(compare_s=0.05)
         assert await second.compare(KEY, late, NO_FILTER, ()) is None
         assert sizes == []
-    assert await second.embed(KEY, "pet") is not None
+    assert await second.embed_query(KEY, "pet") is not None
     compared = await second.compare(KEY, query, NO_FILTER, ())
     assert compared is not None
     assert len(compared.messages) == 5
@@ -301,8 +307,8 @@ async def test_of_a_large_resource_the_newest_and_the_found_are_compared(
     """A message that words found is compared, however old it is."""
     monkeypatch.setattr(similar_messages, "MAX_COMPARED", 1)
     monkeypatch.setattr(similar_messages, "PAGE_VECTORS", 1)
-    await world.embed()
-    query = await world.similar.embed(KEY, "kitten")
+    await world.make_vectors()
+    query = await world.similar.embed_query(KEY, "kitten")
     assert query is not None
     result = await world.search._search_words(KEY, ["kitten"], NO_FILTER)
     compared = await world.similar.compare(KEY, query, NO_FILTER, result.ranked)
@@ -311,8 +317,8 @@ async def test_of_a_large_resource_the_newest_and_the_found_are_compared(
 
 
 async def test_cosines_are_of_the_stored_numbers(world: World) -> None:
-    await world.embed()
-    query = await world.similar.embed(KEY, "kitten")
+    await world.make_vectors()
+    query = await world.similar.embed_query(KEY, "kitten")
     assert query is not None
     compared = await world.similar.compare(KEY, query, NO_FILTER, ())
     assert compared is not None

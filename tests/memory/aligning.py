@@ -22,7 +22,7 @@ NEVER = float("-inf")
 
 
 # the states of alignment.py, which explains them
-HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = STATES = range(7)
+HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = ALIGNMENT_STATES = range(7)
 
 RUNS = (PROVEN, LEANING, OPEN)
 
@@ -71,7 +71,7 @@ class Table:
 
     def _fill(self, i: int, j: int) -> None:
         none: Step = (NEVER, -1, -1, -1)
-        row = self.steps[i][j] = [none] * len(STATES)
+        row = self.steps[i][j] = [none] * len(ALIGNMENT_STATES)
         if i == 0 and j == 0:
             row[PROVEN if self.joined else HEAD] = (0.0, -1, -1, -1)
             return
@@ -143,7 +143,7 @@ class Table:
             step[0] + (ANCHORED_RUN_SCORE if state in RUNS else 0)
             for state, step in enumerate(self.steps[n][m])
         ]
-        return n, m, max(STATES, key=scores.__getitem__)
+        return n, m, max(ALIGNMENT_STATES, key=scores.__getitem__)
 
     def _end_open(self) -> tuple[int, int, int]:
         users = [0] * (len(self.stored) + 1)  # behind each place: what ending there would supersede

@@ -25,7 +25,7 @@ class ScriptedModel:
         self.is_stalled = asyncio.Event()  # set: no call ends
         self.tokens = 0
 
-    async def embed(self, model: str, texts: Sequence[str]) -> Embedded:
+    async def embed_texts(self, model: str, texts: Sequence[str]) -> Embedded:
         self.calls.append((model, tuple(texts)))
         if self.is_stalled.is_set():
             await asyncio.Event().wait()

@@ -21,7 +21,7 @@ class Embedded(NamedTuple):
 class EmbeddingModel(Protocol):
     """A way to ask an embedding model once."""
 
-    async def embed(self, model: str, texts: Sequence[str]) -> Embedded:
+    async def embed_texts(self, model: str, texts: Sequence[str]) -> Embedded:
         """Return a vector for each text. Raise ModelBusy (worth another try), PromptTooLong or
         ModelError. Their texts never quote a text."""
 
@@ -33,10 +33,10 @@ class EmbeddingModels:
         self._litellm = litellm or LiteLLM()
         self._local = LocalModels()
 
-    async def embed(self, model: str, texts: Sequence[str]) -> Embedded:
+    async def embed_texts(self, model: str, texts: Sequence[str]) -> Embedded:
         if model.startswith(LOCAL_PREFIX):
-            return Embedded(await self._local.embed(model.removeprefix(LOCAL_PREFIX), texts))
-        return Embedded(*await self._litellm.embed(model, texts))
+            return Embedded(await self._local.embed_texts(model.removeprefix(LOCAL_PREFIX), texts))
+        return Embedded(*await self._litellm.embed_texts(model, texts))
 
     def close(self) -> None:
         """End the threads of local models. litellm's own are its owner's."""

@@ -60,7 +60,7 @@ class LiteLLM:
             asyncio.run_coroutine_threadsafe(self._complete(target, prompt), self._ensure_loop())
         )
 
-    async def embed(
+    async def embed_texts(
         self, model: str, texts: Sequence[str]
     ) -> tuple[tuple[Sequence[float], ...], int]:
         """Return a vector for each text, and the tokens that the server reports. Raise as

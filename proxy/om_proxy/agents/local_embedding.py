@@ -50,7 +50,7 @@ class LocalModels:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
-    async def embed(self, path: str, texts: Sequence[str]) -> tuple[list[float], ...]:
+    async def embed_texts(self, path: str, texts: Sequence[str]) -> tuple[list[float], ...]:
         """Return a vector for each text. Raise ModelError."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "embedding")
@@ -67,7 +67,7 @@ class LocalModels:
             model = self._models.get(path)
             if model is None:
                 model = self._models[path] = _LocalModel(path)
-        return model.embed(texts)
+        return model.embed_texts(texts)
 
 
 class _LocalModel:
@@ -99,7 +99,7 @@ class _LocalModel:
         self._tokenizer: Any = tokenizer
         self._inputs = frozenset(each.name for each in self._session.get_inputs())
 
-    def embed(self, texts: Sequence[str]) -> tuple[list[float], ...]:
+    def embed_texts(self, texts: Sequence[str]) -> tuple[list[float], ...]:
         try:
             return tuple(self._run(texts).tolist())
         except Exception as exc:  # of two libraries with errors of their own

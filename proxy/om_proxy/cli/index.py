@@ -72,10 +72,10 @@ async def fill(settings: Settings, store: Store) -> int:
     print(f"indexed: {render_count(threads, 'thread')} with {render_count(messages, 'message')}")
     if not settings.may_index:
         print_error("nothing is to be indexed: memory.retrieval or storage.search is off")
-    return await embed(settings, store) if settings.embedding_models else DONE
+    return await make_vectors(settings, store) if settings.embedding_models else DONE
 
 
-async def embed(settings: Settings, store: Store) -> int:
+async def make_vectors(settings: Settings, store: Store) -> int:
     """Make the vectors that are lacking."""
     litellm, facts, ledger_writer = LiteLLM(), Facts(), LedgerWriter(store)
     ledger_writer.subscribe_to(facts)

@@ -23,7 +23,7 @@ from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 
 MAX_RECEIPT_BYTES = 65_536
-STATES = {
+BYTES_STATE_WORDS = {
     "gone": "gone",
     "pending": "still there; the store removes them by itself",
     "keys_destroyed": "cannot be decrypted any more",
@@ -108,7 +108,7 @@ def render_receipt(receipt: ForgetReceipt) -> list[str]:
         f"{receipt.scope}{label}, forgotten at {datetime.fromtimestamp(receipt.at, UTC):%Y-%m-%d %H:%M:%S} UTC",
         f"removed: {rows.threads} threads, {rows.messages} messages, {rows.observations} notes in "
         f"{rows.generations} logs, {rows.events} events",
-        f"bytes in the database: {STATES[receipt.bytes.database]}",
-        f"bytes in its log: {STATES[receipt.bytes.log]}",
-        f"bytes in backups: {STATES[receipt.bytes.backups]}",
+        f"bytes in the database: {BYTES_STATE_WORDS[receipt.bytes.database]}",
+        f"bytes in its log: {BYTES_STATE_WORDS[receipt.bytes.log]}",
+        f"bytes in backups: {BYTES_STATE_WORDS[receipt.bytes.backups]}",
     ]

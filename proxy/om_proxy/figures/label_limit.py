@@ -12,7 +12,7 @@ from pathlib import Path
 if sys.platform != "win32":  # there, one process serves and counts in its own memory
     import fcntl
 
-OTHER = "other"  # the value that stands for all further ones
+FURTHER_VALUES_LABEL = "other"  # the value that stands for all further ones
 
 
 class LabelLimit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from om_proxy.figures.label_limit import OTHER, LabelLimit
+from om_proxy.figures.label_limit import FURTHER_VALUES_LABEL, LabelLimit
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.settings import Settings
 
@@ -35,7 +35,7 @@ class ModelLabels:
 
     def label(self, model: str | None) -> str:
         if not model:
-            return OTHER
+            return FURTHER_VALUES_LABEL
         label = self._labels.get(model)
         return self._choose(model) if label is None else label
 
@@ -43,7 +43,7 @@ class ModelLabels:
         """Choose a label, and keep it unless it is `other` for this moment only."""
         name = model if model in self._configured_names else self._find_listed_name(model)
         is_admitted = self._limit.admit(name) if name is not None and name.isprintable() else False
-        label = name if name is not None and is_admitted else OTHER
+        label = name if name is not None and is_admitted else FURTHER_VALUES_LABEL
         if is_admitted is not None:
             if len(self._labels) >= MAX_CACHED_MODELS:
                 self._labels.clear()
@@ -77,7 +77,7 @@ class ThreadLabels:
         if self._has_threads:
             values["thread"] = self._label(key)
         if not self._limit.admit(" ".join(values.values())):
-            values = dict.fromkeys(values, OTHER)
+            values = dict.fromkeys(values, FURTHER_VALUES_LABEL)
         return tuple(text for pair in values.items() for text in pair)
 
 

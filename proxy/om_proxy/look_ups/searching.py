@@ -57,7 +57,7 @@ class MessageSearch:
         if self.similar is None:
             return await self._search_words(key, words, passage_filter)
         # the model and the store work at the same time
-        embedding = asyncio.create_task(self.similar.embed(key, query))
+        embedding = asyncio.create_task(self.similar.embed_query(key, query))
         try:
             result = await self._search_words(key, words, passage_filter)
             vector = await embedding

@@ -64,7 +64,7 @@ class SimilarMessages:
         default_factory=lambda: BoundedCache(max_items=MAX_KEPT_QUERIES)
     )
 
-    async def embed(self, key: Key, query: str) -> QueryVector | None:
+    async def embed_query(self, key: Key, query: str) -> QueryVector | None:
         """Return the query's vector; None without vectors, or if the model fails."""
         now = _read_clock()
         try:

@@ -83,7 +83,7 @@ def align(
 # a pair, in a run that still needs an anchor FOLD       after PROVEN, stored messages left out that
 # are no user's: the same turn, so no new proof            is needed OPEN_FOLD  the same after OPEN
 # GAP        after PROVEN, anything left out
-HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = STATES = range(7)
+HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = ALIGNMENT_STATES = range(7)
 
 RUN_STATES = (PROVEN, LEANING, OPEN)
 STATES_BEFORE_GAP = (PROVEN, FOLD, GAP)
@@ -186,7 +186,7 @@ class AlignmentTable:
     # filling
 
     def _first_row(self) -> Row:
-        row: Row = [None] * len(STATES)
+        row: Row = [None] * len(ALIGNMENT_STATES)
         if self.joined:
             row[PROVEN] = [0] + [IMPOSSIBLE_SCORE] * len(self.stored)
         else:
@@ -196,7 +196,7 @@ class AlignmentTable:
 
     def _next_row(self, i: int) -> Row:
         before = self.rows[i]
-        row: Row = [None] * len(STATES)
+        row: Row = [None] * len(ALIGNMENT_STATES)
         row[HEAD] = before[HEAD]
         for ways, places in self._ways_by_place(i):
             for state, came in ways.items():
@@ -282,7 +282,7 @@ class AlignmentTable:
             score + (ANCHORED_RUN_SCORE if state in RUN_STATES else 0)
             for state, score in enumerate(last)
         ]
-        return len(self.sent), len(self.stored), max(STATES, key=scores.__getitem__)
+        return len(self.sent), len(self.stored), max(ALIGNMENT_STATES, key=scores.__getitem__)
 
     def _open_end(self) -> Place:
         ends = self._end_scores()

@@ -43,7 +43,7 @@ INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, tur
 ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
 # literals: a partial index serves no parameter
 IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
-STATES: dict[ThreadState, str] = {
+STATE_CONDITIONS: dict[ThreadState, str] = {
     "active": "failures = 0 AND NOT parked",
     "failing": "failures > 0 AND NOT parked",
     "parked": "parked",
@@ -162,7 +162,7 @@ def _add_filters(query: _Query, selection: ThreadSelection) -> None:
     if selection.resource is not None and not _is_walk_of_resource(selection):
         query.add("resource = {}", selection.resource)
     if selection.state is not None:
-        query.add(f"({STATES[selection.state]})")
+        query.add(f"({STATE_CONDITIONS[selection.state]})")
     if selection.prefix is not None:
         conditions = [
             _write_prefix_condition(query, column, selection.prefix)
@@ -223,7 +223,7 @@ async def _find_candidates(session: Session, selection: ThreadSelection) -> list
         if selection.tenant is not None:
             query.add("tenant = {}", selection.tenant)
         if selection.state in ("failing", "parked"):
-            query.add(STATES[selection.state])
+            query.add(STATE_CONDITIONS[selection.state])
         elif selection.prefix is not None:
             column = _list_searched_columns(selection)[place]
             query.conditions.append(_write_prefix_condition(query, column, selection.prefix))

@@ -38,16 +38,16 @@ SELECT_ROW = "SELECT key_id, title, others, state FROM om.thread WHERE id = $1 F
 # a title that is encrypted begins with nothing that anybody looks for
 UPDATE_ROW = f"""UPDATE om.thread SET (key_id, title, has_plain_title, others, state, version)
     = ROW ($2, $3::bytea, false, $4::bytea, $5::bytea, {NEXT_VERSION}) WHERE id = $1"""
-MESSAGE: Columns = {"seq": "bigint", "raw": "bytea", "look_ups": "bytea"}
+MESSAGE_COLUMN_TYPES: Columns = {"seq": "bigint", "raw": "bytea", "look_ups": "bytea"}
 MESSAGE_COLUMNS = (b"raw", b"look_ups")
-NOTES: Columns = {
+NOTE_COLUMN_TYPES: Columns = {
     "id": "bigint",
     "text": "bytea",
     "task": "bytea",
     "suggestion": "bytea",
     "title": "bytea",
 }
-EVENT: Columns = {"id": "bigint", "data": "text", "sealed": "bytea"}
+EVENT_COLUMN_TYPES: Columns = {"id": "bigint", "data": "text", "sealed": "bytea"}
 NOTE_COLUMNS = (b"text", b"task", b"suggestion", b"title")
 REFLECTION_COLUMNS = NOTE_COLUMNS[:3]
 SELECT_REFLECTION = """SELECT generation, text, task, suggestion FROM om.reflection
@@ -68,12 +68,12 @@ def _write_change(table: str, columns: Columns) -> str:
         FROM {write_unnest(columns, 2, "new_row")} WHERE thread_id = $1 AND {table}.{number} = new_row.{number}"""
 
 
-SELECT_MESSAGES = _write_page("message", list_names(MESSAGE), "seq")
-UPDATE_MESSAGES = _write_change("message", MESSAGE)
-SELECT_NOTES = _write_page("observation", list_names(NOTES), "id")
-UPDATE_NOTES = _write_change("observation", NOTES)
+SELECT_MESSAGES = _write_page("message", list_names(MESSAGE_COLUMN_TYPES), "seq")
+UPDATE_MESSAGES = _write_change("message", MESSAGE_COLUMN_TYPES)
+SELECT_NOTES = _write_page("observation", list_names(NOTE_COLUMN_TYPES), "id")
+UPDATE_NOTES = _write_change("observation", NOTE_COLUMN_TYPES)
 SELECT_EVENTS = _write_page("event", "id, at, type, data, sealed", "id")
-UPDATE_EVENTS = _write_change("event", EVENT)
+UPDATE_EVENTS = _write_change("event", EVENT_COLUMN_TYPES)
 
 
 async def change_key(session: Session, thread_id: int, keys: Keyring) -> bytes | None:
@@ -139,14 +139,16 @@ class _KeyChange:
                 (seq, *self._reseal_texts(b"message", seq, MESSAGE_COLUMNS, values))
                 for seq, *values in page
             ]
-            await self._session.execute(UPDATE_MESSAGES, self._id, *transpose(rows, MESSAGE))
+            await self._session.execute(
+                UPDATE_MESSAGES, self._id, *transpose(rows, MESSAGE_COLUMN_TYPES)
+            )
 
     async def rewrite_notes(self) -> None:
         async for page in self._pages(SELECT_NOTES):
             rows = [
                 (id_, *self._reseal_texts(NOTE, id_, NOTE_COLUMNS, texts)) for id_, *texts in page
             ]
-            await self._session.execute(UPDATE_NOTES, self._id, *transpose(rows, NOTES))
+            await self._session.execute(UPDATE_NOTES, self._id, *transpose(rows, NOTE_COLUMN_TYPES))
 
     async def rewrite_reflection(self) -> None:
         for number, *texts in await self._session.select(SELECT_REFLECTION, self._id):
@@ -167,7 +169,9 @@ class _KeyChange:
             for id_, *columns in page:
                 event = reseal_event(SealedEvent(*columns), self._old, self._new)
                 rows.append((id_, event.data, event.sealed))
-            await self._session.execute(UPDATE_EVENTS, self._id, *transpose(rows, EVENT))
+            await self._session.execute(
+                UPDATE_EVENTS, self._id, *transpose(rows, EVENT_COLUMN_TYPES)
+            )
 
 
 # ── all of a schema ──

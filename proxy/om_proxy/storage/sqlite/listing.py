@@ -42,7 +42,7 @@ OF_TENANT = "tenant = ?"
 OF_RESOURCE = "resource = ?"
 # literals: a partial index serves no parameter
 IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
-STATES: dict[ThreadState, str] = {
+STATE_CONDITIONS: dict[ThreadState, str] = {
     "active": "failures = 0 AND parked = 0",
     "failing": "failures > 0 AND parked = 0",
     "parked": "parked = 1",
@@ -120,7 +120,7 @@ def _split_conditions(selection: ThreadSelection) -> tuple[list[_Condition], lis
         else:  # with `+`, SQLite does not give up the order of the index for it
             filters.append(_Condition(f"+{OF_RESOURCE}", (selection.resource,)))
     if selection.state is not None:
-        filters.append(_Condition(STATES[selection.state]))
+        filters.append(_Condition(STATE_CONDITIONS[selection.state]))
     if selection.prefix is not None:
         conditions = _list_prefix_conditions(selection, selection.prefix)
         sql = " OR ".join(f"({condition.sql})" for condition in conditions)
@@ -198,7 +198,7 @@ async def _find_candidates(
         _Condition("1") if selection.tenant is None else _Condition(OF_TENANT, (selection.tenant,))
     )
     if selection.state in ("failing", "parked"):
-        named = [_Condition(STATES[selection.state])]
+        named = [_Condition(STATE_CONDITIONS[selection.state])]
     elif selection.tenant is None:
         return None  # the other indexes begin with the tenant
     elif selection.prefix is not None:
