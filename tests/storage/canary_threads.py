@@ -31,7 +31,7 @@ from tests.storage.event_contract import activation, started
 from tests.storage.ledger_contract import FIGURES
 from tests.storage.memory_builder import MemoryBuilder, item, small_things
 
-CANARY = "canary"
+CANARY_WORD = "canary"
 TENANT = "mark-of-tenant"  # not a canary: records say whose they are
 # a place, as `message.raw`, with all values that stand there
 Cells = Mapping[str, list[Any]]
@@ -69,17 +69,19 @@ async def fill(store: Store, forgotten: Key, other: Key) -> None:
     said, noted = _create_thread(forgotten)
     stored = await store.commit(Memory(key=forgotten), said)
     await store.commit_shared(
-        Change(stored, noted, (), [activation("a", CANARY)]),
+        Change(stored, noted, (), [activation("a", CANARY_WORD)]),
         Change(
             Memory(key=resource_key(forgotten)),
             _create_shared_log(forgotten, labels),
             (),
-            [started("b", (forgotten.thread, other.thread)), activation("b", CANARY)],
+            [started("b", (forgotten.thread, other.thread)), activation("b", CANARY_WORD)],
         ),
     )
     await _index_thread(store, forgotten)
     told = replace(MemoryBuilder(other).chat(4).memory(), scope="resource")
-    await store.commit(Memory(key=other), replace(told, other_threads_text=f"told of {CANARY}"))
+    await store.commit(
+        Memory(key=other), replace(told, other_threads_text=f"told of {CANARY_WORD}")
+    )
     lines = {
         LedgerLine(forgotten.tenant, forgotten.resource, 20_000, "gpt", who, "full"): FIGURES
         for who in ("actor", "observer")
@@ -93,47 +95,56 @@ async def fill(store: Store, forgotten: Key, other: Key) -> None:
 async def _index_thread(store: Store, key: Key) -> None:
     read = await store.read_unindexed(key, 1, 100)
     if read:  # a store without an index reads none
-        passage = Passage(1, 0, 1, 1, CANARY, 1.0, 1, (CANARY,), (CANARY,))
+        passage = Passage(1, 0, 1, 1, CANARY_WORD, 1.0, 1, (CANARY_WORD,), (CANARY_WORD,))
         place = IndexPlace(read.messages[-1].seq)
         assert await store.index_passages(key, read, 1, [passage], place)
         unembedded = await store.read_unembedded(key, "model", 1)
-        assert await store.write_vectors(key, unembedded, "model", [CANARY.encode()]) == 1
+        assert await store.write_vectors(key, unembedded, "model", [CANARY_WORD.encode()]) == 1
 
 
 def _create_thread(key: Key) -> tuple[Memory, Memory]:
     """Return a thread after its messages, and then with something in each field."""
-    said = item(f'{{"content":"{CANARY}"}}', CANARY, calls=(CANARY,), answers=CANARY)
-    thread = MemoryBuilder(key).say(said).chat(3, CANARY)
+    said = item(
+        f'{{"content":"{CANARY_WORD}"}}', CANARY_WORD, calls=(CANARY_WORD,), answers=CANARY_WORD
+    )
+    thread = MemoryBuilder(key).say(said).chat(3, CANARY_WORD)
     first = thread.memory()
     memory = thread.cover(1).chunk(1).keep_reflection().memory()
-    words = {"text": CANARY, "task": CANARY, "suggestion": CANARY, "model": CANARY}
+    words = {
+        "text": CANARY_WORD,
+        "task": CANARY_WORD,
+        "suggestion": CANARY_WORD,
+        "model": CANARY_WORD,
+    }
     own = replace(
         memory.log,
-        entries=tuple(replace(o, title=CANARY, **words) for o in memory.log.entries),
+        entries=tuple(replace(o, title=CANARY_WORD, **words) for o in memory.log.entries),
         reflection=memory.log.reflection and replace(memory.log.reflection, **words),
-        pins=(Pin(9, CANARY, 1, 1.0, "cli"),),
+        pins=(Pin(9, CANARY_WORD, 1, 1.0, "cli"),),
     )
-    things = small_things() | {"title": CANARY, "model": CANARY, "timezone": CANARY}
+    things = small_things() | {"title": CANARY_WORD, "model": CANARY_WORD, "timezone": CANARY_WORD}
     return first, replace(
         memory,
         log=own,
-        chunks=tuple(replace(chunk, title=CANARY, **words) for chunk in memory.chunks),
-        overrides=f'{{"instruction":"{CANARY}"}}'.encode(),
-        other_threads_text=CANARY,
+        chunks=tuple(replace(chunk, title=CANARY_WORD, **words) for chunk in memory.chunks),
+        overrides=f'{{"instruction":"{CANARY_WORD}"}}'.encode(),
+        other_threads_text=CANARY_WORD,
         **things,
     )
 
 
 def _create_shared_log(key: Key, labels: Mapping[Key, str]) -> Memory:
     """Return a log with an entry of the thread alone, and one of both threads."""
-    parts = tuple(Part(label, 0, 2, bytes(16), CANARY, CANARY) for label in labels.values())
+    parts = tuple(
+        Part(label, 0, 2, bytes(16), CANARY_WORD, CANARY_WORD) for label in labels.values()
+    )
     entries = tuple(
         Observation(
             id=number,
             after=0,
             last=0,
             chain=EMPTY_CHAIN,
-            text=CANARY,
+            text=CANARY_WORD,
             tokens=1,
             source_tokens=2,
             at=1.0,

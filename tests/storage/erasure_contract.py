@@ -11,7 +11,7 @@ from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
 from om_proxy.storage.records import ForgetScope
 from tests.storage.canary_threads import (
-    CANARY,
+    CANARY_WORD,
     PLACES_OF_TENANT,
     PLAIN_COLUMNS,
     TENANT,
@@ -47,8 +47,8 @@ class ErasureContract:
         self, opened: Store, read_cells: ReadCells, scope: ForgetScope
     ) -> None:
         # the name of a resource stays as long as one of its threads
-        resource = "ours" if scope == "thread" else f"{CANARY} resource"
-        key = Key(TENANT, resource, f"{CANARY} thread")
+        resource = "ours" if scope == "thread" else f"{CANARY_WORD} resource"
+        key = Key(TENANT, resource, f"{CANARY_WORD} thread")
         # a name goes with its thread; the other thread stays only if this one alone is forgotten
         await fill(opened, key, key._replace(thread="stays"))
         before = await read_cells()
@@ -57,7 +57,7 @@ class ErasureContract:
         stays = set() if scope != "thread" else set(await _stored_ids(opened, key))
         await forget(opened, scope, key)
         after = await read_cells()
-        assert find_places(after, CANARY) == set()
+        assert find_places(after, CANARY_WORD) == set()
         assert {id_: find_number(after, id_) for id_ in ids - stays} == {
             id_: set() for id_ in ids - stays
         }
@@ -68,10 +68,10 @@ class ErasureContract:
         self, opened: Store, read_cells: ReadCells
     ) -> None:
         """A column that comes later is filled with a canary, or said to hold no word from outside."""
-        key = Key(TENANT, f"{CANARY} resource", f"{CANARY} thread")
+        key = Key(TENANT, f"{CANARY_WORD} resource", f"{CANARY_WORD} thread")
         await fill(opened, key, key._replace(thread="stays"))
         cells = {place: v for place, v in (await read_cells()).items() if not is_derived(place)}
-        filled = find_places(cells, CANARY)
+        filled = find_places(cells, CANARY_WORD)
         assert find_text_places(cells) - filled - PLAIN_COLUMNS == set()
         assert not filled & PLAIN_COLUMNS
 

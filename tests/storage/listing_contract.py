@@ -23,7 +23,7 @@ from om_proxy.storage.listing import (
 )
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
-STATES: tuple[ThreadState | None, ...] = (None, *get_args(ThreadState))
+THREAD_STATES: tuple[ThreadState | None, ...] = (None, *get_args(ThreadState))
 ORDERS: tuple[ThreadOrder, ...] = get_args(ThreadOrder)
 PREFIXES = (None, "", "a", "ab", "abc", "Hol", "hol", "é", "%", "a_", "\U0010ffff", "\ud7ff", "zz")
 NAMES = ("a", "ab", "abc", "b", "é", "a%b", "\U0010ffff", "\ud7ffx")
@@ -82,7 +82,7 @@ async def compare_lists(store: Store, limits: tuple[int, ...]) -> list[int]:
     is_encrypted = (await store.describe()).encrypted
     sizes = []
     for tenant, resource, prefix, state, order in itertools.product(
-        ("s", None, "nobody"), (None, "ab", "none"), PREFIXES, STATES, ORDERS
+        ("s", None, "nobody"), (None, "ab", "none"), PREFIXES, THREAD_STATES, ORDERS
     ):
         selection = ThreadSelection(tenant, resource, prefix, state, order)
         # nobody finds an encrypted title
@@ -101,7 +101,7 @@ class ListingContract:
         keys = await make_threads(store)
         infos = await store.threads(None, limit=1_000)
         assert [info.key for info in infos] == sorted(keys)
-        for state in STATES:
+        for state in THREAD_STATES:
             kept = expected_list(infos, ThreadSelection(None, state=state))
             assert 0 < len(kept) < len(infos) or state is None
         await compare_lists(store, (5, 100))

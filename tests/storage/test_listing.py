@@ -68,10 +68,10 @@ def test_place_of_a_thread_without_a_turn() -> None:
 
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # no stored name holds a surrogate
-TEXTS = st.text(CHARACTERS | st.sampled_from("ab\ud7ff\ue000\U0010ffff"), max_size=4)
+TEXT_STRATEGY = st.text(CHARACTERS | st.sampled_from("ab\ud7ff\ue000\U0010ffff"), max_size=4)
 
 
-@given(prefix=TEXTS, text=TEXTS, rest=TEXTS)
+@given(prefix=TEXT_STRATEGY, text=TEXT_STRATEGY, rest=TEXT_STRATEGY)
 def test_texts_of_a_prefix_are_a_range(prefix: str, text: str, rest: str) -> None:
     """A text begins with the prefix exactly if it lies from the prefix to its end, as code points
     and as UTF-8 order them."""

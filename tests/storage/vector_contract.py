@@ -20,14 +20,16 @@ from tests.storage.search_contract import (
     store_thread,
 )
 
-MODEL = "model"
+EMBEDDING_MODEL = "model"
 
 
 def make_vector(key: Key, seq: int) -> bytes:
     return f"{key.tenant} {key.resource} {key.thread} {seq} ".encode() * 40
 
 
-async def embed_some(store: Store, key: Key, model: str = MODEL, limit: int = 100) -> list[int]:
+async def embed_some(
+    store: Store, key: Key, model: str = EMBEDDING_MODEL, limit: int = 100
+) -> list[int]:
     """Make some vectors. Return the seqs of their messages."""
     read = await store.read_unembedded(key, model, limit)
     vectors = [make_vector(key, each.message.seq) for each in read]
@@ -35,7 +37,9 @@ async def embed_some(store: Store, key: Key, model: str = MODEL, limit: int = 10
     return [each.message.seq for each in read]
 
 
-async def list_vectors(store: Store, key: Key, model: str = MODEL) -> list[tuple[str, int]]:
+async def list_vectors(
+    store: Store, key: Key, model: str = EMBEDDING_MODEL
+) -> list[tuple[str, int]]:
     """Return which messages have a vector, page by page. Each has its own."""
     found: list[StoredVector] = []
     before = None
@@ -62,11 +66,11 @@ class VectorContract:
     async def test_each_indexed_message_gets_a_vector(self, store: Store) -> None:
         await self._index_two(store)
         if not self.has_index:
-            assert await store.read_unembedded(KEY, MODEL, 9) == ()
-            assert (await store.unembedded_threads(MODEL, 9.0)).threads == ()
+            assert await store.read_unembedded(KEY, EMBEDDING_MODEL, 9) == ()
+            assert (await store.unembedded_threads(EMBEDDING_MODEL, 9.0)).threads == ()
             assert await list_vectors(store, KEY) == []
             return
-        read = await store.read_unembedded(KEY, MODEL, 9)
+        read = await store.read_unembedded(KEY, EMBEDDING_MODEL, 9)
         assert [each.message.seq for each in read] == [1, 2, 3]
         assert [each.before and each.before.seq for each in read] == [None, 1, 2]
         assert [each.length for each in read] == [1, 200, 1]
@@ -77,7 +81,9 @@ class VectorContract:
         assert await embed_some(store, SECOND) == [1]
         places = [("second", 1), ("thread", 3), ("thread", 2), ("thread", 1)]
         assert await list_vectors(store, KEY) == places
-        at = await store.read_vectors_at(KEY, MODEL, [("thread", 3), ("second", 1), ("none", 1)])
+        at = await store.read_vectors_at(
+            KEY, EMBEDDING_MODEL, [("thread", 3), ("second", 1), ("none", 1)]
+        )
         assert sorted((each.thread, each.seq, each.role) for each in at) == [
             ("second", 1, "user"),
             ("thread", 3, "user"),
@@ -127,21 +133,21 @@ class VectorContract:
         thread = add_said(MemoryBuilder(), "quorum", "zeta")
         await store_thread(store, thread)
         await index_all(store, KEY)
-        read = await store.read_unembedded(KEY, MODEL, 9)
+        read = await store.read_unembedded(KEY, EMBEDDING_MODEL, 9)
         vectors = [b"1", b"2"]
         other = KEY._replace(tenant="other")
-        assert await store.read_unembedded(other, MODEL, 9) == ()
-        assert await store.write_vectors(other, read, MODEL, vectors) == 0
+        assert await store.read_unembedded(other, EMBEDDING_MODEL, 9) == ()
+        assert await store.write_vectors(other, read, EMBEDDING_MODEL, vectors) == 0
         await store_thread(store, add_said(MemoryBuilder(other), "quorum", "zeta"))
         await index_all(store, other)
-        assert await store.write_vectors(other, read, MODEL, vectors) == 0
+        assert await store.write_vectors(other, read, EMBEDDING_MODEL, vectors) == 0
         await store_thread(store, thread.supersede([2]))
-        assert await store.write_vectors(KEY, read, MODEL, vectors) == 1
+        assert await store.write_vectors(KEY, read, EMBEDDING_MODEL, vectors) == 1
         await store.forget(KEY)
         await store_thread(store, add_said(MemoryBuilder(), "another"))
         await index_all(store, KEY)
-        assert await store.write_vectors(KEY, read, MODEL, vectors) == 0
-        assert await store.read_vectors(KEY, MODEL) == ((), None)
+        assert await store.write_vectors(KEY, read, EMBEDDING_MODEL, vectors) == 0
+        assert await store.read_vectors(KEY, EMBEDDING_MODEL) == ((), None)
 
     async def test_other_tenants_vectors_are_not_read(self, store: Store) -> None:
         await self._index_two(store)
@@ -151,10 +157,10 @@ class VectorContract:
             await embed_some(store, key)
             expected = [("thread", 2), ("thread", 1)] if self.has_index else []
             assert await list_vectors(store, key) == expected
-            at = await store.read_vectors_at(key, MODEL, [("thread", 1)])
+            at = await store.read_vectors_at(key, EMBEDDING_MODEL, [("thread", 1)])
             assert [each.vector for each in at] == [make_vector(key, 1)] * self.has_index
         assert await list_vectors(store, KEY) == []
-        assert await store.read_vectors_at(KEY, MODEL, [("thread", 1)]) == ()
+        assert await store.read_vectors_at(KEY, EMBEDDING_MODEL, [("thread", 1)]) == ()
 
     async def test_threads_without_vectors_are_listed_by_tenant(self, store: Store) -> None:
         """The latest active first, page by page."""
@@ -168,7 +174,7 @@ class VectorContract:
             found: list[Key] = []
             after: ThreadPlace | None = None
             while True:
-                page = await store.unembedded_threads(MODEL, 4.0, after, limit)
+                page = await store.unembedded_threads(EMBEDDING_MODEL, 4.0, after, limit)
                 found += [info.key for info in page.threads]
                 after = page.end
                 if after is None:

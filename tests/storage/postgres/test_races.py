@@ -27,7 +27,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.long_forms import IS_LONG
 
 LOG_KEY = resource_key(KEY)
-OTHER = KEY._replace(thread="other")
+OTHER_THREAD = KEY._replace(thread="other")
 # how long commits race with forgettings at least
 RACE_S = 60.0 if IS_LONG else 0.0
 
@@ -236,12 +236,14 @@ async def test_events_behind_a_transaction_of_somebody(
         assert page.is_held_back
         assert not page.events
         threads = ForgottenThreads(reader, lambda key: key.thread)
-        assert await threads.find_time(OTHER) is None
-        await stores[0].commit(Memory(key=OTHER), MemoryBuilder(OTHER).chat(2).memory())
-        gone = Event(7.0, Forgotten(label=OTHER.thread, forgotten_at="now"))
-        await stores[0].forget(OTHER, None, gone)
+        assert await threads.find_time(OTHER_THREAD) is None
+        await stores[0].commit(
+            Memory(key=OTHER_THREAD), MemoryBuilder(OTHER_THREAD).chat(2).memory()
+        )
+        gone = Event(7.0, Forgotten(label=OTHER_THREAD.thread, forgotten_at="now"))
+        await stores[0].forget(OTHER_THREAD, None, gone)
         # what waits to be stored must not bring it back
-        assert await threads.find_time(OTHER) == 7.0
+        assert await threads.find_time(OTHER_THREAD) == 7.0
         assert await threads.find_time(KEY) is None
         await transaction.rollback()
     finally:

@@ -13,12 +13,12 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.postgres.rewriting import RewriteOptions, Table, TableRewriter
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.records import ErasureState
-from tests.storage.canary_threads import CANARY, fill, forget
+from tests.storage.canary_threads import CANARY_WORD, fill, forget
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.postgres_server import find_pooler_url
 
-GONE = Key("tenant", f"{CANARY} resource", f"{CANARY} thread")
+GONE = Key("tenant", f"{CANARY_WORD} resource", f"{CANARY_WORD} thread")
 IMPATIENT = RewriteOptions(lock_timeout_s=0.01, lock_attempts=2, reader_timeout_s=0.01)
 PATIENT = PostgresOptions(timeout_s=30.0)
 
@@ -76,7 +76,7 @@ async def test_forgotten_words_leave_every_file_of_tables(
 ) -> None:
     """Neither DELETE nor VACUUM nor CHECKPOINT does that. A dump has live rows only. The log keeps
     the words until it is used again, and the receipt says so."""
-    canary = CANARY.encode()
+    canary = CANARY_WORD.encode()
     await admin.execute("ANALYZE")
     await forget(store, "resource", GONE)
     for statement in ("VACUUM", "CHECKPOINT"):
@@ -115,12 +115,12 @@ async def test_a_reader_keeps_forgotten_rows(
             await rewrite(server)
         await admin.execute("VACUUM FULL om.message")
         await admin.execute("CHECKPOINT")
-        assert server.count_in_tables(CANARY.encode()) > 0
+        assert server.count_in_tables(CANARY_WORD.encode()) > 0
     await reader.close()
     assert await read_states(store) == ("until_rewrite", "until_rewrite")
     await rewrite(server, RewriteOptions())
     await admin.execute("CHECKPOINT")
-    assert server.count_in_tables(CANARY.encode()) == 0
+    assert server.count_in_tables(CANARY_WORD.encode()) == 0
 
 
 async def test_a_table_in_use_interrupts_a_run_that_then_goes_on(
@@ -173,7 +173,7 @@ async def test_a_server_that_is_killed_while_it_rewrites_loses_nothing(
     checking = await asyncpg.connect(server.url)
     await checking.execute("CHECKPOINT")
     await checking.close()
-    assert server.count_in_tables(CANARY.encode()) == 0
+    assert server.count_in_tables(CANARY_WORD.encode()) == 0
     assert await read_states(store) == ("gone", "until_rewrite")
     assert len(await store.messages(KEY, 0)) == 40
     await store.close()

@@ -11,7 +11,7 @@ from tests.storage.contract import Opener, StoreContract
 from tests.storage.contract_part import keep_part
 from tests.storage.encrypted_part import PART
 
-MASTER = bytes(range(32))
+MASTER_KEY = bytes(range(32))
 
 
 @keep_part(*PART)
@@ -24,6 +24,6 @@ class TestEncryptedPostgres(StoreContract):
     def opener(self, url: str, empty_schema: str) -> Opener:
         async def opened() -> Store:
             options = PostgresOptions(prefix=empty_schema, connections=5, timeout_s=30.0)
-            return await PostgresStore.open(url, options, masters=MasterKeys([MASTER]))
+            return await PostgresStore.open(url, options, masters=MasterKeys([MASTER_KEY]))
 
         return opened

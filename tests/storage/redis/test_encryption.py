@@ -24,12 +24,12 @@ from tests.storage.faulty_keys import ProcessEnded
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
-from tests.storage.sqlite.test_encryption import CANARY, commit_canaries, tell_events
+from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries, tell_events
 from tests.support.own_redis import OwnRedis, own_redis
 
-MASTER = bytes(range(32))
-KEY_ID = MasterKeys([MASTER]).newest_id
-OTHER = KEY._replace(thread="other")
+MASTER_KEY = bytes(range(32))
+KEY_ID = MasterKeys([MASTER_KEY]).newest_id
+OTHER_THREAD = KEY._replace(thread="other")
 OPTIONS = RedisOptions(timeout_s=30.0)
 
 
@@ -66,7 +66,7 @@ def place(url: str, prefix: str) -> Iterator[Place]:
 
 @pytest.fixture
 async def store(open_with: OpenWith) -> AsyncIterator[RedisStore]:
-    return await open_with(MASTER)
+    return await open_with(MASTER_KEY)
 
 
 @pytest.fixture
@@ -77,13 +77,18 @@ def own() -> Iterator[OwnRedis]:
 
 async def open_own(server: OwnRedis, begins_encryption: bool = False) -> RedisStore:
     return await RedisStore.open(
-        server.url, OPTIONS, masters=MasterKeys([MASTER]), begins_encryption=begins_encryption
+        server.url, OPTIONS, masters=MasterKeys([MASTER_KEY]), begins_encryption=begins_encryption
     )
 
 
 def count_words(server: OwnRedis, *more: bytes) -> int:
     """Return how often the canary stands in the server's files, and under or in its keys."""
-    words = (CANARY.encode(), CANARY.encode("utf-16-le"), base64.b64encode(CANARY.encode()), *more)
+    words = (
+        CANARY_WORD.encode(),
+        CANARY_WORD.encode("utf-16-le"),
+        base64.b64encode(CANARY_WORD.encode()),
+        *more,
+    )
     with closing(redis.Redis.from_url(server.url)) as client:
         values = [value for name in client.scan_iter() for value in list_values(client, name)]
     stored = sum(value.count(word) for value in values for word in words)
@@ -95,17 +100,17 @@ async def test_no_text_is_under_any_key_nor_in_the_log(own: OwnRedis) -> None:
     own.start()
     store = await open_own(own)
     memory = await commit_canaries(store)
-    shared = replace(MemoryBuilder(OTHER).chat(1).memory(), scope="resource")
-    told = replace(shared, other_threads_text=f"they said {CANARY}")
-    await store.commit_shared(Change(Memory(key=OTHER), told), None)
+    shared = replace(MemoryBuilder(OTHER_THREAD).chat(1).memory(), scope="resource")
+    told = replace(shared, other_threads_text=f"they said {CANARY_WORD}")
+    await store.commit_shared(Change(Memory(key=OTHER_THREAD), told), None)
     await store.add_events(KEY, tell_events())
     assert count_words(own, await store.secret()) == 0
     assert await store.load(KEY) == memory
     events = (await store.events(None, None, None, 10)).events
-    assert sum(event.data.count(CANARY) for event in events) == 6
+    assert sum(event.data.count(CANARY_WORD) for event in events) == 6
     line = next(one for one in await store.threads(KEY.tenant) if one.key == KEY)
-    assert (line.title, line.overrides) == (CANARY, f'"{CANARY}"'.encode())
-    found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY[:3]))
+    assert (line.title, line.overrides) == (CANARY_WORD, f'"{CANARY_WORD}"'.encode())
+    found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY_WORD[:3]))
     assert found.threads == ()
     await store.close()
 
@@ -149,7 +154,7 @@ async def test_only_an_encrypted_server_excludes_older_programs(
 
     await open_with()
     assert read_schema() == [b"2", b"1", b"1"]
-    await open_with(MASTER)
+    await open_with(MASTER_KEY)
     assert read_schema() == [b"2", b"2", b"2"]
 
 
@@ -158,13 +163,13 @@ async def test_a_value_that_was_changed_or_moved_stops_its_thread_alone(
 ) -> None:
     """It is never answered with garbage, and the thread can still be listed and forgotten."""
     await commit_canaries(store)
-    whole = await commit_canaries(store, OTHER)
+    whole = await commit_canaries(store, OTHER_THREAD)
     texts = place.name("texts", KEY.thread)
     place.server.hset(texts, "9", place.server.hget(texts, "8"))
     for reading in (store.load(KEY), store.messages(KEY, 0), store.messages_by_seq(KEY, [9])):
         with pytest.raises(UnopenedText):
             await reading
-    assert await store.load(OTHER) == whole
+    assert await store.load(OTHER_THREAD) == whole
     assert len(await store.threads(KEY.tenant)) == 2
     assert (await store.forget(KEY)).messages == 9
 

@@ -9,7 +9,7 @@ import redis
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.records import ForgetScope
-from tests.storage.canary_threads import CANARY, TENANT, fill, forget
+from tests.storage.canary_threads import CANARY_WORD, TENANT, fill, forget
 from tests.storage.contract import Opener
 
 
@@ -36,7 +36,7 @@ def find_keys(url: str, prefix: str) -> set[bytes]:
 
     def read(server: redis.Redis) -> Iterator[bytes]:
         for name in server.scan_iter(f"{prefix}:*"):
-            if any(CANARY.encode() in value for value in list_values(server, name)):
+            if any(CANARY_WORD.encode() in value for value in list_values(server, name)):
                 yield name
 
     with redis.Redis.from_url(url) as server:
@@ -47,8 +47,8 @@ def find_keys(url: str, prefix: str) -> set[bytes]:
 async def test_nothing_of_what_was_forgotten_is_under_any_key(
     opener: Opener, url: str, prefix: str, scope: ForgetScope
 ) -> None:
-    resource = "ours" if scope == "thread" else f"{CANARY} resource"
-    key = Key(TENANT, resource, f"{CANARY} thread")
+    resource = "ours" if scope == "thread" else f"{CANARY_WORD} resource"
+    key = Key(TENANT, resource, f"{CANARY_WORD} thread")
     store = await opener()
     await fill(store, key, key._replace(thread="stays"))
     assert len(find_keys(url, prefix)) >= 5

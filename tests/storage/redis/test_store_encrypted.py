@@ -11,7 +11,7 @@ from tests.storage.contract import Opener, StoreContract
 from tests.storage.contract_part import keep_part
 from tests.storage.encrypted_part import PART
 
-MASTER = bytes(range(32))
+MASTER_KEY = bytes(range(32))
 
 
 @keep_part(*PART)
@@ -24,6 +24,6 @@ class TestEncryptedRedis(StoreContract):
     def opener(self, url: str, prefix: str) -> Opener:
         async def opened() -> Store:
             options = RedisOptions(prefix=prefix, connections=5, timeout_s=30.0)
-            return await RedisStore.open(url, options, masters=MasterKeys([MASTER]))
+            return await RedisStore.open(url, options, masters=MasterKeys([MASTER_KEY]))
 
         return opened

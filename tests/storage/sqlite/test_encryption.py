@@ -24,11 +24,11 @@ from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 
-MASTER = bytes(range(32))
+MASTER_KEY = bytes(range(32))
 
 
-CANARY = "canary"
-KEY_ID = MasterKeys([MASTER]).newest_id
+CANARY_WORD = "canary"
+KEY_ID = MasterKeys([MASTER_KEY]).newest_id
 
 
 @pytest.fixture
@@ -42,27 +42,37 @@ async def open_store(file: Path, *keys: bytes) -> SqliteStore:
 
 @pytest.fixture
 async def store(file: Path) -> AsyncIterator[SqliteStore]:
-    opened = await open_store(file, MASTER)
+    opened = await open_store(file, MASTER_KEY)
     yield opened
     await opened.close()
 
 
 def count_canaries(file: Path, *more: bytes) -> int:
-    words = (CANARY.encode(), CANARY.encode("utf-16-le"), base64.b64encode(CANARY.encode()), *more)
+    words = (
+        CANARY_WORD.encode(),
+        CANARY_WORD.encode("utf-16-le"),
+        base64.b64encode(CANARY_WORD.encode()),
+        *more,
+    )
     texts = [each.read_bytes() for each in file.parent.glob(f"{file.name}*")]
     return sum(text.count(word) for text in texts for word in words)
 
 
 def say_everywhere(key: Key, **more: Any) -> MemoryBuilder:
     """Return a thread with the canary in every text that a store keeps of it."""
-    builder = MemoryBuilder(key).chat(9, CANARY).cover(3).cover(2).chunk(2).keep_reflection()
-    note = {"text": f"* {CANARY} note", "task": CANARY, "suggestion": CANARY, "title": CANARY}
+    builder = MemoryBuilder(key).chat(9, CANARY_WORD).cover(3).cover(2).chunk(2).keep_reflection()
+    note = {
+        "text": f"* {CANARY_WORD} note",
+        "task": CANARY_WORD,
+        "suggestion": CANARY_WORD,
+        "title": CANARY_WORD,
+    }
     builder.log = tuple(replace(entry, **note) for entry in builder.log)
     builder.chunks = tuple(replace(entry, **note) for entry in builder.chunks)
     assert builder.reflection
     del note["title"]
     builder.reflection = replace(builder.reflection, **note)
-    builder.more = {"title": CANARY, "overrides": f'"{CANARY}"'.encode()} | more
+    builder.more = {"title": CANARY_WORD, "overrides": f'"{CANARY_WORD}"'.encode()} | more
     return builder
 
 
@@ -71,11 +81,11 @@ def tell_events() -> list[Event]:
         record_id="",
         thread_id="",
         cycle_id="c",
-        new_title=CANARY,
-        old_title=CANARY,
+        new_title=CANARY_WORD,
+        old_title=CANARY_WORD,
         timestamp="",
     )
-    return [activation("c", CANARY), Event(2.0, update)]
+    return [activation("c", CANARY_WORD), Event(2.0, update)]
 
 
 def run_sql(file: Path, sql: str, *parameters: Any) -> list[Any]:
@@ -85,9 +95,9 @@ def run_sql(file: Path, sql: str, *parameters: Any) -> list[Any]:
 
 async def commit_canaries(store: Store, key: Key = KEY) -> Memory:
     builder = say_everywhere(key)
-    first = await store.commit(Memory(key=key), MemoryBuilder(key).chat(9, CANARY).memory())
+    first = await store.commit(Memory(key=key), MemoryBuilder(key).chat(9, CANARY_WORD).memory())
     after = builder.memory(first.version, first.row_id)
-    pins = (Pin(1, CANARY, 1, 1.0, "admin"),)
+    pins = (Pin(1, CANARY_WORD, 1, 1.0, "admin"),)
     after = replace(after, log=replace(after.log, pins=pins))
     return await store.commit(first, after, events=tell_events())
 
@@ -100,12 +110,12 @@ async def test_text_is_encrypted_and_titles_cannot_be_searched(
     secret = await store.secret()
     assert count_canaries(file, secret) == 0
     assert await store.load(KEY) == memory
-    assert CANARY in memory.log.entries[0].text
+    assert CANARY_WORD in memory.log.entries[0].text
     events = (await store.events(None, None, None, 10)).events
-    assert sum(event.data.count(CANARY) for event in events) == 3
+    assert sum(event.data.count(CANARY_WORD) for event in events) == 3
     [line] = await store.threads(KEY.tenant)
-    assert (line.title, line.overrides) == (CANARY, f'"{CANARY}"'.encode())
-    found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY[:3]))
+    assert (line.title, line.overrides) == (CANARY_WORD, f'"{CANARY_WORD}"'.encode())
+    found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY_WORD[:3]))
     assert found.threads == ()
 
 
@@ -138,14 +148,14 @@ async def test_a_file_that_is_not_encrypted_is_refused_with_a_key(file: Path) ->
     memory = await commit_canaries(plain)
     await plain.close()
     with pytest.raises(WrongMasterKey, match="om-proxy encrypt"):
-        await open_store(file, MASTER)
+        await open_store(file, MASTER_KEY)
     plain = await open_store(file)
     assert await plain.load(KEY) == memory
     await plain.close()
 
 
 async def test_an_encrypted_file_excludes_programs_that_cannot_read_it(file: Path) -> None:
-    store = await open_store(file, MASTER)
+    store = await open_store(file, MASTER_KEY)
     await store.close()
     number = list_migrations("sqlite")[-1].number
     assert run_sql(file, "SELECT min_reader, min_writer FROM schema") == [(15, 15)]
@@ -168,7 +178,7 @@ async def test_a_value_that_does_not_open_stops_its_thread_alone(
             await reading
     run_sql(file, "UPDATE thread SET title = x'01' WHERE thread = ?", KEY.thread)
     assert await store.load(other) == whole
-    assert [line.title for line in await store.threads(None)] == [CANARY, None]
+    assert [line.title for line in await store.threads(None)] == [CANARY_WORD, None]
     assert (await store.forget(KEY)).messages == 9
 
 
@@ -221,7 +231,7 @@ async def test_what_a_prompt_told_of_others_goes_with_its_key(
     store: SqliteStore, file: Path
 ) -> None:
     thread = replace(MemoryBuilder().chat(1).memory(), scope="resource")
-    told = replace(thread, other_threads_text=f"they said {CANARY}")
+    told = replace(thread, other_threads_text=f"they said {CANARY_WORD}")
     memory, _ = await store.commit_shared(Change(Memory(key=KEY), told), None)
     keys = run_sql(file, "SELECT count(*) FROM data_key")
     again, _ = await store.commit_shared(Change(memory, replace(memory, turns=1)), None)
@@ -241,7 +251,7 @@ async def test_another_process_finds_the_key_of_a_thread_that_it_did_not_load(
     store: SqliteStore, file: Path
 ) -> None:
     memory = await commit_canaries(store)
-    other = await open_store(file, MASTER)
+    other = await open_store(file, MASTER_KEY)
     after = await other.commit(memory, replace(memory, turns=5))
     assert await store.load(KEY) == after
     await other.add_events(KEY, tell_events())

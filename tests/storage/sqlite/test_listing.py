@@ -14,7 +14,13 @@ from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.sqlite import listing, rows
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.storage.listing_contract import ORDERS, STATES, compare_lists, list_pages, make_threads
+from tests.storage.listing_contract import (
+    ORDERS,
+    THREAD_STATES,
+    compare_lists,
+    list_pages,
+    make_threads,
+)
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ async def test_every_list_goes_along_an_index(
         for selection in (
             ThreadSelection(tenant, resource, prefix, state, order)
             for tenant, resource, prefix, state, order in product(
-                ("s", None), ("ab", None), ("a", None), STATES, ORDERS
+                ("s", None), ("ab", None), ("a", None), THREAD_STATES, ORDERS
             )
         ):
             await list_pages(store, selection, 9)

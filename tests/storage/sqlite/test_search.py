@@ -28,8 +28,8 @@ from tests.storage.search_contract import (
     store_thread,
 )
 
-CANARY = "canaryword"
-MASTER = bytes(range(32))
+CANARY_WORD = "canaryword"
+MASTER_KEY = bytes(range(32))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 async def forget_canaries(store: SqliteStore, path: Path) -> list[str]:
     """Index a thread of canaries and another one, and forget the first. Return in which files its
     words are left."""
-    canaries = add_said(MemoryBuilder(), *(f"{CANARY}{number} quorum" for number in range(60)))
+    canaries = add_said(MemoryBuilder(), *(f"{CANARY_WORD}{number} quorum" for number in range(60)))
     await store_thread(store, canaries)
     await store_thread(store, add_said(MemoryBuilder(SECOND), "quorum"))
     while await index_some(store, KEY, limit=7):  # many segments
@@ -56,7 +56,7 @@ async def forget_canaries(store: SqliteStore, path: Path) -> list[str]:
     assert (await store.forget(KEY)).database == "gone"
     assert (await store.find_passages(SECOND, ["quorum"])).messages == 1
     files = [path, path.with_name(f"{path.name}-wal")]
-    return [file.name for file in files if holds_words(file, CANARY)]
+    return [file.name for file in files if holds_words(file, CANARY_WORD)]
 
 
 def holds_words(file: Path, words: str) -> bool:
@@ -170,7 +170,7 @@ async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) 
     """The index would tell the words of encrypted texts."""
     await SearchContract()._two_threads(store)
     await store.close()
-    masters = MasterKeys([MASTER])
+    masters = MasterKeys([MASTER_KEY])
     encrypted = await SqliteStore.open(path, masters=masters, begins_encryption=True)
     try:
         after: int | None = 0
@@ -197,7 +197,7 @@ async def test_search_index(store: SqliteStore) -> None:
 async def test_a_search_without_an_index_reads_its_own_resource(path: Path) -> None:
     """The threads with the latest turns, whatever their names. Neither others of the resource nor
     other resources are loaded."""
-    store = await SqliteStore.open(path, masters=MasterKeys([MASTER]))
+    store = await SqliteStore.open(path, masters=MasterKeys([MASTER_KEY]))
     try:
         for number in range(6):
             key = KEY._replace(thread=f"thread {number}")
@@ -228,7 +228,7 @@ async def test_search_newest_2000(path: Path, monkeypatch: pytest.MonkeyPatch) -
     """An encrypted store reads so many messages; the others are told."""
     assert newest_passages.NEWEST_MESSAGES == 2_000
     monkeypatch.setattr(newest_passages, "NEWEST_MESSAGES", 2)
-    store = await SqliteStore.open(path, masters=MasterKeys([MASTER]))
+    store = await SqliteStore.open(path, masters=MasterKeys([MASTER_KEY]))
     try:
         assert not (await store.describe()).has_index
         await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))

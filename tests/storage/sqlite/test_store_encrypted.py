@@ -12,7 +12,7 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
 from tests.support.long_forms import long_form
 
-MASTER = bytes(range(32))
+MASTER_KEY = bytes(range(32))
 
 
 @long_form
@@ -24,6 +24,6 @@ class TestEncryptedSqlite(StoreContract):
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         async def opened() -> Store:
-            return await SqliteStore.open(tmp_path / "memory.db", masters=MasterKeys([MASTER]))
+            return await SqliteStore.open(tmp_path / "memory.db", masters=MasterKeys([MASTER_KEY]))
 
         return opened
