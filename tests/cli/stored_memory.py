@@ -15,14 +15,14 @@ from om_proxy.memory.model import Failures, Item, Key, Memory, Message, Observat
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
-MEMORY = (
+MEMORY_SETTINGS = (
     "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s}, "
     "reflection: {observation_tokens: 900}"
 )
 CONFIG = f"""
 upstream: [{{base_url: "http://127.0.0.1:9/v1", layout: blocks}}]
 storage: {{url: "sqlite:///om.db"}}
-memory: {{{MEMORY}}}
+memory: {{{MEMORY_SETTINGS}}}
 """
 CRATE = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
 SAID_AT = 1.7e9
@@ -32,7 +32,7 @@ SAID_AT = 1.7e9
 async def run_server(folder: Path) -> AsyncIterator[Running]:
     """Run a server whose store `om.yaml` in this folder names too. Its clock is the machine's."""
     (folder / "om.yaml").write_text(CONFIG)
-    async with run_with_scripted_models(folder, MEMORY) as run:
+    async with run_with_scripted_models(folder, MEMORY_SETTINGS) as run:
         run.clock.now = time.time()
         yield run
 

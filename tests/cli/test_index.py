@@ -14,8 +14,8 @@ from om_proxy.memory.model import Key
 from tests.agents.onnx_file import WORDS, write_model
 from tests.cli.stored_memory import store_thread
 
-ON = "\nresources: {ana: {retrieval: true}}\n"
-GOLDEN = """\
+RETRIEVAL_OF_ANA_YAML = "\nresources: {ana: {retrieval: true}}\n"
+INDEX_LIFE_OUTPUT = """\
 indexed: 1 thread with 2 messages
 indexed: 0 threads with 0 messages
 index: 1 thread with 2 passages and 0 vectors, 0 faults
@@ -36,7 +36,7 @@ def test_the_index_through_its_life(
     for resource in ("ana", "zoe"):
         asyncio.run(store_thread(tmp_path, Key("local", resource, "kitchen")))
     with Path("om.yaml").open("a") as file:
-        file.write(ON)
+        file.write(RETRIEVAL_OF_ANA_YAML)
 
     def run(*options: str) -> int:
         return main(["index", *options, "--config", "om.yaml"])
@@ -47,7 +47,7 @@ def test_the_index_through_its_life(
     assert [run("--check"), run("--rebuild"), run("--check")] == [1, 0, 0]
     assert [run("--drop"), run("--check")] == [0, 0]
     out, err = capsys.readouterr()
-    assert out == GOLDEN
+    assert out == INDEX_LIFE_OUTPUT
     assert "om-proxy index --rebuild makes it anew" in err
     assert "a server indexes again" in err
     with pytest.raises(SystemExit):
@@ -65,7 +65,7 @@ def test_nothing_is_to_be_indexed(
     assert "memory.retrieval or storage.search is off" in err
 
 
-VECTORS = """\
+VECTORS_LIFE_OUTPUT = """\
 indexed: 1 thread with 2 messages
 made: 2 vectors
 index: 1 thread with 2 passages and 2 vectors, 0 faults
@@ -96,5 +96,5 @@ def test_vectors_through_their_life(
     model.unlink()
     assert run() == 1
     out, err = capsys.readouterr()
-    assert out == VECTORS
+    assert out == VECTORS_LIFE_OUTPUT
     assert "there is no file" in err

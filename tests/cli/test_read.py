@@ -12,7 +12,7 @@ from om_proxy.cli import main
 from om_proxy.memory.model import Key
 from tests.cli.stored_memory import store_thread
 
-GOLDEN = """\
+READ_OUTPUT = """\
 {span} of m1 to m2
 [m2] user, {at}
   They keep bees.
@@ -31,7 +31,7 @@ def test_messages_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["read", "kitchen", "m2"]) == 0
     out, _ = capsys.readouterr()
     at = out.split("user, ")[1].split("\n")[0]
-    assert out == GOLDEN.format(span="m2 to m2", at=at)
+    assert out == READ_OUTPUT.format(span="m2 to m2", at=at)
     assert main(["read", "kitchen", "[M2]", "--page", "-1", "--json"]) == 0
     answer = orjson.loads(capsys.readouterr().out)
     assert [item["seq"] for item in answer["items"]] == [1, 2]

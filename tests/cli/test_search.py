@@ -12,7 +12,7 @@ from om_proxy.cli import main
 from om_proxy.memory.model import Key
 from tests.cli.stored_memory import store_thread
 
-GOLDEN = """\
+FOUND_MESSAGE_OUTPUT = """\
 kitchen m{seq} of ana, user, {at}
 They keep bees.
 
@@ -35,7 +35,9 @@ def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     at = out.split("user, ")[1].split("\n")[0]
     # a note that has the word lifts the message that it stands for
-    assert out == GOLDEN.format(seq=1, at=at) + GOLDEN.format(seq=2, at=at)
+    assert out == FOUND_MESSAGE_OUTPUT.format(seq=1, at=at) + FOUND_MESSAGE_OUTPUT.format(
+        seq=2, at=at
+    )
     assert err == ""
     assert main(["search", "bees zeta", "--resource", "zoe"]) == 0
     out, err = capsys.readouterr()
@@ -47,7 +49,7 @@ def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (len(answer["items"]), answer["total"]) == (1, 4)
 
 
-NOTES = """\
+FOUND_NOTE_OUTPUT = """\
 kitchen of ana, entry 1, [m1], {at}
 They keep bees.
 
@@ -59,7 +61,7 @@ def test_notes_that_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["search", "bees", "--in", "notes"]) == 0
     out, err = capsys.readouterr()
     at = out.split("[m1], ")[1].split("\n")[0]
-    assert (out, err) == (NOTES.format(at=at), "")
+    assert (out, err) == (FOUND_NOTE_OUTPUT.format(at=at), "")
     assert main(["search", "keep", "--in", "notes", "--limit", "1"]) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out

@@ -25,12 +25,12 @@ from tests.e2e.running import run_with_scripted_models
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "mcp.md"
 MAX_COMMAND_S = 120.0
-CANARY = "My violin lies in crate 7 at the harbour"
+CANARY_REMARK = "My violin lies in crate 7 at the harbour"
 # of each tool: its arguments, and what its answer holds
 CALLS: Mapping[str, tuple[dict[str, str], str]] = {
     "list_threads": ({}, "conversations 1 to 1"),
-    "search_memory": ({"query": "violin"}, CANARY),
-    "read_messages": ({"thread": "trip"}, CANARY),
+    "search_memory": ({"query": "violin"}, CANARY_REMARK),
+    "read_messages": ({"thread": "trip"}, CANARY_REMARK),
     "get_notes": ({"thread": "trip"}, "there are no notes yet"),
 }
 Run = Callable[..., Awaitable[str]]
@@ -223,7 +223,7 @@ async def try_agent(name: str, installed: Path, folder: Path) -> str:
         return out.decode()
 
     async with run_with_scripted_models(folder) as running:
-        await running.chat("trip", key="sk-a", **{"x-om-resource": "alice"}).say(CANARY)
+        await running.chat("trip", key="sk-a", **{"x-om-resource": "alice"}).say(CANARY_REMARK)
         return await AGENTS[name][1](running.base, home, run)
 
 

@@ -19,12 +19,12 @@ from om_proxy.testing.scripted import OBSERVER
 from tests.e2e.running import Chat, Running
 from tests.edge.admin.test_admin_api import BODIES, QUERIES
 
-MEMORY = (
+MEMORY_SETTINGS = (
     "observation: {message_tokens: 600, buffer_tokens: 150, block_timeout: 5s}, "
     "reflection: {observation_tokens: 800}"
 )
 # beside other sections: threads of a resource share their log where they ask for it
-MORE = "\n            identity: {scope_override: true}"
+SCOPE_OVERRIDE_SETTINGS = "\n            identity: {scope_override: true}"
 KEY = "sk-canarykey-1234567890abcdef"
 OWN = {"authorization": f"Bearer {KEY}"}
 RICH, FAILING, EMPTY = "canarythread-rich", "canarythread-failing", "canarythread-throwaway"

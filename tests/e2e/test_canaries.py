@@ -33,10 +33,10 @@ from om_proxy.testing import asgi
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.tracing import spans
 from tests.e2e.furnished import (
-    MEMORY,
-    MORE,
+    MEMORY_SETTINGS,
     NAME_CANARIES,
     OWN,
+    SCOPE_OVERRIDE_SETTINGS,
     TEXT_CANARIES,
     Furniture,
     furnish,
@@ -112,13 +112,13 @@ async def furniture(
     patched: pytest.MonkeyPatch,
     folder: Path,
 ) -> AsyncIterator[Furniture]:
-    more = f"server: {{admin_token: {ADMIN['x-om-admin']}, admin_reads: false}}{MORE}"
+    more = f"server: {{admin_token: {ADMIN['x-om-admin']}, admin_reads: false}}{SCOPE_OVERRIDE_SETTINGS}"
     async with serve_on_loopback(hook, lifespan="off") as url:
         hook.name = name_hook(f"{url}/hook")
         receiver = f'{{url: "{url}/hook", secret: a-secret-of-sixteen-or-more}}'
         async with run_with_scripted_models(
             folder,
-            MEMORY,
+            MEMORY_SETTINGS,
             models=RepeatingServer(),
             more=more,
             telemetry=f"otel: true, webhooks: [{receiver}]",

@@ -45,8 +45,8 @@ from tests.support.hostile_texts import (
     list_utf8_texts,
 )
 
-TEXTS = list_hostile_texts()
-NOTES = list_utf8_texts()  # an observer's answer has lost its halves of characters
+HOSTILE_TEXTS = list_hostile_texts()
+HOSTILE_NOTES = list_utf8_texts()  # an observer's answer has lost its halves of characters
 NAMES = list_hostile_names()
 HOSTILE = "hostile"
 TEXTS_PER_NOTE = 20
@@ -58,21 +58,21 @@ QUIET = "observation: {message_tokens: 10_000_000}"
 
 def list_keys() -> list[Key]:
     """Return a thread for each title: as many with hostile names as there are."""
-    names = [*NAMES, *(f"plain-{number}" for number in range(len(NOTES) - len(NAMES)))]
+    names = [*NAMES, *(f"plain-{number}" for number in range(len(HOSTILE_NOTES) - len(NAMES)))]
     return [
         Key(LOCAL_TENANT, NAMES[7 * number % len(NAMES)], name) for number, name in enumerate(names)
     ]
 
 
 def build_messages() -> Iterator[Message]:
-    for number, text in enumerate([*TEXTS, *list_megabyte_lines()], 1):
+    for number, text in enumerate([*HOSTILE_TEXTS, *list_megabyte_lines()], 1):
         raw = encode_json({"role": "user", "content": text})
         yield Message(number, Item(raw, "user", number.to_bytes(16)), bytes(16), 9, SAID_AT)
 
 
 def build_notes() -> Iterator[Observation]:
-    for number, start in enumerate(range(0, len(NOTES), TEXTS_PER_NOTE), 1):
-        text = "\n".join(NOTES[start : start + TEXTS_PER_NOTE])
+    for number, start in enumerate(range(0, len(HOSTILE_NOTES), TEXTS_PER_NOTE), 1):
+        text = "\n".join(HOSTILE_NOTES[start : start + TEXTS_PER_NOTE])
         yield Observation(
             id=number,
             after=number - 1,
@@ -84,7 +84,7 @@ def build_notes() -> Iterator[Observation]:
             at=SAID_AT,
             task=text,
             suggestion=text,
-            model=NOTES[number],
+            model=HOSTILE_NOTES[number],
         )
 
 
@@ -122,13 +122,13 @@ async def store_hostile_threads(folder: Path) -> None:
     )
     await store.commit(stored, observed)
     await store.add_events(key, [write_event(note.text, key) for note in notes])
-    for key, title in zip(list_keys(), NOTES, strict=True):
+    for key, title in zip(list_keys(), HOSTILE_NOTES, strict=True):
         short = Memory(key=key, tail=messages[:1], next_seq=2, title=title, turn_at=SAID_AT)
         await store.commit(Memory(key=key), short)
     spent = Account(*range(1, len(Account.__struct_fields__) + 1))
     lines = {
         LedgerLine(key.tenant, key.resource, 20_000, model[:200], "actor", "full"): spent
-        for key, model in zip(list_keys(), NOTES, strict=True)
+        for key, model in zip(list_keys(), HOSTILE_NOTES, strict=True)
     }
     await store.add_to_ledger(LedgerBatch("hostile", 1, lines))
     await store.close()
@@ -168,7 +168,7 @@ async def test_names_and_titles_are_data(run: Running) -> None:
     lines = read_json(await run.http.get(f"{url}?limit=1000"))
     assert isinstance(lines, dict)
     found = {(line["resource"], line["thread"]): line["title"] for line in lines["items"]}
-    expected = {key[1:]: title for key, title in zip(list_keys(), NOTES, strict=True)}
+    expected = {key[1:]: title for key, title in zip(list_keys(), HOSTILE_NOTES, strict=True)}
     assert found == expected | {(HOSTILE, HOSTILE): None}
     for key in list_keys():
         path = f"{url}/{encode_path(key.thread)}?resource={encode_path(key.resource)}"
@@ -180,7 +180,7 @@ async def test_names_and_titles_are_data(run: Running) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_name_that_none_can_have_is_not_found(run: Running) -> None:
     """It is looked up all the same, and nothing breaks."""
-    for name in (text for text in TEXTS if not is_valid_name(text)):
+    for name in (text for text in HOSTILE_TEXTS if not is_valid_name(text)):
         answer = await run.http.get(f"{run.base}/om/v1/threads/{encode_path(name)}")
         assert answer.status_code == 404, name
         read_json(answer)
@@ -201,7 +201,7 @@ async def test_messages_are_data(run: Running) -> None:
     for note in list(build_notes())[:-1]:
         entry = read_json(await run.http.get(f"{url}/{note.id}?messages=true"))
         assert isinstance(entry, dict)
-        assert entry["messages"][0]["raw"]["content"] == repair(TEXTS[note.id - 1])
+        assert entry["messages"][0]["raw"]["content"] == repair(HOSTILE_TEXTS[note.id - 1])
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -209,7 +209,7 @@ async def test_titles_can_be_set(run: Running) -> None:
     """Or are refused, and nothing breaks; a megabyte is too large."""
     url = f"{run.base}/om/v1/threads/{HOSTILE}"
     kept = 0
-    for text in TEXTS:
+    for text in HOSTILE_TEXTS:
         answer = await run.http.patch(url, content=encode_json({"title": text}), headers=JSON)
         found = read_json(answer)
         assert isinstance(found, dict)
@@ -218,7 +218,7 @@ async def test_titles_can_be_set(run: Running) -> None:
             kept += 1
         else:
             assert found["error"]["code"] in ("om_bad_title", "om_bad_request")
-    assert kept > len(TEXTS) / 2
+    assert kept > len(HOSTILE_TEXTS) / 2
     for line in list_megabyte_lines():
         answer = await run.http.patch(url, content=encode_json({"title": line}), headers=JSON)
         assert answer.status_code == 413
@@ -227,7 +227,7 @@ async def test_titles_can_be_set(run: Running) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_preview_shows_what_was_sent(run: Running) -> None:
     url = f"{run.base}/om/v1/threads/new/context"
-    for text in (*TEXTS, *list_megabyte_lines()):
+    for text in (*HOSTILE_TEXTS, *list_megabyte_lines()):
         message = {"role": "user", "content": text}
         body = encode_json({"model": "scripted-actor", "messages": [message]})
         found = read_json(await run.http.post(url, content=body, headers=JSON))
@@ -259,7 +259,7 @@ COMMANDS = {
     "threads": ["threads"],
     "show": ["show", HOSTILE],
     "notes": ["notes", HOSTILE],
-    "context": ["context", HOSTILE, "--text", TEXTS[0]],
+    "context": ["context", HOSTILE, "--text", HOSTILE_TEXTS[0]],
     "messages": ["messages", HOSTILE, "--all", "--limit", "1000"],
     "excerpts": ["messages", HOSTILE, "--all", "--excerpt", "--limit", "1000"],
     "events": ["events"],
@@ -339,7 +339,7 @@ async def ask_export(folder: Path) -> bytes:
 HOSTILE_EVENTS = [
     StoredEvent(number, Key(name, name, name), *encode_event(activation(text, text, text)))
     for number, (name, text) in enumerate(
-        zip(itertools.cycle(NAMES), [*TEXTS, *list_megabyte_lines()], strict=False), 1
+        zip(itertools.cycle(NAMES), [*HOSTILE_TEXTS, *list_megabyte_lines()], strict=False), 1
     )
 ]
 

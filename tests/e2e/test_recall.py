@@ -25,7 +25,6 @@ MEMORY = (
 )
 DETAIL = "The serial number of crate 0 is QX-4417-K."
 REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
-TOOL = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}
 
 
 class Curious(ScriptedServer):

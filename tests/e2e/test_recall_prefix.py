@@ -14,14 +14,14 @@ from om_proxy.testing.prompt_cache import CACHE_STEP_TOKENS, MIN_CACHED_TOKENS
 from om_proxy.testing.scripted import Message, RecordedRequest, ScriptedServer, message_text
 from tests.e2e.running import run_with_scripted_models
 
-MEMORY = (
+MEMORY_SETTINGS = (
     "retrieval: true, observation: {message_tokens: 6000, buffer_tokens: 1500}, "
     "reflection: {observation_tokens: 60000}"
 )
 REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 14
 REQUESTS = 50
 LEAST_CACHED_SHARE = 0.98
-FOUND = "best first"  # the header of every answer to a search
+SEARCH_ANSWER_HEADER = "best first"  # the header of every answer to a search
 
 
 class LooksUpSometimes(ScriptedServer):
@@ -58,7 +58,7 @@ def tools_of(prompt: RecordedRequest) -> Any:
 
 async def test_fifty_requests(tmp_path: Path) -> None:
     models = LooksUpSometimes()
-    async with run_with_scripted_models(tmp_path, MEMORY, models=models) as run:
+    async with run_with_scripted_models(tmp_path, MEMORY_SETTINGS, models=models) as run:
         chat = run.chat()
         for number in range(REQUESTS):
             await chat.say(REMARK.format(n=number))
@@ -81,4 +81,6 @@ async def test_fifty_requests(tmp_path: Path) -> None:
     look_ups = sum(prompt.messages[-1]["role"] == "tool" for prompt in prompts)
     assert look_ups >= 8
     assert cached / cacheable >= LEAST_CACHED_SHARE
-    assert not any(FOUND in message_text(m) for seen in observed for m in seen.messages)
+    assert not any(
+        SEARCH_ANSWER_HEADER in message_text(m) for seen in observed for m in seen.messages
+    )

@@ -12,7 +12,7 @@ import pytest
 from om_proxy.testing.scripted import ACTOR
 from tests.e2e.previewing import AUTH, list_message_bytes, preview
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.steering.steered import MEMORY, ask, play, read_notes, say
+from tests.steering.steered import MEMORY_SETTINGS, ask, play, read_notes, say
 
 QUESTION = "Which crate goes to dock 3?"
 
@@ -24,7 +24,7 @@ QUESTION = "Which crate goes to dock 3?"
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
     layout, scope = request.param
     more = f"context: {{layout: {layout}}}"
-    memory = f"scope: {scope}, {MEMORY}"
+    memory = f"scope: {scope}, {MEMORY_SETTINGS}"
     async with run_with_scripted_models(tmp_path, memory, more=more) as running:
         yield running
 

@@ -9,7 +9,7 @@ import httpx
 from om_proxy.testing.scripted import RecordedRequest, message_text
 from tests.e2e.running import Chat, Running
 
-MEMORY = (
+MEMORY_SETTINGS = (
     "observation: {message_tokens: 1200, buffer_tokens: 300}, "
     "reflection: {observation_tokens: 20000}"
 )

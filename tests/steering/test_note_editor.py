@@ -15,12 +15,14 @@ from om_proxy.memory_cache import Memories
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import Eraser
 from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.steering.steered import MEMORY, ask, play, read_block, read_notes, say, send
+from tests.steering.steered import MEMORY_SETTINGS, ask, play, read_block, read_notes, say, send
 
 
 @pytest.fixture(params=["thread", "resource"])
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, f"scope: {request.param}, {MEMORY}") as running:
+    async with run_with_scripted_models(
+        tmp_path, f"scope: {request.param}, {MEMORY_SETTINGS}"
+    ) as running:
         yield running
 
 
@@ -128,7 +130,7 @@ CHOOSING = "identity: {scope_override: true}"
 @pytest.mark.parametrize("asking", ["a", "b"])
 async def test_a_note_that_moved_into_a_shared_log_is_nowhere(tmp_path: Path, asking: str) -> None:
     """Not in the older notes of the thread that brought it either, whichever thread is asked."""
-    async with run_with_scripted_models(tmp_path, MEMORY, more=CHOOSING) as run:
+    async with run_with_scripted_models(tmp_path, MEMORY_SETTINGS, more=CHOOSING) as run:
         talks = {name: await play(run, turns, name) for name, turns in (("a", 3), ("b", 14))}
         first = (await read_notes(run, "b"))["log"][0]
         await ask(run, "PATCH", f"/observations/{first['id']}", {"text": CANARY}, thread="b")
@@ -140,7 +142,7 @@ async def test_a_note_that_moved_into_a_shared_log_is_nowhere(tmp_path: Path, as
 
 async def test_a_note_that_left_a_shared_log_is_nowhere(tmp_path: Path) -> None:
     """Not in the older notes of the shared log either, and its readers get every event."""
-    async with run_with_scripted_models(tmp_path, MEMORY, more=CHOOSING) as run:
+    async with run_with_scripted_models(tmp_path, MEMORY_SETTINGS, more=CHOOSING) as run:
         talks = {name: await play(run, turns, name) for name, turns in (("a", 3), ("b", 14))}
         for talk in talks.values():
             await share(run, talk, "resource")
@@ -319,7 +321,7 @@ async def test_of_two_people_the_second_hears_of_the_first(
 
 async def test_the_status_of_a_thread_changes_with_the_log_it_shares(tmp_path: Path) -> None:
     """Another thread's page is not answered 304 after an edit."""
-    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY_SETTINGS}") as run:
         await play(run, 14)
         await play(run, 1, "other")
         etag = (await send(run, "GET", "", thread="other")).headers["etag"]

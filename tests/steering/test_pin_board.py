@@ -9,12 +9,23 @@ import pytest
 
 from om_proxy.facts import Fact, NotesChanged
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.steering.steered import MEMORY, OWN, ask, play, read_block, read_notes, say, send
+from tests.steering.steered import (
+    MEMORY_SETTINGS,
+    OWN,
+    ask,
+    play,
+    read_block,
+    read_notes,
+    say,
+    send,
+)
 
 
 @pytest.fixture(params=["thread", "resource"])
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, f"scope: {request.param}, {MEMORY}") as running:
+    async with run_with_scripted_models(
+        tmp_path, f"scope: {request.param}, {MEMORY_SETTINGS}"
+    ) as running:
         yield running
 
 
@@ -122,7 +133,7 @@ async def test_another_tenant_sees_no_pins(run: Running) -> None:
 
 async def test_pins_of_a_shared_log_are_its_threads(tmp_path: Path) -> None:
     """One thread pins, all read: a warm one too, and a new one with its first request."""
-    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY_SETTINGS}") as run:
         await play(run, 8)
         other = await play(run, 2, "other")
         await ask(run, "POST", "/pins", {"text": "Ada is allergic to nuts."})
@@ -138,7 +149,7 @@ async def test_pins_of_a_shared_log_are_its_threads(tmp_path: Path) -> None:
 
 async def test_the_log_of_a_resource_has_pins_too(tmp_path: Path) -> None:
     """By the resource's name; where threads share no log, there is nothing to pin to."""
-    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY_SETTINGS}") as run:
         await play(run, 2)
         url = f"{run.base}/om/v1/resources/ada/pins"
         added = await run.http.post(url, json={"text": "No nuts."}, headers=OWN)

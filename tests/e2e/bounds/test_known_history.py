@@ -9,12 +9,12 @@ import pytest
 from om_proxy.apis.split import SlicedMessages
 from tests.e2e.running import run_with_scripted_models
 
-MEMORY = "observation: {message_tokens: 100, buffer_tokens: false}"
+MEMORY_SETTINGS = "observation: {message_tokens: 100, buffer_tokens: false}"
 KNOWN_MESSAGES = 2_001
 MAX_CUT_MESSAGES = 50
 
 
-@pytest.mark.parametrize("memory", [MEMORY, "observation: {message_tokens: 10000000}"])
+@pytest.mark.parametrize("memory", [MEMORY_SETTINGS, "observation: {message_tokens: 10000000}"])
 async def test_known_messages_are_not_cut_out_of_the_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str
 ) -> None:
@@ -38,5 +38,5 @@ async def test_known_messages_are_not_cut_out_of_the_body(
             await run.app.background.wait_idle()
         cuts.clear()
         await talk.say("And box 10?")
-        assert status == ("applied" if memory == MEMORY else "raw")
+        assert status == ("applied" if memory == MEMORY_SETTINGS else "raw")
         assert len(cuts) < MAX_CUT_MESSAGES

@@ -115,7 +115,7 @@ FUNCTION = obj(("name",), name=NAME, description=TEXT, parameters={"type": "obje
 STRICT_FUNCTION = obj(("name",), **FUNCTION["properties"], strict=maybe({"type": "boolean"}))
 GRAMMAR = obj(("syntax", "definition"), syntax=one_of("lark", "regex"), definition=TEXT)
 FORMAT: Schema = {"anyOf": [kind("text"), kind("grammar", grammar=GRAMMAR)]}
-TOOL: Schema = {
+TOOL_SCHEMA: Schema = {
     "anyOf": [
         kind("function", function=STRICT_FUNCTION),
         kind("custom", custom=obj(("name",), name=TEXT, description=TEXT, format=FORMAT)),
@@ -173,7 +173,7 @@ REQUEST = obj(
     stream_options=maybe(obj((), include_usage={"type": "boolean"}, include_obfuscation={"type": "boolean"})),
     temperature=number(0, 2),
     tool_choice={"anyOf": [one_of("none", "auto", "required"), CHOSEN, kind("allowed_tools", allowed_tools=obj(("mode", "tools"), mode=one_of("auto", "required"), tools={"type": "array", "items": {"type": "object"}}))]},
-    tools={"type": "array", "items": TOOL},
+    tools={"type": "array", "items": TOOL_SCHEMA},
     top_logprobs=maybe({"type": "integer", "minimum": 0, "maximum": 20}),
     top_p=number(0, 1),
     user=TEXT,

@@ -37,7 +37,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from om_proxy.telemetry.logs import configure_log
-from tests.e2e.furnished import EMPTY, MEMORY, MORE, OWN, Places, furnish
+from tests.e2e.furnished import (
+    EMPTY,
+    MEMORY_SETTINGS,
+    OWN,
+    SCOPE_OVERRIDE_SETTINGS,
+    Places,
+    furnish,
+)
 from tests.e2e.fuzz.admin_cases import ADMIN_TOKEN, CaseAim, MadeUp, build_cases, load_operations
 from tests.e2e.fuzz.kept_connection import KeptConnection
 from tests.e2e.running import run_with_scripted_models
@@ -47,7 +54,7 @@ CASES_PER_EPOCH = 5_000
 AIMS_PER_CASE = 5
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 Operations = list[tuple[Any, SearchStrategy[Case]]]
-CONFIGURATION = f"server: {{admin_token: {ADMIN_TOKEN}}}{MORE}"
+CONFIGURATION = f"server: {{admin_token: {ADMIN_TOKEN}}}{SCOPE_OVERRIDE_SETTINGS}"
 
 
 @dataclass
@@ -105,7 +112,7 @@ async def fuzz_admin_api(
     told, started = AdminTold(), time.monotonic()
     template = folder / "template"
     template.mkdir()
-    async with run_with_scripted_models(template, MEMORY, more=CONFIGURATION) as run:
+    async with run_with_scripted_models(template, MEMORY_SETTINGS, more=CONFIGURATION) as run:
         furniture = await furnish(run)
         places = await furniture.list_places()
     operations = [(operation, build_cases(operation)) for operation in load_operations()]
@@ -113,7 +120,7 @@ async def fuzz_admin_api(
         copy = folder / f"epoch-{epoch}"
         shutil.copytree(template, copy)
         count = min(CASES_PER_EPOCH, cases - epoch * CASES_PER_EPOCH)
-        async with run_with_scripted_models(copy, MEMORY, more=CONFIGURATION) as run:
+        async with run_with_scripted_models(copy, MEMORY_SETTINGS, more=CONFIGURATION) as run:
             connection = KeptConnection(run.base)
             sender = CaseSender(connection, places, furniture.tenant, told, stop_at)
             await asyncio.to_thread(sender.send_cases, operations, count, seed + epoch)

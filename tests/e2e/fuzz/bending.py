@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.e2e.fuzz.honest_requests import SEEDS, Header, Request, chunked
+from tests.e2e.fuzz.honest_requests import HONEST_REQUESTS, Header, Request, chunked
 
 # ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,7 +367,7 @@ def bent_bytes(written: bytes, dice: Random) -> bytes:
                     (b"\r\n", b"\x00", b"\n", b": ", b'"', b"{", b"]", b"\xff", b" " * 40)
                 )
             case _:
-                other = dice.choice(SEEDS).written()
+                other = dice.choice(HONEST_REQUESTS).written()
                 cut = dice.randint(0, len(other))
                 data[at : at + size] = other[cut : cut + dice.randint(1, 200)]
     return bytes(data)
@@ -388,7 +388,7 @@ GRAMMAR: Sequence[Bending] = (
 def bent(dice: Random, epoch: int = 0) -> bytes:
     """One request as it goes over the wire, bent in one way or several. Each epoch has threads of
     its own."""
-    request = dice.choice(SEEDS)
+    request = dice.choice(HONEST_REQUESTS)
     headers = (
         (name, value + b"-%d" % epoch if name == b"X-OM-Thread" else value)
         for name, value in request.headers

@@ -58,7 +58,7 @@ CLIENT: tuple[Header, ...] = (
     (b"x-stainless-retry-count", b"0"),
     (b"Authorization", b"Bearer sk-fuzz"),
 )
-TOOL = {
+LOOK_TOOL = {
     "type": "function",
     "function": {
         "name": "look",
@@ -127,12 +127,12 @@ MULTIPART = (
     b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\nContent-Disposition: form-data; '
     b'name="file"; filename="a.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n{"a": 1}\r\n--b--\r\n'
 )
-SEEDS: tuple[Request, ...] = (
+HONEST_REQUESTS: tuple[Request, ...] = (
     chat(PLAIN),
     chat(PLAIN, *thread(b"a")),
     chat(LATER, *thread(b"a"), stream=True, stream_options={"include_usage": True}),
     chat(LATER, *thread(b"b", (b"X-OM-Resource", b"user-1")), temperature=0.5, n=2, logprobs=True),
-    chat(TOOLS, *thread(b"c"), tools=[TOOL], tool_choice="auto", parallel_tool_calls=True),
+    chat(TOOLS, *thread(b"c"), tools=[LOOK_TOOL], tool_choice="auto", parallel_tool_calls=True),
     chat(PARTS, *thread(b"d"), max_tokens=100, chunks=3),
     chat(LATER, *thread(b"e", (b"X-OM-History", b"new")), stream=True),
     chat(LATER, *thread(b"e", (b"X-OM-Mode", b"read"), (b"X-OM-Timezone", b"Europe/Berlin"))),

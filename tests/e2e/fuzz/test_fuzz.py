@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.bounds.serving import needs_proc
 from tests.e2e.fuzz.bending import bent, pieces
 from tests.e2e.fuzz.fuzzing import GROWN, Told, case, faults, fuzzed, judged, whole
-from tests.e2e.fuzz.honest_requests import SEEDS
+from tests.e2e.fuzz.honest_requests import HONEST_REQUESTS
 
 CASES = 1_000
 
@@ -42,11 +42,11 @@ def test_packets() -> None:
         assert b"".join(pieces(written, dice)) == written
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.target.decode())
+@pytest.mark.parametrize("seed", HONEST_REQUESTS, ids=lambda seed: seed.target.decode())
 def test_seeds(seed: object) -> None:
     """What is bent is a request before."""
-    assert seed in SEEDS
-    head, end, _ = next(s for s in SEEDS if s == seed).written().partition(b"\r\n\r\n")
+    assert seed in HONEST_REQUESTS
+    head, end, _ = next(s for s in HONEST_REQUESTS if s == seed).written().partition(b"\r\n\r\n")
     assert end
     assert head.split(b"\r\n")[0].endswith(b"HTTP/1.1")
 

@@ -25,7 +25,7 @@ from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, messa
 from tests.e2e.running import Clock
 
 LETTERS = "abcdefghijklmnop"  # one a tenant
-CANARY = re.compile(rb"canary-([a-p])-\d+")
+CANARY_PATTERN = re.compile(rb"canary-([a-p])-\d+")
 SIGNING = "tenancy-tenancy-tenancy-tenancy!"
 SMALL = "observation: {message_tokens: 1000, buffer_tokens: 250, block_timeout: 5s}, reflection: {observation_tokens: 1500}"
 WORLDS = {  # each with what differs in its configuration
@@ -47,7 +47,7 @@ def owners(*found: bytes) -> set[str]:
     text = b"\n".join(found)
     if b"\\u" in text:
         text += re.sub(rb"\\u00([2-7][0-9a-fA-F])", lambda m: bytes([int(m[1], 16)]), text)
-    return {m[1].decode() for m in CANARY.finditer(text)}
+    return {m[1].decode() for m in CANARY_PATTERN.finditer(text)}
 
 
 def key_of(letter: str, number: int = 1) -> str:
