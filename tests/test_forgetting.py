@@ -37,7 +37,7 @@ WORDS = "the van, the dock and the seven crates of apples are all at Quarry Step
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
 # forgettings on each store; OM_TEST_FORGETTINGS=1000 for the long form
 ROUNDS = int(os.environ.get("OM_TEST_FORGETTINGS", "0"))
-CANARY = re.compile(r"canary\d+")
+CANARY_WORD_PATTERN = re.compile(r"canary\d+")
 
 
 class Repeating:
@@ -50,7 +50,9 @@ class Repeating:
         for _ in range(self.random.randrange(6)):
             await asyncio.sleep(0)
         return Answer(
-            bullets(" ".join(sorted(set(CANARY.findall(texts(prompt)))) or ["nothing"])),
+            bullets(
+                " ".join(sorted(set(CANARY_WORD_PATTERN.findall(texts(prompt)))) or ["nothing"])
+            ),
             target.model,
             9,
             9,
@@ -131,7 +133,7 @@ async def kept(p: Parts, key: Key) -> set[str]:
     made = [one.log.reflection.text for one in (memory, shared_log) if one.log.reflection]
     older = await p.store.generations(key, 10**6), await p.store.generations(shared_log.key, 10**6)
     return set(
-        CANARY.findall(
+        CANARY_WORD_PATTERN.findall(
             str([m.item.raw for m in every])
             + str([*notes, *made])
             + str([o.text for logs in older for _, log in logs for o in log])

@@ -20,7 +20,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import add_said, index_all, store_thread
 from tests.support.embedding_model import ScriptedModel, embed_topics
 
-MODEL = "text-embedding-3-small"
+EMBEDDING_MODEL = "text-embedding-3-small"
 
 
 @pytest.fixture
@@ -52,15 +52,20 @@ def vectors(
 
 
 async def list_lengths(store: SqliteStore) -> list[int]:
-    return [len(each.vector) for each in (await store.read_vectors(KEY, MODEL)).vectors][::-1]
+    return [len(each.vector) for each in (await store.read_vectors(KEY, EMBEDDING_MODEL)).vectors][
+        ::-1
+    ]
 
 
 async def test_vectors_are_made_batch_by_batch(
     store: SqliteStore, model: ScriptedModel, vectors: MessageVectors
 ) -> None:
     """A short message takes the one before it along."""
-    assert [await vectors.embed_batch(KEY, MODEL, 2) for _ in range(3)] == [2, 1, 0]
-    assert model.calls == [(MODEL, ("cat", "cat\nviolin")), (MODEL, ("violin\ntax",))]
+    assert [await vectors.embed_batch(KEY, EMBEDDING_MODEL, 2) for _ in range(3)] == [2, 1, 0]
+    assert model.calls == [
+        (EMBEDDING_MODEL, ("cat", "cat\nviolin")),
+        (EMBEDDING_MODEL, ("violin\ntax",)),
+    ]
     assert await list_lengths(store) == [8, 8, 8]
 
 
@@ -75,9 +80,9 @@ async def test_a_message_that_is_refused_stops_no_other(
         return [embed_topics(text) for text in texts]
 
     model.answer = refuse
-    assert await vectors.embed_batch(KEY, MODEL) == 3
+    assert await vectors.embed_batch(KEY, EMBEDDING_MODEL) == 3
     assert await list_lengths(store) == [8, 0, 0]
-    assert await vectors.embed_batch(KEY, MODEL) == 0
+    assert await vectors.embed_batch(KEY, EMBEDDING_MODEL) == 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ async def test_a_model_that_gives_no_vectors_writes_none(
 ) -> None:
     model.answer = answer  # type: ignore[assignment] - a table of lambdas
     with pytest.raises(Unusable):
-        await vectors.embed_batch(KEY, MODEL)
+        await vectors.embed_batch(KEY, EMBEDDING_MODEL)
     assert await list_lengths(store) == []
 
 
@@ -104,7 +109,7 @@ async def test_vectors_of_several_lengths_are_not_mixed(
 ) -> None:
     """One by one each is usable, as if the model had changed between."""
     model.answer = lambda _, texts: [[1.0] * (1 + place) for place, _ in enumerate(texts)]
-    assert await vectors.embed_batch(KEY, MODEL) == 3
+    assert await vectors.embed_batch(KEY, EMBEDDING_MODEL) == 3
     assert await list_lengths(store) == [2, 2, 2]
 
 
@@ -116,7 +121,7 @@ async def test_a_busy_model_is_left_alone(
 
     model.answer = refuse
     with pytest.raises(ModelBusy):
-        await vectors.embed_batch(KEY, MODEL)
+        await vectors.embed_batch(KEY, EMBEDDING_MODEL)
     assert len(model.calls) == 1
 
 
@@ -125,19 +130,19 @@ async def test_calls_are_counted_and_priced(
 ) -> None:
     """By the server's tokens, or by the length of the texts."""
     model.tokens = 1_000_000
-    await vectors.embed_batch(KEY, MODEL)
+    await vectors.embed_batch(KEY, EMBEDDING_MODEL)
     model.tokens = 0
-    await vectors.embed_query(KEY, MODEL, "cat" * 4)
+    await vectors.embed_query(KEY, EMBEDDING_MODEL, "cat" * 4)
     model.answer = lambda *_: [[nan]]
     with pytest.raises(ModelError):
-        await vectors.embed_query(KEY, MODEL, "cat")
+        await vectors.embed_query(KEY, EMBEDDING_MODEL, "cat")
     assert [(call.work, call.outcome, call.usage.input_tokens) for call in calls] == [
         ("embed", "answered", 1_000_000),
         ("embed", "answered", 3),
         ("embed", "failed", 0),
     ]
     [[(name, account)], [(_, estimated)], _] = [call.accounts for call in calls]
-    assert (name, account.cost, account.estimated) == (MODEL, 20_000, 0)
+    assert (name, account.cost, account.estimated) == (EMBEDDING_MODEL, 20_000, 0)
     assert estimated.estimated == 1
 
 
@@ -148,7 +153,7 @@ async def test_a_local_model_costs_nothing(
     assert (calls[0].accounts, calls[0].cost) == ((), 0)
 
 
-VECTORS = {"vector": True, "embedding_model": "e"}
+VECTOR_SETTINGS = {"vector": True, "embedding_model": "e"}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +161,13 @@ VECTORS = {"vector": True, "embedding_model": "e"}
     [
         ({}, None),
         ({"memory": {"retrieval": {"embedding_model": "e"}}}, None),
-        ({"memory": {"retrieval": {**VECTORS, "enabled": False}}}, None),
-        ({"memory": {"retrieval": VECTORS}}, ("e", 1.5, 1.5)),
-        ({"memory": {"retrieval": {**VECTORS, "timeout": 60}}}, ("e", 2.0, 45.0)),
-        ({"resources": {"r": {"retrieval": VECTORS}}}, ("e", 1.5, 1.5)),
-        ({"resources": {"other": {"retrieval": VECTORS}}}, None),
-        ({"memory": {"retrieval": VECTORS}, "storage": {"search": False}}, None),
-        ({"memory": {"retrieval": VECTORS}, "storage": {"url": "redis://h"}}, None),
+        ({"memory": {"retrieval": {**VECTOR_SETTINGS, "enabled": False}}}, None),
+        ({"memory": {"retrieval": VECTOR_SETTINGS}}, ("e", 1.5, 1.5)),
+        ({"memory": {"retrieval": {**VECTOR_SETTINGS, "timeout": 60}}}, ("e", 2.0, 45.0)),
+        ({"resources": {"r": {"retrieval": VECTOR_SETTINGS}}}, ("e", 1.5, 1.5)),
+        ({"resources": {"other": {"retrieval": VECTOR_SETTINGS}}}, None),
+        ({"memory": {"retrieval": VECTOR_SETTINGS}, "storage": {"search": False}}, None),
+        ({"memory": {"retrieval": VECTOR_SETTINGS}, "storage": {"url": "redis://h"}}, None),
     ],
 )
 def test_settings_choose_the_model(

@@ -163,7 +163,7 @@ def test_their_libraries_have_an_upper_bound(library: str) -> None:
     assert "<" in requirement
 
 
-FOUND = {
+MEMBERS_BY_KIND_OF_USE = {
     "of another's object": ("def f(other): return other._hidden", {"_hidden"}),
     "by its name": ("def f(other): return getattr(other, '_hidden', None)", {"_hidden"}),
     "written": ("def f(other): other._hidden = 1", {"_hidden"}),
@@ -185,10 +185,10 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("case", FOUND)
+@pytest.mark.parametrize("case", MEMBERS_BY_KIND_OF_USE)
 def test_what_is_found(case: str) -> None:
     """Each kind of use, and none that is none."""
-    source, members = FOUND[case]
+    source, members = MEMBERS_BY_KIND_OF_USE[case]
     assert set(found_in(source, "om_proxy")) == members
 
 

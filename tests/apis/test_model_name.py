@@ -29,7 +29,7 @@ def part(name: bytes, value: bytes, more: bytes = b"") -> bytes:
     )
 
 
-MODEL = part(b'name="model"', b"m")
+MODEL_PART = part(b'name="model"', b"m")
 END = b"--x--\r\n"
 
 
@@ -62,10 +62,10 @@ END = b"--x--\r\n"
         (part(b'\r\n name="model"', b"m") + END, FORM, "m"),
         (part(b'name="file"; filename="a"', b"\x00") + part(b'name="model"', b"m", b"Content-Type: a/b\r\n") + END, FORM, "m"),
         (part(b'name="file"; filename="a; name=model; b"', b"qwen") + part(b'name="model"', b"m") + END, FORM, "m"),
-        (part(b'filename="a\\"; name=model"; name="file"', b"qwen") + MODEL + END, FORM, "m"),
+        (part(b'filename="a\\"; name=model"; name="file"', b"qwen") + MODEL_PART + END, FORM, "m"),
         (part(b'name="file"; filename="a"', b'name="model"\r\n\r\nm\r\n') + part(b'name="model"', b"n") + END, FORM, "n"),
-        (b"preamble\r\n" + MODEL + END, FORM, "m"),
-        (MODEL + END, b"multipart/form-data; charset=utf-8; BOUNDARY=x", "m"),
+        (b"preamble\r\n" + MODEL_PART + END, FORM, "m"),
+        (MODEL_PART + END, b"multipart/form-data; charset=utf-8; BOUNDARY=x", "m"),
         (part(b'name="file"; filename="model"', b"m") + END, FORM, None),
         (part(b'x-name="model"', b"m") + END, FORM, None),
         (END, FORM, None),
@@ -85,20 +85,20 @@ def test_model(body: bytes, kind: bytes, model: str | None) -> None:
         (b'{"model": "%b"}' % (b"m" * 513), JSON),
         (b"\xff", JSON),
         (b'{"a":' + b"[" * 100_000, JSON),
-        (MODEL, JSON),
+        (MODEL_PART, JSON),
         (b"model=%ff&" * 201, b"application/x-www-form-urlencoded"),
         (b"model=m&x=" + b"%41" * 400_000, b"application/x-www-form-urlencoded"),
         (b"model=" + b"m" * 513, b"application/x-www-form-urlencoded"),
-        (MODEL[:-2], FORM),
+        (MODEL_PART[:-2], FORM),
         (part(b'name="model"', b"m" * 513) + END, FORM),
         (part(b'name="model"', b"\xff") + END, FORM),
-        (part(b'name="a"', b"b") * 200 + MODEL + END, FORM),
-        (part(b'name="a"; x="%b"' % (b"x" * 1_024), b"b") + MODEL + END, FORM),
-        (MODEL.replace(b"\r\n", b"\n") + END, FORM),
-        (MODEL + END, b"multipart/form-data"),
-        (MODEL + END, b"multipart/form-data; boundary=y"),
-        (MODEL + END, b"multipart/form-data; boundary=x" + b" " * 1_024),
-        (MODEL + END, b"multipart/form-data; boundary*=utf-8''%E2%82%AC"),
+        (part(b'name="a"', b"b") * 200 + MODEL_PART + END, FORM),
+        (part(b'name="a"; x="%b"' % (b"x" * 1_024), b"b") + MODEL_PART + END, FORM),
+        (MODEL_PART.replace(b"\r\n", b"\n") + END, FORM),
+        (MODEL_PART + END, b"multipart/form-data"),
+        (MODEL_PART + END, b"multipart/form-data; boundary=y"),
+        (MODEL_PART + END, b"multipart/form-data; boundary=x" + b" " * 1_024),
+        (MODEL_PART + END, b"multipart/form-data; boundary*=utf-8''%E2%82%AC"),
     ],
 )
 def test_what_cannot_be_read(body: bytes, kind: bytes) -> None:

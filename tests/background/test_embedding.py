@@ -26,7 +26,7 @@ from tests.storage.search_contract import SECOND, add_said, index_all, store_thr
 from tests.support.embedding_model import ScriptedModel
 
 NOW = 1_000_000.0
-OTHER = Key("other", "other", "old")
+OTHER_TENANT_THREAD = Key("other", "other", "old")
 
 
 def set_model(name: str | None) -> Settings:
@@ -68,11 +68,11 @@ async def test_quiet_threads_get_vectors(world: World) -> None:
     """Of all tenants."""
     await world.add(KEY, 6.0)
     await world.add(SECOND, NOW)
-    await world.add(OTHER, 5.0)
+    await world.add(OTHER_TENANT_THREAD, 5.0)
     filler = world.create_filler()
     assert await filler.run_once() == 4
     assert await filler.run_once() == 0
-    assert (await world.count(KEY), await world.count(OTHER)) == (2, 2)
+    assert (await world.count(KEY), await world.count(OTHER_TENANT_THREAD)) == (2, 2)
 
 
 async def test_what_is_indexed_late_gets_its_vectors(
@@ -151,7 +151,7 @@ async def test_a_killed_process_loses_nothing(world: World) -> None:
 
 async def test_resources_may_have_other_models(world: World) -> None:
     await world.add(KEY, 5.0)
-    await world.add(OTHER, 6.0)
+    await world.add(OTHER_TENANT_THREAD, 6.0)
     world.settings = Settings.model_validate(
         {
             "memory": {"retrieval": {"vector": True, "embedding_model": "m"}},
@@ -159,11 +159,11 @@ async def test_resources_may_have_other_models(world: World) -> None:
         }
     )
     assert await world.create_filler().run_once() == 4
-    assert (await world.count(KEY), await world.count(OTHER, "n")) == (2, 2)
+    assert (await world.count(KEY), await world.count(OTHER_TENANT_THREAD, "n")) == (2, 2)
 
 
 async def test_all_vectors_are_made_at_once(world: World) -> None:
     await world.add(KEY, NOW)
-    await world.add(OTHER, 6.0)
+    await world.add(OTHER_TENANT_THREAD, 6.0)
     assert await embed_all(world.vectors, world.settings) == 4
     assert await embed_all(world.vectors, world.settings) == 0

@@ -11,7 +11,7 @@ from om_proxy.memory.lifecycle.requested_work import ObserveNow, ReflectNow
 from om_proxy.memory.model import Key
 
 KEY = Key("tenant", "resource", "thread")
-OTHER = KEY._replace(thread="other")
+OTHER_THREAD = KEY._replace(thread="other")
 
 
 async def test_the_work_of_a_thread_comes_in_order() -> None:
@@ -19,8 +19,8 @@ async def test_the_work_of_a_thread_comes_in_order() -> None:
     first, second = RequestedWork(KEY, ObserveNow(), "1"), RequestedWork(KEY, ReflectNow(), "2")
     for work in (first, second):
         assert queue.add(work) is work
-    assert (KEY in queue, OTHER in queue) == (True, False)
-    assert queue.take(OTHER) is None
+    assert (KEY in queue, OTHER_THREAD in queue) == (True, False)
+    assert queue.take(OTHER_THREAD) is None
     assert queue.take(KEY) is first
     queue.put_back(first)
     assert [queue.take(KEY), queue.take(KEY), queue.take(KEY)] == [first, second, None]
@@ -33,7 +33,7 @@ async def test_an_equal_wish_joins_what_waits() -> None:
     first = queue.add(RequestedWork(KEY, ObserveNow(), "1"))
     assert queue.add(RequestedWork(KEY, ObserveNow(), "2")) is first
     assert queue.add(RequestedWork(KEY, ObserveNow(all=True), "3")).cycle_id == "3"
-    assert queue.add(RequestedWork(OTHER, ObserveNow(), "4")).cycle_id == "4"
+    assert queue.add(RequestedWork(OTHER_THREAD, ObserveNow(), "4")).cycle_id == "4"
     queue.take(KEY)
     assert queue.add(RequestedWork(KEY, ObserveNow(), "5")).cycle_id == "5"
 
@@ -43,7 +43,7 @@ async def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = RequestedWorkQueue()
     queue.add(RequestedWork(KEY, ObserveNow(), "1"))
     with pytest.raises(Overloaded):
-        queue.add(RequestedWork(OTHER, ObserveNow(), "2"))
+        queue.add(RequestedWork(OTHER_THREAD, ObserveNow(), "2"))
 
 
 async def test_the_end_of_the_process_is_heard_of() -> None:

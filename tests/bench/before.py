@@ -22,7 +22,7 @@ from tests.bench.figures import CORE, RATE, Kind, Row, figures, medians
 from tests.bench.servers import BEFORE
 from tests.bench.table import aligned, number, trouble
 
-STATES = ("om_off", "om_raw", "om_applied")
+MEMORY_STATES = ("om_off", "om_raw", "om_applied")
 CELLS = "1k_n:1,1k_n:16,grow:1,grow:16,paced:1,growpaced:1,100k_n:1,1m_n:1,1m10k_n:1,sse1000:1,sse1000:16"
 MAX_WORSE = 0.03
 HIGHER_IS_BETTER = (RATE, CORE)
@@ -57,7 +57,7 @@ def compare_rounds(rows: Sequence[Row], cells: Sequence[str]) -> Iterator[Change
         medians([row for row in rows if row["round"] == number])
         for number in sorted({row["round"] for row in rows})
     ]
-    for state in STATES:
+    for state in MEMORY_STATES:
         for cell, kind in figures(cells):
             pairs = [
                 (kind.read(found, state + BEFORE, cell), kind.read(found, state, cell))
@@ -97,7 +97,7 @@ def measure_rounds(cells: str, rounds: int, seconds: float, before: Path, out: P
     os.environ["OM_BEFORE"] = str(before)
     steps = []
     for round_number in range(1, rounds + 1):
-        for state in STATES:
+        for state in MEMORY_STATES:
             both = [state, state + BEFORE] if round_number % 2 else [state + BEFORE, state]
             steps.append(beside.Step(round_number, " ".join(both), cells, seconds))
     return beside.measure(steps, beside.RUN, out)

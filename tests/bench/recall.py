@@ -49,7 +49,7 @@ CUT_ROUNDS = 5
 VOCABULARY_WORDS = 20_000
 STOP_WORD_SHARE = 0.45
 SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
-CANARY = "zyxquorum"
+CANARY_WORD = "zyxquorum"
 CANARY_END = b"quorum"  # an index keeps what words begin with once
 SELECT_USED = """SELECT page_count, freelist_count, page_size
     FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
@@ -171,10 +171,10 @@ async def measure_forgetting(stores: Stores) -> tuple[float, int]:
     """Return the ms of forgetting a thread, and how often its word is still found."""
     key = Key("bench", "large", "gone")
     await store_thread(
-        stores.full, build_thread(key, FORGOTTEN_MESSAGES, SHORT_CHARS, f" {CANARY}")
+        stores.full, build_thread(key, FORGOTTEN_MESSAGES, SHORT_CHARS, f" {CANARY_WORD}")
     )
     await MessageIndex(stores.full).index_thread(key)
-    [word] = query_words(CANARY)
+    [word] = query_words(CANARY_WORD)
     assert (await stores.full.find_passages(key, [word])).counts[word] == FORGOTTEN_MESSAGES
     assert stores.read_file is None or CANARY_END in stores.read_file()
     began = time.perf_counter()

@@ -34,7 +34,7 @@ from om_proxy.turns.unstored_entries import UnstoredEntries
 from tests.memory.building import KEY
 from tests.support.performing import open_parts
 
-MODEL = "gpt-4o"
+TIMED_MODEL = "gpt-4o"
 LONG_TEXT = "the van, the dock and the seven crates of apples are at Quarry Steps today. " * 10
 ANSWER = {"role": "assistant", "content": LONG_TEXT}
 REPORTED = {"prompt_tokens": 1_200, "completion_tokens": 20, "total_tokens": 1_220}
@@ -75,9 +75,9 @@ async def open_turns(turns_before: int) -> Turns:
         messages: list[dict[str, str]] = []
 
         async def open_turn() -> PreparedTurn:
-            request = CHAT.parse_request(orjson.dumps({"model": MODEL, "messages": messages}))
+            request = CHAT.parse_request(orjson.dumps({"model": TIMED_MODEL, "messages": messages}))
             caller = Caller(KEY, KEY.tenant, "on")
-            return await engine.open_turn(caller, request, parts.context(MODEL), Hints())
+            return await engine.open_turn(caller, request, parts.context(TIMED_MODEL), Hints())
 
         for number in range(turns_before + 1):
             messages.append({"role": "user", "content": f"question {number}: {LONG_TEXT}"})
@@ -128,7 +128,7 @@ def list_figure_parts(turn: PreparedTurn) -> list[Part]:
         status=200,
         memory=turn.status,
         reason=turn.reason,
-        model=MODEL,
+        model=TIMED_MODEL,
         tokens_received=turn.receipt["tokens-received"],
         tokens_sent=turn.receipt["tokens-sent"],
         case=turn.opened.case,

@@ -26,7 +26,7 @@ UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITE
 )
 PORTS = (UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITELLM_PORT)
 NEVER = 10**9  # tokens: no notes are ever due
-STATES = ("om_off", "om_raw", "om_applied")
+MEMORY_STATES = ("om_off", "om_raw", "om_applied")
 RECALL = "_recall"  # behind a state: the tool for look-ups is on, and no model calls it
 AT_ONCE = 100  # tokens: every history of the cells is longer
 START_TIMEOUT_S = 180.0  # under callgrind, on a busy machine
@@ -53,7 +53,7 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
     state, mark, _ = name.partition(BEFORE)
     has_recall = state.endswith(RECALL)
     state = state.removesuffix(RECALL)
-    if state in STATES:
+    if state in MEMORY_STATES:
         command, port = (
             (before or "", BEFORE_PORT)
             if mark

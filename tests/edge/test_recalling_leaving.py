@@ -17,7 +17,7 @@ from tests.apis.chat import test_whole_splice as whole
 from tests.apis.chat.streamed_rounds import calls_round, delta
 from tests.edge.test_recalling import HANG, JSON, OURS, Play, Server
 
-STATES = ["first round", "long end", "look-up", "head of a round", "later round"]
+REPLY_STEPS = ["first round", "long end", "look-up", "head of a round", "later round"]
 MAX_CLOSE_S = 1
 
 
@@ -36,7 +36,7 @@ def answer_later(server: Server, *, stream: bool) -> UpstreamResponse:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("at", STATES)
+@pytest.mark.parametrize("at", REPLY_STEPS)
 async def test_the_client_leaves(at: str, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.answers = [

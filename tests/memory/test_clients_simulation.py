@@ -9,8 +9,8 @@ import pytest
 
 from tests.memory.clients import KINDS, converse
 
-SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "24"))  # per kind of client
-FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))
+SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "24"))  # per kind of client
+FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))
 TURNS = 30
 
 
@@ -22,7 +22,7 @@ def test_the_transcript_stays_the_truth(kind: str) -> None:
     Every other thread keeps only five marks before coverage, so that the slow path is walked as
     often as the fast one.
     """
-    for seed in range(FIRST, FIRST + SEEDS):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEED_COUNT):
         converse(kind, seed, TURNS, recent=5 if seed % 2 else 256)
 
 

@@ -43,7 +43,7 @@ PIECES = st.sampled_from(
         "_",
     ]
 )
-TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
+TEXT_STRATEGY = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
 
 
 def tags_of(text: str) -> list[str]:
@@ -114,7 +114,7 @@ def test_what_could_be_a_tag_is_escaped(text: str, shown: str) -> None:
     assert unescape(shown) == text
 
 
-@given(TEXTS)
+@given(TEXT_STRATEGY)
 @example("&&lt;observations")
 @example("&amp;<observations")
 def test_unescape_is_the_inverse(text: str) -> None:
@@ -122,13 +122,13 @@ def test_unescape_is_the_inverse(text: str) -> None:
     assert unescape(escape(text)) == text
 
 
-@given(TEXTS)
+@given(TEXT_STRATEGY)
 def test_escaped_text_holds_no_tag_of_ours(text: str) -> None:
     """No text keeps a tag of ours."""
     assert tags_of(escape(text)) == []
 
 
-@given(st.lists(TEXTS, max_size=4), st.sampled_from(["\n", "\n\n", " ", ""]))
+@given(st.lists(TEXT_STRATEGY, max_size=4), st.sampled_from(["\n", "\n\n", " ", ""]))
 def test_joined_texts_hold_exactly_our_tags(texts: list[str], between: str) -> None:
     """Escaped texts may be joined and put between our tags: only these are found, in their
     order."""

@@ -11,7 +11,7 @@ def build_round(name: bytes, result_bytes: int = 100) -> Round:
     return Round(name, (b"x" * result_bytes,))
 
 
-SMALL, OTHER = build_round(b"small"), build_round(b"other")
+SMALL_ROUND, OTHER_ROUND = build_round(b"small"), build_round(b"other")
 LARGE = build_round(b"large", MAX_KEPT_BYTES - 1000)
 TOO_LARGE = build_round(b"", MAX_KEPT_BYTES + 1)
 FITTING = build_round(b"", MAX_KEPT_BYTES)
@@ -21,16 +21,16 @@ FITTING = build_round(b"", MAX_KEPT_BYTES)
     ("rounds", "beside", "kept"),
     [
         ([], None, None),
-        ([SMALL, OTHER], None, LookedUp((SMALL, OTHER))),
-        ([SMALL], OTHER, LookedUp((SMALL,), OTHER)),
-        ([], OTHER, LookedUp((), OTHER)),
+        ([SMALL_ROUND, OTHER_ROUND], None, LookedUp((SMALL_ROUND, OTHER_ROUND))),
+        ([SMALL_ROUND], OTHER_ROUND, LookedUp((SMALL_ROUND,), OTHER_ROUND)),
+        ([], OTHER_ROUND, LookedUp((), OTHER_ROUND)),
         ([FITTING], None, LookedUp((FITTING,))),
-        ([FITTING], SMALL, LookedUp((FITTING,))),
+        ([FITTING], SMALL_ROUND, LookedUp((FITTING,))),
         ([TOO_LARGE], None, None),
         # nothing is kept behind a round that is left out: it would not go on with the cache
-        ([SMALL, TOO_LARGE, OTHER], None, LookedUp((SMALL,))),
-        ([SMALL, LARGE], TOO_LARGE, LookedUp((SMALL, LARGE))),
-        ([TOO_LARGE], SMALL, None),
+        ([SMALL_ROUND, TOO_LARGE, OTHER_ROUND], None, LookedUp((SMALL_ROUND,))),
+        ([SMALL_ROUND, LARGE], TOO_LARGE, LookedUp((SMALL_ROUND, LARGE))),
+        ([TOO_LARGE], SMALL_ROUND, None),
     ],
 )
 def test_first_rounds_are_kept(

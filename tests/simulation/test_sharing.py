@@ -19,19 +19,19 @@ from tests.simulation.sharing import SharedWorld, plan_of
 from tests.simulation.world import World, simulate
 from tests.support.long_forms import IS_LONG
 
-SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "50" if IS_LONG else "25"))
+SEED_COUNT = int(os.environ.get("OM_SHARING_SEEDS", "50" if IS_LONG else "25"))
 # test_people.py judges those below
-FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "24"))
-BATCH = 25
+FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "24"))
+BATCH_SEEDS = 25
 FOUND_WITHIN = 10  # seeds
 # in three of them a batch leaves a thread out, which is rare
 SEEDS_WITHOUT_PEOPLE = range(20, 40)
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEED_COUNT, BATCH_SEEDS))
 def test_no_seed_breaks_a_promise(first: int) -> None:
     """After every commit, prompt and turn, and once more when all has settled."""
-    for seed in range(first, min(first + BATCH, FIRST + SEEDS)):
+    for seed in range(first, min(first + BATCH_SEEDS, FIRST_SEED + SEED_COUNT)):
         world = simulate(seed, made=SharedWorld)
         assert world.broken is None, (
             f"{world.broken}\nalone and step by step: scripts/simulate --scope resource --seed {seed} --trace"

@@ -23,18 +23,18 @@ from tests.support.long_forms import IS_LONG
 
 # those below are judged where they are counted
 LOOKED_AT_SEEDS = 60
-SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "120" if IS_LONG else "60"))
-FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", f"{LOOKED_AT_SEEDS}"))
-BATCH = 50
+SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "120" if IS_LONG else "60"))
+FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", f"{LOOKED_AT_SEEDS}"))
+BATCH_SEEDS = 50
 FOUND_WITHIN = 100  # seeds
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEED_COUNT, BATCH_SEEDS))
 def test_no_seed_breaks_a_promise(first: int) -> None:
     """Every invariant of oracle.py after every commit, prompt and turn, and once more when all has
     settled."""
-    for seed in range(first, min(first + BATCH, FIRST + SEEDS)):
+    for seed in range(first, min(first + BATCH_SEEDS, FIRST_SEED + SEED_COUNT)):
         world = simulate(seed)
         assert world.broken is None, (
             f"{world.broken}\nalone and step by step: scripts/simulate --seed {seed} --trace"

@@ -9,7 +9,7 @@ import pytest
 from om_proxy.testing import look_ups
 
 QUESTION = "At which pier lies our boat?"
-TOOL = {"type": "function", "function": {"name": "recall"}}
+RECALL_TOOL = {"type": "function", "function": {"name": "recall"}}
 RESULT = (
     '1 of 9 messages for "pier boat"\n[m1] user, Mar 2, 2026 09:04\n  Our boat lies at pier 14.'
 )
@@ -21,8 +21,11 @@ RESULT = (
         ({}, None),
         ({"tools": None}, None),
         ({"tools": [{"type": "function", "function": {"name": "weigh"}}]}, None),
-        ({"tools": [{"type": "web_search"}, TOOL]}, "recall"),
-        ({"tools": [TOOL, {"type": "function", "function": {"name": "om_recall"}}]}, "om_recall"),
+        ({"tools": [{"type": "web_search"}, RECALL_TOOL]}, "recall"),
+        (
+            {"tools": [RECALL_TOOL, {"type": "function", "function": {"name": "om_recall"}}]},
+            "om_recall",
+        ),
     ],
 )
 def test_the_tool_is_found(request_: dict[str, object], tool: str | None) -> None:

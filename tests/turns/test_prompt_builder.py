@@ -122,14 +122,14 @@ async def test_a_tail_within_its_limit_goes_as_it_came() -> None:
 
 # ── what the model has looked up ──────────────────────────────────────────────────────────────────
 
-CANARY = "canary of a look-up"
+LOOK_UP_CANARY = "canary of a look-up"
 LOOK_UP: Message = {
     "role": "assistant",
     "content": None,
     "tool_calls": [{"id": "ours", "function": {"name": "recall", "arguments": "{}"}}],
 }
-FOUND: Message = {"role": "tool", "tool_call_id": "ours", "content": CANARY}
-LOOKED_UP = LookedUp((Round(orjson.dumps(LOOK_UP), (orjson.dumps(FOUND),)),))
+LOOK_UP_RESULT: Message = {"role": "tool", "tool_call_id": "ours", "content": LOOK_UP_CANARY}
+LOOKED_UP = LookedUp((Round(orjson.dumps(LOOK_UP), (orjson.dumps(LOOK_UP_RESULT),)),))
 
 
 def call_tool(number: int) -> Message:
@@ -173,8 +173,8 @@ async def test_a_look_up_is_shown_in_its_place_until_the_notes_change() -> None:
             prompt = read_forwarded(turn)
             assert prompt[: len(before)] == before
             place = prompt.index(call_tool(0))
-            assert prompt[place - 2 : place] == [LOOK_UP, FOUND]
-            assert prompt.count(FOUND) == 1
+            assert prompt[place - 2 : place] == [LOOK_UP, LOOK_UP_RESULT]
+            assert prompt.count(LOOK_UP_RESULT) == 1
             before = prompt
         assert await t.live() == [str(m["content"]) if m["content"] else None for m in sent] + [
             "that one"
@@ -187,9 +187,9 @@ async def test_a_look_up_is_shown_in_its_place_until_the_notes_change() -> None:
             sent.append(assistant(f"well: {LONG}"))
             await t.parts.background.wait_idle()
         after = read_forwarded(await take_turn(t, [*sent, user("and?")], assistant("so")))
-        assert FOUND in before
-        assert FOUND not in after
-        assert CANARY not in repr(t.parts.models.asked)
+        assert LOOK_UP_RESULT in before
+        assert LOOK_UP_RESULT not in after
+        assert LOOK_UP_CANARY not in repr(t.parts.models.asked)
 
 
 async def test_with_look_ups_in_every_third_turn_prompts_begin_alike() -> None:
@@ -206,8 +206,8 @@ async def test_with_look_ups_in_every_third_turn_prompts_begin_alike() -> None:
             shown = turn.opened.reconciled.projected.log.state
             if shown == state:
                 assert prompt[: len(before)] == before
-                kept += FOUND in prompt
-            before = [*prompt, *((LOOK_UP, FOUND) if looked_up else ())]
+                kept += LOOK_UP_RESULT in prompt
+            before = [*prompt, *((LOOK_UP, LOOK_UP_RESULT) if looked_up else ())]
             state = shown
             sent.append(assistant(f"answer {number}"))
             await t.parts.background.wait_idle()
@@ -222,12 +222,12 @@ async def test_a_reply_that_the_client_altered_shows_no_look_up() -> None:
         same = [user("which?"), assistant("that one"), user("sure?")]
         assert (await t.open(same)).body is None
         shown = read_forwarded(await take_turn(t, same, assistant("yes")))
-        assert shown == [SYSTEM, same[0], LOOK_UP, FOUND, *same[1:]]
+        assert shown == [SYSTEM, same[0], LOOK_UP, LOOK_UP_RESULT, *same[1:]]
         altered = [same[0], assistant("that one, or another"), same[2], assistant("yes")]
         for question in ("really?", "truly?"):
             altered.append(user(question))
             turn = await take_turn(t, altered, assistant("yes"))
-            assert turn.body is None or FOUND not in read_forwarded(turn)
+            assert turn.body is None or LOOK_UP_RESULT not in read_forwarded(turn)
             altered.append(assistant("yes"))
 
 

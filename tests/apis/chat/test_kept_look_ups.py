@@ -8,12 +8,12 @@ from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
 
-OURS = b'{"id":"o1","type":"function","function":{"name":"recall","arguments":"{}"}}'
-OTHER = b'{"id":"o2",  "function":{"name":"recall","arguments":"{}"}}'
-THEIRS = b'{"id":"t1","type":"function","function":{"name":"weather","arguments":"{}"}}'
-FOUND = b'{"role":"tool","tool_call_id":"o1","content":"found"}'
-NOTHING = b'{"role":"tool","tool_call_id":"o2","content":"nothing found"}'
-CALL = b'{"role":"assistant","content":null,"reasoning":"\\ud83d","tool_calls":[' + OURS + b"]}"
+OUR_CALL = b'{"id":"o1","type":"function","function":{"name":"recall","arguments":"{}"}}'
+OUR_OTHER_CALL = b'{"id":"o2",  "function":{"name":"recall","arguments":"{}"}}'
+CLIENT_CALL = b'{"id":"t1","type":"function","function":{"name":"weather","arguments":"{}"}}'
+FOUND_RESULT = b'{"role":"tool","tool_call_id":"o1","content":"found"}'
+NOTHING_RESULT = b'{"role":"tool","tool_call_id":"o2","content":"nothing found"}'
+CALL = b'{"role":"assistant","content":null,"reasoning":"\\ud83d","tool_calls":[' + OUR_CALL + b"]}"
 REPLY = b'{"role":"assistant","content":"Rome"}'
 
 
@@ -32,23 +32,27 @@ def test_without_look_ups_messages_are_as_they_came() -> None:
 
 def test_rounds_come_before_their_reply() -> None:
     """Byte for byte, in their order, and only there."""
-    rounds = LookedUp((Round(CALL, (FOUND,)), Round(CALL, (FOUND, NOTHING))))
+    rounds = LookedUp((Round(CALL, (FOUND_RESULT,)), Round(CALL, (FOUND_RESULT, NOTHING_RESULT))))
     assert write_tail([piece(b"{}"), piece(REPLY, rounds), piece(b"{}")]) == [
-        *(b"{}", CALL, FOUND, CALL, FOUND, NOTHING, REPLY, b"{}")
+        *(b"{}", CALL, FOUND_RESULT, CALL, FOUND_RESULT, NOTHING_RESULT, REPLY, b"{}")
     ]
 
 
-BOTH = Round(calling(OURS, THEIRS, OTHER), (FOUND, NOTHING))
+BOTH = Round(calling(OUR_CALL, CLIENT_CALL, OUR_OTHER_CALL), (FOUND_RESULT, NOTHING_RESULT))
 
 
-@pytest.mark.parametrize("beside", [BOTH, Round(calling(OURS, OTHER), (FOUND, NOTHING))])
+@pytest.mark.parametrize(
+    "beside", [BOTH, Round(calling(OUR_CALL, OUR_OTHER_CALL), (FOUND_RESULT, NOTHING_RESULT))]
+)
 def test_calls_go_back_into_the_message_that_made_them(beside: Round) -> None:
     """Before the client's, as their results come first. All other bytes of the client's message
     stay; the upstream's message may hold the client's calls or not."""
-    earlier = Round(CALL, (FOUND,))
-    written = write_tail([piece(calling(THEIRS), LookedUp((earlier,), beside)), piece(b"result")])
-    with_calls = calling(OURS, OTHER, THEIRS)
-    assert written == [CALL, FOUND, with_calls, FOUND, NOTHING, b"result"]
+    earlier = Round(CALL, (FOUND_RESULT,))
+    written = write_tail(
+        [piece(calling(CLIENT_CALL), LookedUp((earlier,), beside)), piece(b"result")]
+    )
+    with_calls = calling(OUR_CALL, OUR_OTHER_CALL, CLIENT_CALL)
+    assert written == [CALL, FOUND_RESULT, with_calls, FOUND_RESULT, NOTHING_RESULT, b"result"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_message_without_a_place_for_calls_stays_alone(message: bytes) -> None
 def test_a_result_that_names_no_call_is_left_out_with_it() -> None:
     """A server sent a call without an id."""
     nameless = Round(b'{"tool_calls":[{"function":{}}]}', (b'{"role":"tool"}',))
-    assert write_tail([piece(calling(THEIRS), LookedUp((), Round(b"no JSON", (FOUND,))))]) == [
-        calling(THEIRS)
-    ]
-    assert len(write_tail([piece(calling(THEIRS), LookedUp((), nameless))])) == 2
+    assert write_tail(
+        [piece(calling(CLIENT_CALL), LookedUp((), Round(b"no JSON", (FOUND_RESULT,))))]
+    ) == [calling(CLIENT_CALL)]
+    assert len(write_tail([piece(calling(CLIENT_CALL), LookedUp((), nameless))])) == 2

@@ -27,7 +27,7 @@ from tests.edge.admin.test_admin_api import (
     fill_path,
 )
 
-CANARY = "zanzibar"
+CANARY_WORD = "zanzibar"
 TEXT_ROUTES = [route for route in ADMIN_ROUTES if route.shows_text and not route.changes_memory]
 PAGES_OF_TEXT = [route for route in TEXT_ROUTES if route.method == "GET"]
 
@@ -36,7 +36,7 @@ PAGES_OF_TEXT = [route for route in TEXT_ROUTES if route.method == "GET"]
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     more = f"server: {{admin_token: {ADMIN_TOKEN}}}"
     async with run_with_scripted_models(tmp_path, more=more) as running:
-        await running.chat("crates").say(f"Where is crate 7 of {CANARY}?")
+        await running.chat("crates").say(f"Where is crate 7 of {CANARY_WORD}?")
         yield running
 
 

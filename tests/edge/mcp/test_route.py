@@ -24,7 +24,7 @@ from tests.support.long_forms import IS_LONG, long_form
 ADMIN_TOKEN = "admin-token-of-this-test"
 TOKEN_SECRET = "0123456789abcdef0123456789abcdef"
 OWN = {"authorization": "Bearer sk-a"}
-OTHER = {"authorization": "Bearer sk-b"}
+FOREIGN_CREDENTIAL = {"authorization": "Bearer sk-b"}
 ADMIN = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 ALICE = {"resource": "alice"}
 
@@ -125,7 +125,7 @@ async def test_a_whole_tenant_is_listed_and_searched_by_resource(run: Running) -
 
 async def test_nobody_sees_another_tenant(run: Running) -> None:
     """Whatever is asked, with the same names on both sides, and by the other's own ids."""
-    listed, _ = await use(run, "list_threads", {}, OTHER)
+    listed, _ = await use(run, "list_threads", {}, FOREIGN_CREDENTIAL)
     labels = [line.partition("[")[2].partition("]")[0] for line in listed.splitlines()[1:]]
     for tool in TOOL_NAMES:
         for resource in ({}, ALICE, {"resource": "bob"}):
@@ -147,7 +147,7 @@ async def test_other_tenants_take_no_place_in_a_search(run: Running) -> None:
         await run.chat("t", key="sk-b", **{"x-om-resource": f"r{n}"}).say("violin")
     found, _ = await use(run, "search_memory", {"query": "violin"})
     assert found.startswith("the best of 2 resources\n")
-    found, _ = await use(run, "search_memory", {"query": "violin"}, OTHER)
+    found, _ = await use(run, "search_memory", {"query": "violin"}, FOREIGN_CREDENTIAL)
     searched = f"; only the {MAX_SEARCHED_RESOURCES} used last were searched"
     assert found.startswith(f"the best of 4 resources{searched}\n")
 

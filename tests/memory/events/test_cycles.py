@@ -9,7 +9,7 @@ from om_proxy.memory.events.cycles import Cycle, Notes, Subject, make_end, make_
 from om_proxy.memory.events.parts import Event, MarkerConfig, OperationType
 from om_proxy.memory.model import Key, Memory, ObservationLog
 
-MEMORY = Memory(key=Key("tenant", "resource", "thread"), log=ObservationLog(generation=3))
+OWN_LOG_MEMORY = Memory(key=Key("tenant", "resource", "thread"), log=ObservationLog(generation=3))
 SUBJECT = Subject("label", "thread", MarkerConfig(30_000, 40_000, "thread"))
 NOTES = Notes("* noted", 12, "the task", None)
 
@@ -39,7 +39,7 @@ def test_a_cycle(
         "cycleId": "id",
         "operationType": operation,
     }
-    start = make_start(cycle, MEMORY, SUBJECT)
+    start = make_start(cycle, OWN_LOG_MEMORY, SUBJECT)
     assert (start.at, start.part.TYPE) == (1.0, f"data-om-{kind}-start")
     assert fields_of(start) == common | {
         "startedAt": "1970-01-01T00:00:01.000Z",
@@ -47,7 +47,7 @@ def test_a_cycle(
         "threadIds": ("thread", "other"),
         "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
     }
-    end = make_end(cycle, 400, NOTES, MEMORY, SUBJECT, 3.5)
+    end = make_end(cycle, 400, NOTES, OWN_LOG_MEMORY, SUBJECT, 3.5)
     assert (end.at, end.part.TYPE) == (3.5, f"data-om-{kind}-end")
     assert fields_of(end) == common | {
         "completedAt": "1970-01-01T00:00:03.500Z",
@@ -57,7 +57,7 @@ def test_a_cycle(
         "observations": "* noted",
         "currentTask": "the task",
     }
-    failed = make_failed(cycle, "om_model", MEMORY, SUBJECT, 0.5)
+    failed = make_failed(cycle, "om_model", OWN_LOG_MEMORY, SUBJECT, 0.5)
     assert (failed.at, failed.part.TYPE) == (0.5, f"data-om-{kind}-failed")
     assert fields_of(failed) == common | {
         "failedAt": "1970-01-01T00:00:00.500Z",

@@ -12,7 +12,7 @@ from om_proxy.memory.notes.text_diff import (
     compare_lines,
 )
 
-TEXTS = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1).map("\n".join)
+DIFFED_TEXT_STRATEGY = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1).map("\n".join)
 
 
 def test_a_line_that_changed() -> None:
@@ -24,7 +24,7 @@ def test_a_line_that_changed() -> None:
     )
 
 
-@given(TEXTS, TEXTS)
+@given(DIFFED_TEXT_STRATEGY, DIFFED_TEXT_STRATEGY)
 def test_both_texts_can_be_read_off(before: str, after: str) -> None:
     lines = compare_lines(before, after)
     assert "\n".join(line.text for line in lines if line.kind != "added") == before

@@ -10,7 +10,7 @@ from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part
 from om_proxy.memory.notes.ranges import remove_range_lines
 from om_proxy.memory.prompt.ranges import write_range_line
 
-OWN, OTHER = "1111111111111111", "3f9c2a7700000000"
+OWN_LABEL, OTHER_LABEL = "1111111111111111", "3f9c2a7700000000"
 
 
 def entry(after: int = 0, last: int = 0, *parts: Part) -> Observation:
@@ -31,7 +31,7 @@ def part(label: str, after: int, last: int) -> Part:
     return Part(label, after, last, EMPTY_CHAIN)
 
 
-MINE, THEIRS = part(OWN, 11, 40), part(OTHER, 0, 7)
+MINE, THEIRS = part(OWN_LABEL, 11, 40), part(OTHER_LABEL, 0, 7)
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Case:
         Case(entry(11, 40), None, "[m12-m40]"),
         Case(entry(11, 12), None, "[m12]"),
         Case(entry(40, 40), None, ""),  # a rollback note
-        Case(entry(0, 0, MINE), OWN, "[m12-m40]"),
-        Case(entry(0, 0, THEIRS), OTHER, "[3f9c2a77.m1-m7]"),
-        Case(entry(0, 0, MINE, THEIRS), OTHER, "[3f9c2a77.m1-m7]"),
+        Case(entry(0, 0, MINE), OWN_LABEL, "[m12-m40]"),
+        Case(entry(0, 0, THEIRS), OTHER_LABEL, "[3f9c2a77.m1-m7]"),
+        Case(entry(0, 0, MINE, THEIRS), OTHER_LABEL, "[3f9c2a77.m1-m7]"),
         # text of a reflection that is about no single thread
         Case(entry(0, 0, MINE, THEIRS), None, "[m12-m40, 3f9c2a77.m1-m7]"),
         Case(
@@ -57,10 +57,10 @@ class Case:
             None,
             f"[{', '.join(['00000000.m1-m9'] * 8)}]",
         ),
-        Case(entry(0, 0, part(OTHER, 0, 0)), OTHER, ""),  # its thread has left the log
+        Case(entry(0, 0, part(OTHER_LABEL, 0, 0)), OTHER_LABEL, ""),  # its thread has left the log
     ],
 )
 def test_line_names_what_an_entry_covers(case: Case) -> None:
     """A reader finds the messages by it; what covers no message has no line."""
-    assert write_range_line(case.entry, case.label, OWN) == case.line
+    assert write_range_line(case.entry, case.label, OWN_LABEL) == case.line
     assert remove_range_lines(case.line) == ""

@@ -14,7 +14,7 @@ from om_proxy.memory.recall.quoting import clean_text
 _HEADER_PATTERN = re.compile(r"\[(?P<id>(?:[0-9a-f]{8}\.)?m[0-9]+)\] (?P<role>[a-z]+), .*")
 _PART_PATTERN = re.compile(r"\[p(?P<index>[0-9]+)\](?P<rest>.*)")
 
-TEXTS = st.one_of(
+TEXT_STRATEGY = st.one_of(
     st.text(max_size=40),
     st.sampled_from(
         [
@@ -30,7 +30,10 @@ TEXTS = st.one_of(
     ),
 ).map(clean_text)
 PARTS = st.builds(
-    QuotedPart, st.sampled_from(["text", "tool-call", "tool-result", "image", "file"]), TEXTS, TEXTS
+    QuotedPart,
+    st.sampled_from(["text", "tool-call", "tool-result", "image", "file"]),
+    TEXT_STRATEGY,
+    TEXT_STRATEGY,
 )
 
 

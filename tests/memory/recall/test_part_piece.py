@@ -13,7 +13,7 @@ from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.part_piece import MAX_RESULT_TOKENS, PartPiece, write_part_piece
 from om_proxy.memory.recall.quoted_message import PartKind, QuotedMessage, QuotedPart
 from om_proxy.memory.tokens import estimate_tokens
-from tests.memory.recall.quoted import TEXTS, make_message, read_quotes
+from tests.memory.recall.quoted import TEXT_STRATEGY, make_message, read_quotes
 
 KINDS: tuple[PartKind, ...] = ("text", "tool-call")
 UTC = ZoneInfo("UTC")
@@ -24,7 +24,7 @@ def write(message: QuotedMessage, part: int, offset: int = 0, tokens: int = 2_00
 
 
 @settings(max_examples=60)
-@given(TEXTS, st.sampled_from(KINDS), st.integers(500, 2_000))
+@given(TEXT_STRATEGY, st.sampled_from(KINDS), st.integers(500, 2_000))
 def test_the_pieces_are_the_part(text: str, kind: PartKind, max_tokens: int) -> None:
     message = make_message(12, QuotedPart("text"), QuotedPart(kind, text, "ls"))
     joined, offset = "", 0

@@ -85,16 +85,16 @@ def test_a_text_beside_a_letter_of_no_ascii_has_the_same_words(joint: str) -> No
     assert [*words(text), "ж"] == words(f"{text} ж")
 
 
-TEXTS = st.text(st.characters(exclude_categories=()), max_size=40)
+TEXT_STRATEGY = st.text(st.characters(exclude_categories=()), max_size=40)
 
 
-@given(TEXTS, TEXTS)
+@given(TEXT_STRATEGY, TEXT_STRATEGY)
 def test_a_space_separates_words(a: str, b: str) -> None:
     """The words of two texts joined by a space are the words of each."""
     assert words(f"{a} {b}") == words(a) + words(b)
 
 
-@given(TEXTS)
+@given(TEXT_STRATEGY)
 def test_words_hold_nothing_that_an_index_could_split(text: str) -> None:
     """SQLite's `ascii` tokenizer takes a word as it is: its ASCII characters are lower case letters
     and digits."""
