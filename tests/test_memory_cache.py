@@ -317,6 +317,35 @@ async def test_only_new_events_say_what_was_forgotten(store: Watched) -> None:
     assert store.event_count == 8
 
 
+@pytest.mark.parametrize("scope", ["thread", "resource", "tenant"])
+async def test_a_forgetting_that_fails_takes_no_turn(
+    store: Watched, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """A turn under way is stored all the same, unless an earlier forgetting succeeded meanwhile."""
+    memories = Memories(store, build_answering_policies())
+
+    async def forget() -> None:
+        if scope == "thread":
+            await memories.forget(KEY)
+        else:
+            await memories.forget_all(KEY.tenant, KEY.resource if scope == "resource" else None)
+
+    async def fail(*_: object) -> None:
+        raise StorageError("the disk is gone")
+
+    first_turn, begun_before = await memories.load(KEY), memories.forget_count
+    await memories.update(KEY, say_turns(1))
+    await forget()
+    begun_after = memories.forget_count
+    await memories.update(KEY, say_turns(1))
+    monkeypatch.setattr(store, "forget", fail)
+    monkeypatch.setattr(store, "forget_batch", fail)
+    with pytest.raises(StorageError):
+        await forget()
+    assert memories.is_forgotten_since(first_turn, 0, begun_before)
+    assert not memories.is_forgotten_since(first_turn, 0, begun_after)
+
+
 async def test_a_closed_store_raises_storage_error(store: Watched) -> None:
     """Every error of storage is a StorageError."""
     memories = Memories(store, build_answering_policies())

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from sys import getsizeof
 from typing import Protocol, TypeVar
@@ -456,20 +457,16 @@ class Memories:
         """Remove the thread from the store and from this process. Other processes find it gone at
         their next read. A turn under way here stores nothing from now on, even if it is the
         thread's first. Raise Conflict if the thread has another version than `expected_version`."""
-        self._mark_forgotten(key)
-        async with self.lock(key):
-            try:
+        with self._marked_as_forgotten(key):
+            async with self.lock(key):
                 forgotten = (
                     await self.store.forget(key, expected_version, self._describe_forgotten(key))
                     if await self.store.version(key)
                     else ForgetResult()
                 )
-            except OmError:
-                self._forgotten.pop(key)  # the thread and its turns under way stay
-                raise
-            self._drop_traces(key)
-            self._drop_texts()
-            return forgotten
+                self._drop_traces(key)
+                self._drop_texts()
+                return forgotten
 
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
         """Remove the resource, or all resources of the tenant, as `forget` removes a thread: batch
@@ -478,9 +475,9 @@ class Memories:
         forgotten = ForgetResult()
         is_last = False
         while not is_last:
-            self._mark_forgotten(scope)
-            await self._wait_for_commits(tenant, resource)
-            batch = await self.store.forget_batch(tenant, resource, self._describe_forgotten)
+            with self._marked_as_forgotten(scope):
+                await self._wait_for_commits(tenant, resource)
+                batch = await self.store.forget_batch(tenant, resource, self._describe_forgotten)
             for key in batch.threads:
                 self._drop_traces(key)
             forgotten, is_last = forgotten.add(batch.result), batch.is_last
@@ -530,9 +527,21 @@ class Memories:
                 async with lock:
                     pass  # whoever takes it next knows of the forgetting
 
-    def _mark_forgotten(self, key: Key) -> None:
-        self.forget_count += 1
-        self._forgotten.put(key, self.forget_count)
+    @contextmanager
+    def _marked_as_forgotten(self, scope: Key) -> Iterator[None]:
+        """Mark the thread, the resource or the tenant as forgotten. If that fails in the block, its
+        turns under way stay, apart from those that an earlier forgetting has dropped."""
+        earlier_mark = self._forgotten.get(scope)
+        self.forget_count = mark = self.forget_count + 1
+        self._forgotten.put(scope, mark)
+        try:
+            yield
+        except OmError:
+            if self._forgotten.get(scope) == mark:
+                self._forgotten.pop(scope)
+                if earlier_mark is not None:
+                    self._forgotten.put(scope, earlier_mark)
+            raise
 
     def _drop_traces(self, key: Key) -> None:
         """Remove what this process holds of a forgotten thread."""

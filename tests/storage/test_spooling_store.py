@@ -54,9 +54,11 @@ async def open_spool(
 ) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
     faulty = Faulty(await SqliteStore.open(folder / file))
     store = SpoolingStore(faulty, **options)
-    yield store, faulty
-    faulty.refuses = faulty.forgets_to_say = faulty.cannot_be_read = faulty.hangs = False
-    await store.close()
+    try:
+        yield store, faulty
+    finally:
+        faulty.refuses = faulty.forgets_to_say = faulty.cannot_be_read = faulty.hangs = False
+        await store.close()
 
 
 def add_messages(memory: Memory, *texts: str) -> Memory:
@@ -450,6 +452,56 @@ async def test_forgetting_a_resource_whose_turns_wait(tmp_path: Path, resource: 
         assert await store.flusher.flush()
         left = [key for key in (KEY, OTHER, stranger) if await store.version(key)]
         assert left == ([OTHER, stranger] if resource else [stranger])
+
+
+@pytest.mark.parametrize("scope", ["thread", "resource", "tenant"])
+async def test_a_forgetting_that_fails(tmp_path: Path, scope: str) -> None:
+    """It takes no turn that waits: the person is told that nothing was forgotten."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        await say(store, KEY, "u2", "a2")
+        faulty.cannot_be_read = True
+        with pytest.raises(StorageError):
+            await forget(store, scope)
+        assert texts((await store.load(KEY)).tail) == ["u1", "a1", "u2", "a2"]
+        faulty.refuses = faulty.cannot_be_read = False
+        assert await store.flusher.flush()
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2"]
+
+
+async def forget(store: Store, scope: str) -> None:
+    if scope == "thread":
+        await store.forget(KEY)
+    else:
+        await store.forget_batch(KEY.tenant, KEY.resource if scope == "resource" else None)
+
+
+@pytest.mark.parametrize("scope", ["thread", "resource"])
+async def test_a_first_turn_that_is_being_stored_when_its_thread_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """It does not bring the thread back."""
+    async with open_spool(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = False
+        is_begun, may_end, write = asyncio.Event(), asyncio.Event(), faulty._store.commit
+
+        async def write_later(*arguments: Any) -> Memory:
+            is_begun.set()
+            await may_end.wait()
+            return await write(*arguments)
+
+        monkeypatch.setattr(faulty._store, "commit", write_later)
+        flushing = asyncio.create_task(store.flusher.flush())
+        await is_begun.wait()
+        forgetting = asyncio.create_task(forget(store, scope))
+        await asyncio.wait((forgetting,), timeout=0.05)
+        may_end.set()
+        await asyncio.gather(flushing, forgetting)
+        assert await list_stored_texts(faulty) == []
+        assert await store.load(KEY) == Memory(key=KEY)
 
 
 WAITING: dict[str, Sequence[Step]] = MOVES | {

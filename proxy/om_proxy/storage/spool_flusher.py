@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import structlog
@@ -62,6 +62,11 @@ class SpoolFlusher:
 
     def request_flush(self) -> None:
         self._wanted.set()
+
+    def pause(self) -> AbstractAsyncContextManager[object]:
+        """Write no waiting turn until the block ends. It begins once a flush under way has
+        ended."""
+        return self._flushing
 
     def record_failure(self, exc: Exception) -> None:
         """Count a failure of the store, and have it tried again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
@@ -176,13 +176,17 @@ class SpoolingStore(MergingStore):
         *,
         defers_erasure: bool = False,
     ) -> ForgetResult:
-        """Forget the waiting turns first, so that they cannot bring the thread back. With
+        """Forget what is stored, then the waiting turns: if the store fails, they wait on. With
         `expected_version`, raise StorageError while any wait: the store would compare an older
         version."""
         if expected_version is not None:
             self._require_stored(key)
-        self.spool.forget(key)
-        return await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
+        async with self._hold_waiting_turns():
+            forgotten = await super().forget(
+                key, expected_version, event, defers_erasure=defers_erasure
+            )
+            self.spool.forget(key)
+        return forgotten
 
     async def forget_batch(
         self,
@@ -191,13 +195,22 @@ class SpoolingStore(MergingStore):
         describe_forgotten: Callable[[Key], Event] | None = None,
         active_before: float | None = None,
     ) -> ForgetBatch:
-        """Forget the waiting turns first. With `active_before`, raise StorageError while any wait:
-        they are newer than what is stored."""
-        if active_before is None:
-            self.spool.forget_all(tenant, resource)
-        elif self.spool.turn_count:
+        """Forget what is stored, then the waiting turns: if the store fails, they wait on. With
+        `active_before`, raise StorageError while any wait: they are newer than what is stored."""
+        if active_before is not None and self.spool.turn_count:
             raise StorageError("the store cannot be written; turns wait")
-        return await super().forget_batch(tenant, resource, describe_forgotten, active_before)
+        async with self._hold_waiting_turns():
+            batch = await super().forget_batch(tenant, resource, describe_forgotten, active_before)
+            for key in batch.threads:
+                self.spool.forget(key)
+            if batch.is_last and active_before is None:
+                self.spool.forget_all(tenant, resource)
+        return batch
+
+    def _hold_waiting_turns(self) -> AbstractAsyncContextManager[object]:
+        """Write no waiting turn until the block ends: none must bring back what is forgotten in
+        it."""
+        return self.flusher.pause() if self.spool.resources else nullcontext()
 
     async def commit_erasing(
         self,
