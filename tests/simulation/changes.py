@@ -194,7 +194,13 @@ class Changes:
         self, key: Key, covered: Covered, entries: Iterable[Observation], find: FindCovered
     ) -> None:
         """These entries say now what is said of the messages `covered`. A message that was stored
-        twice may be told by one entry and missing from another."""
+        twice may be told by one entry and missing from another. A note that a branch was taken back
+        covers none: it goes with any later branch, and nothing is demanded of it."""
+        must(
+            bool(covered) or all(entry.kind == "note" for entry in entries),
+            "an entry covers messages",
+            entries,
+        )
         texts = [entry.text for entry in entries]
         places = frozenset(covered)
         for entry in entries:
@@ -202,7 +208,7 @@ class Changes:
         standing = self.standing.setdefault(key, {})
         for marker in [m for m, kept in standing.items() if kept.covered & places]:
             del standing[marker]
-        for marker in markers_in(*texts):
+        for marker in markers_in(*texts) if places else ():
             standing[marker] = Standing(places, self.clock(), direct=True)
         self.written |= markers_in(*texts)
 

@@ -243,8 +243,12 @@ class SharedWorld(World):
             any(o.kind == "note" and o.parts[0].label == label for o in shared_log.log.entries),
         )
         revised = talk.letter in self.revised
+        parts = [p for o in shared_log.log.entries for p in o.parts if p.label == label]
+        begins = iter([p.after for p in parts[1:]])
         for entry in shared_log.log.entries:
             for part in [p for p in entry.parts if p.label == label]:
+                # a note of a fork takes back what the entry before it tells of later messages
+                reach = min(part.last, next(begins, memory.coverage))
                 must(
                     part.after == end or (revised and part.after <= end),
                     "each message in exactly one range",
@@ -259,7 +263,7 @@ class SharedWorld(World):
                 noted = set().union(
                     *(ids_in(s.text) for s in sections.split_entry(entry) if s.label == label)
                 )
-                about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= part.last}
+                about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= reach}
                 excused = self.changes.excused()
                 must(
                     noted <= about <= noted | excused
