@@ -158,6 +158,26 @@ async def test_a_note_that_left_a_shared_log_is_nowhere(tmp_path: Path) -> None:
         assert [event.id for event in after[: len(before)]] == [event.id for event in before]
 
 
+async def test_what_others_were_told_before_a_thread_left_is_forgotten(tmp_path: Path) -> None:
+    """A thread that left its shared log before anything of it was noted there is told of no more
+    once its note is forgotten."""
+    async with run_with_scripted_models(tmp_path, MEMORY_SETTINGS, more=CHOOSING) as run:
+        talks = {name: await play(run, 1, name) for name in ("b", "a")}
+        for talk in talks.values():
+            await share(run, talk, "resource")
+        assert "<other-conversation" in read_block(run)
+        for _ in range(14):
+            await share(run, talks["b"], "thread")
+        await share(run, talks["a"], "resource")
+        assert "<other-conversation" in read_block(run)
+        first = (await read_notes(run, "b"))["log"][0]
+        assert "Crate 1 " in first["text"]
+        path = f"/observations/{first['id']}?forget=true"
+        await ask(run, "DELETE", path, thread="b")
+        await share(run, talks["a"], "resource")
+        assert "<other-conversation" not in read_block(run)
+
+
 async def share(run: Running, talk: Chat, scope: str) -> None:
     """Say one thing, with the log of the resource or with one of the thread's own."""
     talk.headers["x-om-scope"] = scope

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from om_proxy.errors import Conflict
-from om_proxy.memory.lifecycle.log_sharing import find_part
 from om_proxy.memory.lifecycle.withdrawal import as_own_entry, as_shared_entry, list_traces
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -80,13 +79,13 @@ async def _list_own_traces(
 async def _list_shared_traces(
     memories: Memories, key: Key, withdrawn: Observation
 ) -> list[NoteErasure]:
-    """Return what to erase of the log that a thread shared before it had its own."""
+    """Return what to erase of the log that a thread shared before it had its own. Prompts of that
+    log's threads may still tell of the thread, also if the log had no entry about it."""
     if not await memories.store.version(resource_key(key)):
         return []
     shared_log = await memories.load(resource_key(key))
     generations = await memories.store.generations(shared_log.key, shared_log.log.generation)
-    older, label = index_entries(generations).values(), memories.label(key)
-    if not any(find_part(entry, label) for entry in older):
-        return []
-    traces = list_traces(as_shared_entry(withdrawn, label), shared_log.log.entries, older)
+    older = index_entries(generations).values()
+    shared_entry = as_shared_entry(withdrawn, memories.label(key))
+    traces = list_traces(shared_entry, shared_log.log.entries, older)
     return [NoteErasure(shared_log.key, shared_log.version, traces)]
