@@ -302,6 +302,9 @@ class Disk:
                 raise Conflict("the notes have changed since")
         for erasure in erasures:
             self._erase_notes(erasure)
+            if erasure.key != change.before.key:
+                erased = self.threads[erasure.key]
+                erased.head = replace(erased.head, version=self.next_version())
         committed, _ = self.commit_shared(change, None, wakeup)
         return committed, ForgetResult(observations=sum(len(e.blanks) for e in erasures))
 

@@ -482,6 +482,22 @@ class StoreContract(
         after = await store.load(before.key)
         assert (after.other_threads_text, after.version > before.version) == ("", True)
 
+    async def test_a_turn_does_not_tell_what_was_erased_meanwhile(self, store: Store) -> None:
+        """It conflicts with the forgetting of a note in another thread's own log, which takes what
+        the shared log had of it along."""
+        s = await self._shared(store)
+        shared_log = await store.load(resource_key(KEY))
+        key = KEY._replace(thread="C")
+        own = await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+        erasure = NoteErasure(shared_log.key, shared_log.version, ())
+        await store.commit_erasing(Change(own, replace(own, turns=3)), [erasure])
+        assert await store.version(shared_log.key) > shared_log.version
+        told = replace(s.stored["B"], other_threads_text="A said: canary")
+        change = Change(s.stored["B"], told)
+        with pytest.raises(Conflict):
+            await store.commit_shared(change, Change(shared_log, shared_log))
+        assert (await store.load(s.stored["B"].key)).other_threads_text == ""
+
     async def test_versions_come_from_one_counter(self, store: Store) -> None:
         """Of two commits the later one has the larger version, also of another thread."""
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())

@@ -528,7 +528,8 @@ class Store(PassageIndex, VectorIndex, Protocol):
     ) -> tuple[Memory, ForgetResult]:
         """Commit the change of a thread's own log or of a shared log, and write the blank entries
         over the stored ones of the same ids: all in one transaction. Raise `Conflict`, and write
-        nothing, if a stored version is another one. `wakeup`: as in `commit_shared`.
+        nothing, if a stored version is another one. `wakeup`: as in `commit_shared`. Every erased
+        log gets a new version, so that no turn under way stores what its prompt told of it.
 
         Of a shared log, the same transaction removes what prompts tell of other threads, as
         `forget` does. The bytes leave the storage as with `forget`, also those of texts that

@@ -47,6 +47,7 @@ from om_proxy.storage.postgres.queries import select_generations, select_memorie
 from om_proxy.storage.postgres.quotes import (
     HAS_LOOK_UPS,
     LOCK_LOOK_UPS,
+    RAISE_VERSIONS,
     remove_look_ups,
     remove_quotes,
 )
@@ -358,6 +359,8 @@ async def commit_erasing(
     for erasure in erasures:
         row = stored[erasure.key]
         await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
+        if erasure.key != key:
+            await session.execute(RAISE_VERSIONS, [row[0]])
     written, _ = await commit.write(session)
     return written
 

@@ -459,6 +459,8 @@ async def commit_erasing(
         changes.expect_revision(key.tenant, key.resource, state.revision)
         for erasure in erasures:
             await _overwrite_entries(session, changes, erasure, state, keyring)
+            if erasure.key != key:
+                changes.raise_version(erasure.key)
         await commit.add_steps(session, changes)
         ask_for_erasure(session, changes)
         applied = await changes.apply(session)

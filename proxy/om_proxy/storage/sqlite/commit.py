@@ -197,7 +197,7 @@ class SharedCommit:
         keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
     ) -> None:
         """Encode the rows. `keys`: of the thread and of the shared log."""
-        self._key = thread.before.key
+        self.key = thread.before.key
         changes = [change for change in (thread, shared_log) if change is not None]
         self._expected_memories = [change.before for change in changes]
         self._commits = [
@@ -214,7 +214,7 @@ class SharedCommit:
         if self._wakeup:
             db.execute(
                 WAKE_RESOURCE,
-                (self._key.tenant, self._key.resource, self._wakeup.now, self._wakeup.tokens),
+                (self.key.tenant, self.key.resource, self._wakeup.now, self._wakeup.tokens),
             )
         return written
 

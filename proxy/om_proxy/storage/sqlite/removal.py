@@ -53,7 +53,7 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
-from om_proxy.storage.sqlite.quotes import remove_look_ups, remove_quotes
+from om_proxy.storage.sqlite.quotes import RAISE_VERSION, remove_look_ups, remove_quotes
 from om_proxy.storage.sqlite.reencryption import change_key
 
 SELECT_SHARERS = (
@@ -328,6 +328,9 @@ def commit_erasing(
     db.execute(REQUEST_ERASURE)
     for (id_, key_id), erasure in zip(ids, erasures, strict=True):
         _overwrite_entries(db, id_, erasure, held.find(key_id))
+        if erasure.key != commit.key:
+            db.execute(RAISE_VERSION, (id_,))
+    db.execute(INCREMENT_SEQUENCE)
     [written] = commit.write(db)
     return written
 
@@ -353,4 +356,3 @@ def _overwrite_entries(
         for (id_,) in db.execute(SELECT_RESOURCE_ROWS, erasure.key[:2]).fetchall():
             erase_event_texts(db, id_)
         db.execute(CLEAR_OTHERS, erasure.key[:2])
-        db.execute(INCREMENT_SEQUENCE)
