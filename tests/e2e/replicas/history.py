@@ -183,14 +183,16 @@ def check(history: History) -> Findings:
             replies[prompt.said].add(prompt.reply)
     threads = {stored.thread: stored for stored in history.threads}
     forgotten = frozenset().union(*(forgetting.marks for forgetting in history.forgettings))
+    kept = {}
     for thread in turns.keys() | threads.keys():
         stored = threads.get(thread) or StoredThread(thread, ())
-        _check_transcript(found, stored, turns[thread], replies, forgotten)
+        kept[thread] = _find_kept(stored, turns[thread], history.outages)
+        _check_transcript(found, stored, turns[thread], replies, forgotten, kept[thread])
         _check_frame(found, stored)
         _check_due(found, stored, history)
         _check_dates(found, stored, history)
-    _check_prompts(found, history.prompts, turns, forgotten)
-    _check_readings(found, history.readings, history.forgettings)
+    _check_prompts(found, history.prompts, turns, forgotten, kept)
+    _check_readings(found, history, replies)
     _check_leases(found, history.leases)
     return found
 
@@ -212,6 +214,7 @@ def _check_transcript(
     turns: Sequence[Turn],
     replies: Mapping[str, set[str]],
     forgotten: frozenset[str],
+    kept: frozenset[str],
 ) -> None:
     """Each acknowledged text is live once, each unknown one at most once, and no other. They stand
     in the order in which they were said."""
@@ -229,7 +232,7 @@ def _check_transcript(
     excused = taken_back | perhaps_taken_back | forgotten | {""}
     waited = {mark for turn in turns if turn.has_waited for mark in (turn.said, turn.reply)}
     found.lost += sorted((acknowledged | waited) - counts.keys() - excused)
-    found.taken_back += [f"{mark} is live" for mark in counts if mark in taken_back]
+    found.taken_back += [f"{mark} is live" for mark in counts if mark in taken_back - kept]
     unknown = {turn.said for turn in turns if turn.outcome == "unknown"}
     possible = acknowledged | unknown
     for said in unknown:
@@ -247,6 +250,22 @@ def _find_taken_back(turns: Iterable[Turn]) -> set[str]:
             taken_back |= set(turn.takes_back)
             taken_back -= {turn.said, *turn.shows}
     return taken_back
+
+
+def _find_kept(
+    stored: StoredThread, turns: Sequence[Turn], outages: Iterable[Outage]
+) -> frozenset[str]:
+    """Return what forks took back while the store was away for some process, and the log covers: it
+    stays beside them (docs/spec/storage.md#turns-that-waited)."""
+    outages = tuple(outages)
+    covered = {message.mark for message in stored.messages if message.seq <= stored.coverage}
+    return frozenset(
+        mark
+        for turn in turns
+        if turn.takes_back and any(o.began_at <= turn.ended_at <= o.ended_at for o in outages)
+        for mark in turn.takes_back
+        if mark in covered
+    )
 
 
 def _check_order(found: Findings, turns: Sequence[Turn], places: Mapping[str, int]) -> None:
@@ -333,6 +352,7 @@ def _check_prompts(
     prompts: Sequence[Prompt],
     turns: Mapping[str, Sequence[Turn]],
     forgotten: frozenset[str],
+    kept: Mapping[str, frozenset[str]],
 ) -> None:
     """A prompt tells all that was acknowledged before its request began, word for word or in notes,
     and nothing that was taken back by then."""
@@ -343,7 +363,8 @@ def _check_prompts(
         for prompt in asked.get(turn.said, ()):
             if turn.outcome == "acknowledged" and prompt.reply not in ("", turn.reply):
                 continue  # of an attempt whose client left
-            _check_prompt(found, prompt, turn, turns[turn.thread], forgotten)
+            of_thread = turns[turn.thread]
+            _check_prompt(found, prompt, turn, of_thread, forgotten, kept[turn.thread])
 
 
 def _check_prompt(
@@ -352,13 +373,14 @@ def _check_prompt(
     turn: Turn,
     others: Sequence[Turn],
     forgotten: frozenset[str],
+    kept: frozenset[str],
 ) -> None:
     before = [one for one in others if one.ended_at < turn.began_at]
     told = {*prompt.marks, *prompt.noted}
     taken_back = _find_taken_back(
         [*before, turn._replace(outcome="acknowledged", ended_at=turn.began_at)]
     )
-    if old := sorted(told & taken_back):
+    if old := sorted(told & taken_back - kept):
         found.taken_back.append(f"the prompt of {turn.said} tells {' '.join(old)}")
     if doubled := [mark for mark, count in Counter(prompt.marks).items() if count > 1]:
         found.doubled.append(f"the prompt of {turn.said} tells {' '.join(doubled)} twice")
@@ -380,13 +402,20 @@ def _check_prompt(
         found.stale.append(f"the prompt of {turn.said} lacks {' '.join(missing[:5])}")
 
 
-def _check_readings(
-    found: Findings, readings: Sequence[Reading], forgettings: Sequence[Forgetting]
-) -> None:
-    """Versions and generations of a row grow. Nothing that was forgotten is read afterwards."""
+def _check_readings(found: Findings, history: History, replies: Mapping[str, set[str]]) -> None:
+    """Versions and generations of a row grow. Nothing that was forgotten is read afterwards, but for
+    what waits in a process that cannot know."""
+    readings = history.readings
+    unknown = {turn.said for turn in history.turns if turn.outcome == "unknown"}
+    waiting = unknown.union(*(replies.get(said, set()) for said in unknown))
     for reading in readings:
-        for forgetting in forgettings:
-            if reading.began_at > forgetting.ended_at and reading.marks & forgetting.marks:
+        is_outage = any(
+            o.began_at <= reading.ended_at and reading.began_at <= o.ended_at
+            for o in history.outages
+        )
+        told = reading.marks - waiting if is_outage else reading.marks
+        for forgetting in history.forgettings:
+            if reading.began_at > forgetting.ended_at and told & forgetting.marks:
                 found.resurrected.append(f"{reading.thread} was read after it was forgotten")
     by_row: dict[tuple[str, int], list[Reading]] = defaultdict(list)
     for reading in readings:

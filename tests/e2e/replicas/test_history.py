@@ -207,6 +207,18 @@ RANGES = SOUND.threads[0].ranges
             "taken_back",
             id="an old branch that is live",
         ),
+        pytest.param(
+            lambda history: replace(
+                history,
+                threads=(
+                    history.threads[0],
+                    store("b", "V1", "S1", "V2", "S2", "V3", "S3", "V4", "S4", covered=2),
+                ),
+                outages=(Outage(5.5, 6.5),),
+            ),
+            "taken_back",
+            id="an old branch that no note covers is live after an outage",
+        ),
         pytest.param(change_thread(row_count=2), "broken", id="two rows"),
         pytest.param(change_message(3, chain=b"other"), "broken", id="a broken chain"),
         pytest.param(change_message(3, seq=1), "broken", id="a number used again"),
@@ -237,6 +249,14 @@ RANGES = SOUND.threads[0].ranges
             read_also(Reading("gone", 6, 7, 9, 30, 0, frozenset({"W1"}))),
             "resurrected",
             id="a forgotten text that is read",
+        ),
+        pytest.param(
+            lambda history: replace(
+                read_also(Reading("gone", 6, 7, 9, 30, 0, frozenset({"W1"})))(history),
+                outages=(Outage(5, 8),),
+            ),
+            "resurrected",
+            id="a forgotten text that did not wait is read in an outage",
         ),
         pytest.param(
             lambda history: replace(history, threads=(*history.threads, store("gone", "W1", "T1"))),
@@ -275,6 +295,31 @@ def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None
 @pytest.mark.parametrize(
     "change",
     [
+        pytest.param(
+            lambda history: replace(
+                history,
+                threads=(
+                    history.threads[0],
+                    store("b", "V1", "S1", "V2", "S2", "V3", "S3", "V4", "S4", covered=4),
+                ),
+                prompts=(
+                    *history.prompts[:-2],
+                    history.prompts[-2]._replace(noted=frozenset({"V2", "S2"})),
+                    history.prompts[-1],
+                ),
+                outages=(Outage(5.5, 6.5),),
+            ),
+            id="an old branch that notes cover, after an outage",
+        ),
+        pytest.param(
+            lambda history: replace(
+                read_also(Reading("gone", 6, 7, 9, 30, 0, frozenset({"W2"})))(history),
+                turns=(*history.turns, Turn("gone", "W2", 3, 4, "unknown")),
+                forgettings=(Forgetting(frozenset({"W1", "T1", "W2"}), 5.0),),
+                outages=(Outage(5, 8),),
+            ),
+            id="a forgotten text that waits in a process without the store",
+        ),
         pytest.param(
             store_instead(*WHOLE[:4], *WHOLE[6:]), id="an unknown turn that is not stored"
         ),

@@ -57,19 +57,16 @@ def merge(
     waiting: tuple[str, ...],
     others: tuple[str, ...],
     *,
-    observed: int = 0,
     delivered_seq: int = 0,
 ) -> tuple[Memory, MergedTurns]:
     """Play the waiting turns in one process and the others in another one. Return what the second
-    has stored, and what comes of both. `observed`: messages that the second has notes of."""
+    has stored, and what comes of both."""
     here, elsewhere = build_stored(stored), build_stored(stored)
     before = here.memory
     play(here, *waiting)
     play(elsewhere, *others)
     if elsewhere.memory.next_seq > 1 and not before.row_id:
         elsewhere.memory = replace(elsewhere.memory, row_id=STORED_ROW)
-    if observed:
-        elsewhere.observe(observed)
     now = elsewhere.memory
     return now, merge_unstored(now, before, here.memory, delivered_seq=delivered_seq)
 
@@ -349,10 +346,30 @@ def test_the_retry_of_a_first_request_waits_alone(others: list[str], after: str)
     assert live(merged.after) == after
 
 
-def test_what_is_observed_stays() -> None:
-    """A waiting turn supersedes nothing that notes cover: both branches stand."""
-    _, merged = merge("u1 a1", ("23-24 u1 a1 u5 > a5",), ("20-22 u1 a1 u2 > a2",), observed=4)
-    assert live(merged.after) == "u1 a1 u2 a2 u5 a5"
+@pytest.mark.parametrize(
+    ("activated", "count", "left"),
+    [
+        pytest.param(0, 4, [2], id="no chunk is active"),
+        pytest.param(1, 4, [], id="up to the fork"),
+        pytest.param(2, 6, [], id="beyond the fork"),
+    ],
+)
+def test_what_was_observed_meanwhile(activated: int, count: int, left: list[int]) -> None:
+    """A waiting turn takes back what a chunk covers, and the chunk with it. What the log covers
+    stays: both branches stand."""
+    here, elsewhere = build_stored("u1 a1 u2 a2 u3 a3"), build_stored("u1 a1 u2 a2 u3 a3")
+    before = here.memory
+    play(here, "20-22 u1 a1 u5 > a5")
+    for end in (2, 4):
+        elsewhere.observe(end - elsewhere.memory.chunked_to)
+    if activated:
+        elsewhere.activate(activated)
+    now = elsewhere.memory
+    merged = merge_unstored(now, before, here.memory)
+    assert merged.after.count == count
+    assert live(merged.after).endswith("u5 a5")
+    assert [chunk.last for chunk in merged.after.chunks] == left
+    check_frame(now, merged)
 
 
 def test_an_older_release_records_no_times() -> None:

@@ -13,7 +13,8 @@ have become of it if it had been stored at its time:
 5. Else it is appended. Its place is behind what others have stored: a `seq` is never used again.
 
 Messages are taken back only on proof: a request that shows both sides of the gap, and that came
-after the turn had ended. Notes are never rolled back here: what is observed stays.
+after the turn had ended. The log is never rolled back here: what it covers stays. Chunks that reach
+beyond the fork go.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class _Merging:
             self.dropped += missing
         else:
             if place and is_next and since and self._takes_back(turn, anchor, place, since, later):
-                self.cut_seq = place
+                self.cut_seq = max(place, self.now.coverage)
             self._append(turn, missing)
 
     def _add_reply(
@@ -217,7 +218,7 @@ class _Merging:
         )
         is_newer = is_later or self._went_on_with(turn, other, later)
         supersedes = is_regenerated or (is_newer and len(since) == 1)
-        if supersedes and place >= self.now.chunked_to:
+        if supersedes and place >= self.now.coverage:
             self.cut_seq = place
             self._append(turn, [reply])
         elif other_at is not None and (
@@ -290,11 +291,9 @@ class _Merging:
         later: Sequence[WaitingTurn],
     ) -> bool:
         """Return whether the request of this turn, or of one that shows it, shows that something
-        else follows `anchor` than `since`, and came after all of it. What is observed stays."""
+        else follows `anchor` than `since`, and came after all of it."""
         views = [other.view for other in (turn, *_list_showing(turn, later)) if other.view]
-        return place >= self.now.chunked_to and any(
-            self._came_after(view, since) and _goes_on_from(view, anchor) for view in views
-        )
+        return any(self._came_after(view, since) and _goes_on_from(view, anchor) for view in views)
 
     def _came_after(self, view: View, since: Sequence[Mark]) -> bool:
         """Return whether the request came after all these messages, which its client does not
@@ -354,9 +353,10 @@ class _Merging:
         now = self.now
         if not self.added and not self.dropped:
             return MergedTurns(now, (), self.positions)
-        tail = MessageList.of(now.tail)
-        if self.cut_seq is not None:
-            tail = tail.messages_through(self.cut_seq)
+        tail, chunks = MessageList.of(now.tail), now.chunks
+        if (cut_seq := self.cut_seq) is not None:
+            tail = tail.messages_through(cut_seq)
+            chunks = tuple(chunk for chunk in chunks if chunk.last <= cut_seq)
         chain = tail[-1].chain if tail else now.chain_at_coverage
         fresh = []
         for seq, message in enumerate(self.added, now.next_seq):
@@ -367,7 +367,7 @@ class _Merging:
             replace(message, seq=seq, chain=extend_chain(chain, message.item.fp))
             for seq, message in enumerate(self.dropped, next_seq)
         )
-        after = replace(now, next_seq=next_seq + len(not_live))
+        after = replace(now, next_seq=next_seq + len(not_live), chunks=chunks)
         if fresh:
             after = self._describe_newest(
                 replace(after, tail=tail.append_messages(tuple(fresh)), views=self._join_views())
