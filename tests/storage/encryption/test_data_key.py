@@ -21,7 +21,7 @@ PLACES = st.tuples(
 def test_a_row_that_was_moved_does_not_open(
     place: tuple[bytes, int, bytes], other: tuple[bytes, int, bytes], value: bytes
 ) -> None:
-    key = DataKey(bytes(16), SECRET)
+    key = DataKey(bytes(16), bytearray(SECRET))
     sealed = key.seal(*place, value)
     if other == place:
         assert key.open(*other, sealed) == value
@@ -32,11 +32,22 @@ def test_a_row_that_was_moved_does_not_open(
 
 def test_a_value_opens_under_the_id_of_its_key_alone() -> None:
     """Even if another memory's key had the same bytes."""
-    sealed = DataKey(bytes(16), SECRET).seal(b"message", 1, b"raw", b"text")
+    sealed = DataKey(bytes(16), bytearray(SECRET)).seal(b"message", 1, b"raw", b"text")
     with pytest.raises(UnopenedText):
-        DataKey(bytes([1] * 16), SECRET).open(b"message", 1, b"raw", sealed)
+        DataKey(bytes([1] * 16), bytearray(SECRET)).open(b"message", 1, b"raw", sealed)
 
 
 def test_a_key_does_not_show_its_bytes() -> None:
     secret = b"0123456789abcdef0123456789abcdef"
-    assert repr(DataKey(bytes(16), secret)) == "<DataKey 00000000>"
+    assert repr(DataKey(bytes(16), bytearray(secret))) == "<DataKey 00000000>"
+
+
+def test_a_secret_is_wiped_once_nothing_uses_its_key() -> None:
+    secret = bytearray(b"0123456789abcdef0123456789abcdef")
+    key = DataKey(bytes(16), secret)
+    used_elsewhere = key
+    del key
+    sealed = used_elsewhere.seal(b"message", 1, b"raw", b"text")
+    assert used_elsewhere.open(b"message", 1, b"raw", sealed) == b"text"
+    del used_elsewhere
+    assert secret == bytes(32)

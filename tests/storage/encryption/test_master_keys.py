@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from om_proxy.errors import UnopenedText
 from om_proxy.identity.encryption_keys import name_master_key
-from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.encryption import master_keys
+from om_proxy.storage.encryption.master_keys import DATA_KEY_BYTES, MasterKeys, create_secret
 from om_proxy.storage.encryption.row_cipher import WrappedKey
+from tests.support.process_memory import count_copies
 
 OLD, NEW = bytes([1] * 32), bytes([2] * 32)
 
@@ -53,3 +59,68 @@ def test_the_secret_comes_back() -> None:
 def test_master_keys_do_not_show_their_bytes() -> None:
     text = repr(MasterKeys([b"0123456789abcdef0123456789abcdef"]))
     assert "0123456789abcdef" not in text
+
+
+# answers with bytes that it has anyway: a new object could take the place of what is looked for
+KEY_USER = """
+import os, sys
+from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.encryption.row_cipher import WrappedKey
+
+masters = MasterKeys([bytes([1] * 32)])
+for line in sys.stdin:
+    command, *fields = line.split()
+    if command == "drop":
+        del held
+    else:
+        id_, master, wrapped = fields
+        stored = WrappedKey(bytes.fromhex(id_), master, bytes.fromhex(wrapped))
+        if command == "unwrap":
+            held = masters.unwrap(stored)
+        else:
+            masters.rewrap(stored)
+    os.write(1, b"done\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/PID/mem")
+def test_no_copy_of_a_data_key_outlives_its_use() -> None:
+    """Also none in memory that was freed and not used again. Only the stack keeps what OpenSSL's last
+    call has left there, until the next one."""
+    masters = MasterKeys([OLD])
+    keys = [masters.create_key().stored for _ in range(2)]
+    secrets = [bytes(masters._unwrap_secret(key)) for key in keys]
+    unwrapped, rewrapped = (f"{key.id.hex()} {key.master} {key.wrapped.hex()}" for key in keys)
+    user = subprocess.Popen(
+        [sys.executable, "-c", KEY_USER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert user.stdin
+    assert user.stdout
+    counts = []
+    try:
+        for command in (f"unwrap {unwrapped}", "drop", f"rewrap {rewrapped}"):
+            user.stdin.write(f"{command}\n")
+            user.stdin.flush()
+            assert user.stdout.readline() == "done\n"
+            counts.append(count_copies(user.pid, secrets, with_stack=False))
+    finally:
+        user.kill()
+        user.communicate()
+    assert counts[0][0] > 0  # it would be found
+    assert counts[1:] == [[0, 0], [0, 0]]
+
+
+def test_a_secret_is_random_also_without_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, or where no more files can be opened."""
+    with_device = {bytes(create_secret()) for _ in range(9)}
+    monkeypatch.setattr(master_keys, "RANDOM_DEVICE", "/nowhere/urandom")
+    without = {bytes(create_secret()) for _ in range(9)}
+    monkeypatch.setattr(master_keys, "RANDOM_DEVICE", "/dev/null")  # gives too little
+    secrets = with_device | without | {bytes(create_secret())}
+    assert len(secrets) == 19
+    assert {len(secret) for secret in secrets} == {DATA_KEY_BYTES}
+    assert bytes(DATA_KEY_BYTES) not in secrets

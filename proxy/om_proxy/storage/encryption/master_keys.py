@@ -13,9 +13,16 @@ from om_proxy.errors import UnopenedText
 from om_proxy.identity.encryption_keys import name_master_key
 from om_proxy.storage.encryption.data_key import DataKey
 from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES, WrappedKey
-from om_proxy.storage.encryption.sealed_value import open_value, seal_value
+from om_proxy.storage.encryption.sealed_value import (
+    open_buffer,
+    open_value,
+    seal_value,
+    wipe_buffer,
+)
 
 DATA_KEY_BYTES = 32
+# reads into a buffer, where `os.urandom` makes `bytes`, which nobody can wipe
+RANDOM_DEVICE = "/dev/urandom"
 _SECRET_PLACE = b"om|secret"
 
 
@@ -41,10 +48,11 @@ class MasterKeys:
         return self.ids[0]
 
     def create_key(self) -> NewKey:
-        id_, secret = os.urandom(KEY_ID_BYTES), os.urandom(DATA_KEY_BYTES)
-        return NewKey(DataKey(id_, secret), self._wrap(id_, secret))
+        id_, secret = os.urandom(KEY_ID_BYTES), create_secret()
+        wrapped = self._wrap(id_, secret)
+        return NewKey(DataKey(id_, secret), wrapped)
 
-    def _wrap(self, id_: bytes, secret: bytes) -> WrappedKey:
+    def _wrap(self, id_: bytes, secret: bytearray) -> WrappedKey:
         wrapped = seal_value(self._by_id[self.newest_id], secret, _name_key_place(id_))
         return WrappedKey(id_, self.newest_id, wrapped)
 
@@ -52,12 +60,16 @@ class MasterKeys:
         """Return the data key. Raise UnopenedText if it does not open with any of these keys."""
         return DataKey(stored.id, self._unwrap_secret(stored))
 
-    def _unwrap_secret(self, stored: WrappedKey) -> bytes:
-        return open_value(self._find(stored.master), stored.wrapped, _name_key_place(stored.id))
+    def _unwrap_secret(self, stored: WrappedKey) -> bytearray:
+        return open_buffer(self._find(stored.master), stored.wrapped, _name_key_place(stored.id))
 
     def rewrap(self, stored: WrappedKey) -> WrappedKey:
         """Return the same data key, wrapped by the newest master key."""
-        return self._wrap(stored.id, self._unwrap_secret(stored))
+        secret = self._unwrap_secret(stored)
+        try:
+            return self._wrap(stored.id, secret)
+        finally:
+            wipe_buffer(secret)
 
     def seal_secret(self, secret: bytes) -> bytes:
         """Return the store's secret as it is stored: behind the id of its master key."""
@@ -77,6 +89,19 @@ class MasterKeys:
                 f"{', '.join(self.ids)}"
             )
         return self._by_id[id_]
+
+
+def create_secret() -> bytearray:
+    """Return the secret of a new data key, in a buffer that its owner can wipe."""
+    secret = bytearray(DATA_KEY_BYTES)
+    try:
+        with open(RANDOM_DEVICE, "rb", buffering=0) as device:
+            filled = device.readinto(secret)
+    except OSError:
+        filled = 0
+    if filled != DATA_KEY_BYTES:  # no such device, or no file can be opened; this leaves a copy
+        secret[:] = os.urandom(DATA_KEY_BYTES)
+    return secret
 
 
 def _name_key_place(id_: bytes) -> bytes:
