@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import Memory
-from om_proxy.storage.encryption.keyring import KEY_HELD_S, Keyring
+from om_proxy.storage.encryption.keyring import KEY_HELD_S, SWEEP_INTERVAL_S, Keyring
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.row_cipher import PLAIN, WrappedKey
 from tests.storage.memory_builder import KEY
@@ -59,6 +60,22 @@ async def test_a_dropped_key_is_gone_from_the_process() -> None:
         held.find(keys.ids[0]).open(b"message", 1, b"raw", b"x")
 
 
+async def test_a_key_that_is_dropped_while_it_is_read_is_not_held() -> None:
+    """The thread is forgotten between the look for its key and the answer."""
+    keys = Keys(2)
+    select = keys.ring._select_wrapped
+
+    async def select_slowly(connection: Any, ids: Sequence[bytes]) -> Sequence[WrappedKey]:
+        found = await select(connection, ids)
+        keys.ring.drop(keys.ids[:1])
+        return found
+
+    keys.ring._select_wrapped = select_slowly
+    held = await keys.ring.hold(None, keys.ids)
+    assert held.find(keys.ids[0]).seal(b"message", 1, b"raw", b"x")
+    assert set(keys.ring._held) == set(keys.ids[1:])
+
+
 async def test_one_key_that_does_not_open_leaves_the_others() -> None:
     keys = Keys(2)
     broken, whole = keys.ids
@@ -93,6 +110,39 @@ async def test_a_key_is_held_for_ten_minutes() -> None:
     assert len(keys.read) == 2
 
 
+async def test_a_key_that_nobody_asks_for_leaves_the_process_as_soon() -> None:
+    """Nothing reads a thread any more that another process has forgotten."""
+    keys, now, loop = Keys(2), 1_000.0, asyncio.get_running_loop()
+    keys.ring._clock = lambda: now
+
+    def end_timer() -> None:
+        """Do what happens at the end of the time that the ring waits for."""
+        assert keys.ring._sweep
+        assert keys.ring._sweep.when() <= loop.time() + SWEEP_INTERVAL_S
+        keys.ring._sweep.cancel()
+        keys.ring._sweep_held()
+
+    await keys.ring.hold(None, keys.ids[:1])
+    now += KEY_HELD_S / 2
+    await keys.ring.hold(None, keys.ids[1:])
+    end_timer()
+    assert len(keys.ring) == 2
+    now += KEY_HELD_S / 2 - SWEEP_INTERVAL_S / 2  # the next look comes too late
+    end_timer()
+    assert set(keys.ring._held) == set(keys.ids[1:])
+    now += KEY_HELD_S / 2
+    end_timer()
+    assert len(keys.ring) == 0
+    assert keys.ring._sweep is None  # an idle process has nothing to look at
+
+
+async def test_a_closed_store_holds_no_key() -> None:
+    keys = Keys(2)
+    await keys.ring.hold(None, keys.ids)
+    keys.ring.close()
+    assert (len(keys.ring), keys.ring._sweep) == (0, None)
+
+
 async def test_a_row_that_is_gone_or_has_another_key_takes_its_key_along() -> None:
     keys = Keys(3)
     await keys.ring.hold(None, keys.ids)
@@ -120,7 +170,7 @@ async def test_a_row_is_known_with_the_version_that_was_noted() -> None:
     assert keys.ring.find_row(memory) is None
 
 
-def test_a_new_memory_gets_a_key_and_a_text_about_others_one_of_its_own() -> None:
+async def test_a_new_memory_gets_a_key_and_a_text_about_others_one_of_its_own() -> None:
     keys = Keys(0)
     before = Memory(key=KEY)
     held = keys.ring.find_row(before)

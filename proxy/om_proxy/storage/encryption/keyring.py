@@ -3,6 +3,7 @@ while they are used, and dropped when their memories are forgotten."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,6 +34,9 @@ MAX_HELD_KEYS = 10_000
 # What another process forgets is found gone when its memory is next read here. Its key leaves this
 # process by then at the latest, whether it is read or not.
 KEY_HELD_S = 600.0
+SWEEP_INTERVAL_S = 30.0
+# longer than any read takes that began before a key was dropped
+DROPPED_NOTED_S = 120.0
 # of a log whose threads are forgotten one after the other
 MAX_RETRIES = 2
 
@@ -74,6 +78,9 @@ class Keyring:
         self._clock = clock
         # each with the time until which it is held
         self._held: BoundedCache[bytes, tuple[RowCipher, float]] = BoundedCache(max_items=max_keys)
+        # keys that are not held again, each with the time until which that is noted
+        self._dropped: BoundedCache[bytes, float] = BoundedCache(max_items=max_keys)
+        self._sweep: asyncio.TimerHandle | None = None
         # by the id of a memory's row: a version of it, and the key id that it has with this version
         self._rows: BoundedCache[int, tuple[int, bytes | None]] = BoundedCache(max_items=max_keys)
 
@@ -170,14 +177,43 @@ class Keyring:
 
     def _keep(self, key: RowCipher) -> RowCipher:
         assert key.key_id is not None
-        self._held.put(key.key_id, (key, self._clock() + KEY_HELD_S))
+        now = self._clock()
+        if now < (self._dropped.get(key.key_id) or 0.0):
+            return key  # for the work that has read it, and no longer
+        self._held.put(key.key_id, (key, now + KEY_HELD_S))
+        self._plan_sweep()
         return key
 
+    def _plan_sweep(self) -> None:
+        if self._sweep is None:
+            loop = asyncio.get_running_loop()
+            self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._sweep_held)
+
+    def _sweep_held(self) -> None:
+        """Drop the keys whose time ends before the next look."""
+        self._sweep = None
+        ends = self._clock() + SWEEP_INTERVAL_S
+        for key_id, (_, until) in list(self._held.items()):
+            if until < ends:
+                self._held.pop(key_id)
+        if len(self._held):
+            self._plan_sweep()
+
+    def close(self) -> None:
+        """Hold no key any more: the store is closed."""
+        self._held.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
     def drop(self, key_ids: Iterable[bytes | None]) -> None:
-        """Hold these keys no longer: their memories are forgotten."""
+        """Hold these keys no longer: their memories are forgotten. A read that is under way does not
+        bring them back."""
+        until = self._clock() + DROPPED_NOTED_S
         for key_id in key_ids:
             if key_id is not None:
                 self._held.pop(key_id)
+                self._dropped.put(key_id, until)
 
     def say_of_copies(self, key_id: bytes | None) -> ErasureState:
         """Return what becomes of copies of a memory that is forgotten and had this key: they open

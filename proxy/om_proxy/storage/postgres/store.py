@@ -235,6 +235,7 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     async def close(self) -> None:
         await self._pool.close()
+        self._keys.close()
         if self._separate:
             await self._separate.close()
 

@@ -188,6 +188,7 @@ class RedisStore(SearchedWithoutIndex):
     async def close(self) -> None:
         await self._rewriter.close()
         await self._pool.close()
+        self._keys.close()
         if self._separate:
             await self._separate.close()
 

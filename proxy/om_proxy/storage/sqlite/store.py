@@ -254,6 +254,7 @@ class SqliteStore(SearchMethods, VectorMethods):
             await self._writer.close()  # last, so that the writer checkpoints
             if self._lock:
                 self._lock.close()
+            self._keys.close()
             if self._separate:
                 await self._separate.close()
 
