@@ -30,6 +30,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "memory/test_behaviour_tables.py": "the tables of docs/spec/behaviour.md, row by row, whichever module holds a row",
     "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
     "upstream/test_tls.py": "all of the room, behind TLS",
+    "moving/test_round_trips.py": "exports of any threads, between stores of all kinds",
     "storage/redis/test_races.py": "what several processes do at once on one server",
     "storage/postgres/test_failover.py": "what stands of a server that lost its newest commits",
     "storage/postgres/test_races.py": "what several processes do at once on one server",
