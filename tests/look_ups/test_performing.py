@@ -190,6 +190,26 @@ async def test_conversations_are_listed(stored: StoredConversations) -> None:
     assert (await stored.ask(mode="threads", page=9)).outcome == "nothing"
 
 
+async def test_every_conversation_is_listed_once(stored: StoredConversations) -> None:
+    """Page by page, and behind the last page as the answer says."""
+    keys = [CURRENT._replace(thread=f"thread {number}") for number in range(53)]
+    for number, key in enumerate(keys):
+        builder = await stored.add(key, ["one"])
+        await stored.commit(builder, turn_at=1_700_000_000.0 + number * 0.001)
+    shown: list[str] = []
+    fields: dict[str, Any] = {"page": 1}
+    while True:
+        answer = await stored.ask(mode="threads", limit=1, **fields)
+        first, *lines = answer.text.split("\n")
+        shown += (line.partition("[")[2][:8] for line in lines)
+        way_on = re.search(r"; more: (page|before) (\S+)$", first)
+        if way_on is None:
+            break
+        fields = {**(fields if way_on[1] == "page" else {}), way_on[1]: way_on[2]}
+        assert len(shown) < len(keys)
+    assert shown == [stored.label(key)[:8] for key in reversed(keys)]
+
+
 async def test_one_conversation_alone(stored: StoredConversations) -> None:
     """Where the scope is the thread, no other one is read, listed or searched."""
     await stored.add(CURRENT, ["bees"])

@@ -29,7 +29,12 @@ from om_proxy.memory.recall.message_ids import MessageId, write_message_id
 from om_proxy.memory.recall.message_page import MessagePage, find_page_limit, write_message_page
 from om_proxy.memory.recall.part_piece import PartPiece, write_part_piece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
-from om_proxy.memory.recall.thread_list import ListedThread, ThreadListPage, write_thread_list
+from om_proxy.memory.recall.thread_list import (
+    ListedThread,
+    ThreadListPage,
+    find_list_limit,
+    write_thread_list,
+)
 from om_proxy.memory.recall.words import find_words
 from om_proxy.memory_cache import Memories
 from om_proxy.storage.base import StoredMessage
@@ -246,7 +251,8 @@ class LookUpPerformer:
     async def _list_threads(
         self, look_up: LookUp, rights: ReadingRights, conversations: Conversations
     ) -> LookUpResult:
-        skip = (look_up.page - 1) * look_up.limit
+        limit = find_list_limit(look_up.limit, rights.max_tokens)
+        skip = (look_up.page - 1) * limit
         listed: list[ListedThread] = []
         keys: dict[str, Key] = {}
         async for info in conversations.list_recent():
@@ -269,18 +275,17 @@ class LookUpPerformer:
                     info.key == rights.key,
                 )
             )
-            if len(listed) > look_up.limit:
+            if len(listed) > limit:
                 break
-        page = ThreadListPage(
-            tuple(listed[: look_up.limit]),
-            look_up.page,
-            look_up.limit,
-            len(listed) > look_up.limit,
-        )
-        text = await asyncio.to_thread(
+        next_at = listed[limit].active_at if len(listed) > limit else None
+        page = ThreadListPage(tuple(listed[:limit]), look_up.page, limit, next_at)
+        text, shown = await asyncio.to_thread(
             write_thread_list, page, rights.zone, rights.max_tokens, self.count_tokens
         )
-        return LookUpResult(text, "threads", len(page.threads), page, keys=keys)
+        if shown < len(page.threads):
+            left_out = page.threads[shown]
+            page = page._replace(threads=page.threads[:shown], next_at=left_out.active_at)
+        return LookUpResult(text, "threads", shown, page, keys=keys)
 
     # ── search ────────────────────────────────────────────────────────────────────────────────────
 

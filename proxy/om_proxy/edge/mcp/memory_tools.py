@@ -35,6 +35,7 @@ from om_proxy.memory.recall.message_ids import parse_label, shorten_label
 from om_proxy.memory.recall.thread_list import (
     ListedThread,
     ThreadListPage,
+    find_list_limit,
     write_resource_name,
     write_thread_list,
 )
@@ -200,7 +201,8 @@ class MemoryTools:
         settings = self._find_settings_of(None).memory
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "threads"}, zone)
-        skip = (look_up.page - 1) * look_up.limit
+        limit = find_list_limit(look_up.limit, settings.retrieval.tokens)
+        skip = (look_up.page - 1) * limit
         listed: list[ListedThread] = []
         selection = ThreadSelection(asked.tenant, order="recent")
         async for info in self._list(selection):
@@ -211,17 +213,16 @@ class MemoryTools:
             if skip:
                 skip -= 1
                 continue
-            if len(listed) == look_up.limit:
-                listed.append(self._describe_thread(info))
-                break
             listed.append(self._describe_thread(info))
-        page = ThreadListPage(
-            tuple(listed[: look_up.limit]), look_up.page, look_up.limit, len(listed) > look_up.limit
-        )
+            if len(listed) > limit:
+                break
+        next_at = listed[limit].active_at if len(listed) > limit else None
+        page = ThreadListPage(tuple(listed[:limit]), look_up.page, limit, next_at)
         count_tokens = self.services.look_ups.count_tokens
-        return await asyncio.to_thread(
+        text, _ = await asyncio.to_thread(
             write_thread_list, page, zone, settings.retrieval.tokens, count_tokens
         )
+        return text
 
     def _describe_thread(self, info: ThreadInfo) -> ListedThread:
         label = self.services.look_ups.memories.label(info.key)

@@ -10,12 +10,17 @@ from datetime import tzinfo
 from typing import NamedTuple
 
 from om_proxy.memory.escaping import escape
+from om_proxy.memory.recall.arguments import MAX_PAGE
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.message_ids import shorten_label
-from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days
+from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days, read_time
 from om_proxy.memory.recall.quoting import clean_line, clean_text
 
+# of an answer, for each conversation that a page may hold: its line without title and resource
+MIN_TOKENS_A_THREAD = 40
 _TITLE_CHARS = (MAX_TITLE_CHARS, 30, 12, 0)
+# more than a time loses when it is written in microseconds
+_WRITTEN_TIME_ERROR_S = 2e-6
 
 
 class ListedThread(NamedTuple):
@@ -36,27 +41,51 @@ class ThreadListPage(NamedTuple):
     threads: tuple[ListedThread, ...]
     page: int
     limit: int
-    has_more: bool
+    next_at: float | None = None  # `active_at` of the first one behind these; None: there is none
+
+
+def find_list_limit(limit: int, max_tokens: int) -> int:
+    """Return how many conversations a page holds: as many as are asked for, if an answer of
+    `max_tokens` has room for a line of each."""
+    return max(1, min(limit, max_tokens // MIN_TOKENS_A_THREAD))
 
 
 def write_thread_list(
     listed: ThreadListPage, zone: tzinfo, max_tokens: int, count_tokens: CountTokens
-) -> str:
-    """Write the list in at most `max_tokens`; titles are shortened as far as needed."""
+) -> tuple[str, int]:
+    """Write the list in at most `max_tokens`. Return the text, and how many conversations it shows.
+    Titles are shortened as far as needed; then the last ones are left out, and the first line says
+    how to go on."""
     if not listed.threads:
-        return "recall: nothing found; no conversation is here"
+        return "recall: nothing found; no conversation is here", 0
+    shown = len(listed.threads)
     for title_chars in _TITLE_CHARS:
-        lines = [_write_thread(thread, zone, title_chars) for thread in listed.threads]
-        text = "\n".join((_write_header(listed), *lines))
+        text = _write(listed, shown, title_chars, zone)
+        if count_tokens(text) <= max_tokens:
+            return text, shown
+    while shown > 1:
+        shown -= 1
+        text = _write(listed, shown, 0, zone)
         if count_tokens(text) <= max_tokens:
             break
-    return text
+    return text, shown
 
 
-def _write_header(listed: ThreadListPage) -> str:
+def _write(listed: ThreadListPage, shown: int, title_chars: int, zone: tzinfo) -> str:
     first = (listed.page - 1) * listed.limit + 1
-    more = f"; more: page {listed.page + 1}" if listed.has_more else ""
-    return f"conversations {first} to {first + len(listed.threads) - 1}, newest first{more}"
+    header = f"conversations {first} to {first + shown - 1}, newest first"
+    lines = [_write_thread(thread, zone, title_chars) for thread in listed.threads[:shown]]
+    return "\n".join((f"{header}{_write_way_on(listed, shown, zone)}", *lines))
+
+
+def _write_way_on(listed: ThreadListPage, shown: int, zone: tzinfo) -> str:
+    is_cut = shown < len(listed.threads)
+    next_at = listed.threads[shown].active_at if is_cut else listed.next_at
+    if next_at is None:
+        return ""
+    if not is_cut and listed.page < MAX_PAGE:
+        return f"; more: page {listed.page + 1}"
+    return f"; more: before {read_time(next_at + _WRITTEN_TIME_ERROR_S, zone).isoformat()}"
 
 
 def _write_thread(thread: ListedThread, zone: tzinfo, title_chars: int) -> str:

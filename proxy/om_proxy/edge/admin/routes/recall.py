@@ -148,7 +148,9 @@ def _describe_result(
 ) -> RecallAnswer:
     page, shown, text = look_up.page, result.shown, repair_text(result.text)
     words = query_words(look_up.query) if result.mode == "search" else []
-    has_more = isinstance(shown, MessagePage | ThreadListPage) and shown.has_more
+    has_more = (isinstance(shown, MessagePage) and shown.has_more) or (
+        isinstance(shown, ThreadListPage) and shown.next_at is not None
+    )
     is_backward = page < 0
     offset = (
         shown.end if isinstance(shown, PartPiece) and shown.end < shown.readable_chars else None
