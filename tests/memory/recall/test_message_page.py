@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from om_proxy.memory.recall.message_page import (
     find_page_limit,
     write_message_page,
 )
-from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart
+from om_proxy.memory.recall.quoted_message import PartKind, QuotedMessage, QuotedPart
 from om_proxy.memory.tokens import estimate_tokens
 from tests.memory.recall.quoted import PARTS, make_message, read_quotes
 
@@ -99,3 +100,17 @@ def test_room_that_is_left_over_is_used() -> None:
     among = write(MessagePage((one,) * 20, (1, 1), (1, 1), 1, 20, False))
     assert alone > 180 * 4
     assert estimate_tokens(among) > 1_400
+
+
+@pytest.mark.parametrize("kind", ["tool-result", "file"])
+def test_long_names_give_way(kind: PartKind) -> None:
+    """Where an encoder needs a token for each of their characters."""
+    message = make_message(10**9, *[QuotedPart(kind, "x " * 900, "好" * 60)] * 2)
+    messages = (message,) * 20
+    page = MessagePage(messages, (1, 2), (1, 2), 1, 20, True, title="好" * 60, label=LABEL)
+    for max_tokens in (500, 2_000):
+        limit = find_page_limit(20, max_tokens)
+        shown = page._replace(messages=messages[:limit])
+        text = write_message_page(shown, UTC, max_tokens, lambda text: len(text.encode()) // 3)
+        assert len(text.encode()) // 3 <= max_tokens
+        assert len(read_quotes(text)) == limit

@@ -37,12 +37,14 @@ MIN_TOKENS_A_MESSAGE = 90
 
 
 class _Clips(NamedTuple):
-    """How much of each part is shown, in tokens, and how many parts of a message are."""
+    """How much of each part is shown, in tokens; how many parts of a message are; and how many
+    characters of a name or title."""
 
     text: int
     call: int
     other: int
     parts: int
+    name: int = MAX_NAME_CHARS
 
 
 # from the widest to the narrowest; the first that fits is taken. The fourth is for where no room is
@@ -55,10 +57,10 @@ _CLIPS = (
     _Clips(80, 20, 25, 32),
     _Clips(65, 15, 20, 16),
     _Clips(50, 12, 15, 8),
-    _Clips(35, 10, 12, 6),
-    _Clips(24, 8, 8, 4),
-    _Clips(12, 6, 6, 2),
-    _Clips(0, 0, 0, 1),
+    _Clips(35, 10, 12, 6, 30),
+    _Clips(24, 8, 8, 4, 20),
+    _Clips(12, 6, 6, 2, 12),
+    _Clips(0, 0, 0, 1, 0),
 )
 
 
@@ -86,16 +88,17 @@ def write_message_page(
     page: MessagePage, zone: tzinfo, max_tokens: int, count_tokens: CountTokens
 ) -> str:
     """Write the page in at most `max_tokens`."""
-    header = write_page_header(page)
     for clips in _CLIPS:
+        header = write_page_header(page, clips.name)
         text = "\n".join((header, *_write_messages(page.messages, clips, zone, count_tokens)))
         if count_tokens(text) <= max_tokens:
             return text
     return text
 
 
-def write_page_header(page: MessagePage) -> str:
-    where = f', in "{clean_line(page.title, MAX_TITLE_CHARS)}"' if page.title else ""
+def write_page_header(page: MessagePage, title_chars: int = MAX_TITLE_CHARS) -> str:
+    title = clean_line(page.title, title_chars) if page.title and title_chars else ""
+    where = f', in "{title}"' if title else ""
     if page.bounds is None:
         return f"no messages here; this conversation has none yet{where}"
     whole = _write_span(page.bounds, page.label)
@@ -141,16 +144,13 @@ def _write_part(
     index: int, part: QuotedPart, clips: _Clips, count_tokens: CountTokens, *, is_only: bool
 ) -> Iterator[str]:
     if part.kind in ("image", "file"):
-        yield f"[p{index}] {write_attachment(part)}"
+        yield f"[p{index}] {write_attachment(part, clips.name)}"
         return
     max_tokens = {"text": clips.text, "tool-call": clips.call}.get(part.kind, clips.other)
     chars = find_fitting_chars(part.text, max_tokens, count_tokens)
     is_cut = chars < len(part.text)
-    name = (
-        ""
-        if part.kind == "text"
-        else f" {part.kind} {clean_line(part.name, MAX_NAME_CHARS)}".rstrip()
-    )
+    shown_name = clean_line(part.name, clips.name) if clips.name else ""
+    name = "" if part.kind == "text" else f" {part.kind} {shown_name}".rstrip()
     remark = f" (cut; partIndex={index} for all)" if is_cut else ""
     if name or remark or not is_only:
         yield f"[p{index}]{name}{remark}"

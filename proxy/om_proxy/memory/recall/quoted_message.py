@@ -61,9 +61,9 @@ def write_message_header(message: QuotedMessage, zone: tzinfo, *, with_title: bo
     return f"[{message.id}] {role}, {when}{where}{STATE_REMARKS.get(message.state, '')}"
 
 
-def write_attachment(part: QuotedPart) -> str:
-    """Write what stands for an image or a file: `[image: cat.png]`."""
-    name = clean_line(part.name, MAX_NAME_CHARS)
+def write_attachment(part: QuotedPart, name_chars: int = MAX_NAME_CHARS) -> str:
+    """Write what stands for an image or a file: `[image: cat.png]`; 0 characters: `[image]`."""
+    name = clean_line(part.name, name_chars) if name_chars else ""
     return f"[{part.kind}: {name}]" if name else f"[{part.kind}]"
 
 
