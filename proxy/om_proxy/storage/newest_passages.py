@@ -16,12 +16,13 @@ from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.off_loop import run_off_loop
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadInfo
+from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
 
 NEWEST_MESSAGES = 2_000
 MAX_SEARCHED_THREADS = 200  # a thread is read in two round trips
 MAX_LISTED_THREADS = 2_000
 THREADS_A_READ = 500
+MAX_READS_OF_LATEST = 5  # each walks over 2 000 threads of the tenant at most
 # words of so many messages are made in a thread of their own: about 0.1 ms each
 MANY_SEARCHED_MESSAGES = 50
 
@@ -67,16 +68,33 @@ async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
 
 async def list_latest_threads(store: Store, key: Key) -> list[ThreadInfo]:
     """Return the threads of the resource, the latest turn first; of more than MAX_LISTED_THREADS
-    the first by name."""
-    listed: list[ThreadInfo] = []
+    the first by name, and some of those with the latest turns."""
+    listed: dict[int, ThreadInfo] = {}
     cursor: Key | None = None
     while len(listed) < MAX_LISTED_THREADS:
         page = await store.threads(key.tenant, key.resource, cursor, THREADS_A_READ)
-        listed += page
+        listed |= {info.row_id: info for info in page}
         if len(page) < THREADS_A_READ:
             break
         cursor = page[-1].key
-    return sorted(listed, key=lambda info: (info.active_at, info.row_id), reverse=True)
+    else:
+        listed |= await _find_latest_of_many(store, key)
+    return sorted(listed.values(), key=lambda info: (info.active_at, info.row_id), reverse=True)
+
+
+async def _find_latest_of_many(store: Store, key: Key) -> dict[int, ThreadInfo]:
+    """Return threads of the resource with the latest turns, by row id: those among the latest of
+    its tenant, of which a bounded number is looked at."""
+    selection = ThreadSelection(key.tenant, key.resource, order="recent")
+    found: dict[int, ThreadInfo] = {}
+    place: ThreadPlace | None = None
+    for _ in range(MAX_READS_OF_LATEST):
+        page = await store.find_threads(selection, place, MAX_SEARCHED_THREADS)
+        found |= {info.row_id: info for info in page.threads}
+        place = page.end
+        if place is None or len(found) >= MAX_SEARCHED_THREADS:
+            break
+    return found
 
 
 async def _read_thread(store: Store, key: Key, limit: int) -> _ReadThread | None:

@@ -218,8 +218,14 @@ async def test_a_search_without_an_index_reads_its_own_resource(path: Path) -> N
             found = await store.find_passages(KEY, ["quorum"])
             assert loaded == ["thread 0", "thread 1"]
             assert (found.messages, found.unread) == (2, 4)
-            patch.setattr(newest_passages, "MAX_LISTED_THREADS", 3)
-            assert (await store.find_passages(KEY, ["quorum"])).unread == 2
+            # the latest are found wherever their names stand in the list
+            patch.setattr(newest_passages, "MAX_LISTED_THREADS", 2)
+            for number in range(6, 9):
+                key = KEY._replace(thread=f"thread {number}")
+                await store_thread(store, add_said(MemoryBuilder(key), "quorum"), turn_at=70.0)
+            loaded.clear()
+            await store.find_passages(KEY, ["quorum"])
+            assert loaded == ["thread 8", "thread 7"]
     finally:
         await store.close()
 
