@@ -6,6 +6,7 @@ same.
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import orjson
@@ -278,6 +279,32 @@ class SearchContract:
         await store.drop_index()
         assert (await store.find_passages(KEY, ["quorum"])).messages == 0
         assert (await store.check_index())[:2] == (0, 0)
+
+    async def test_searches_go_on_while_the_index_is_made_anew(self, store: Store) -> None:
+        """Each finds everything, whichever batch is under way; no passage stands twice."""
+        await self._two_threads(store)
+        if not self.has_index:
+            return
+        words = ["quorum", "zeta", "camping"]
+        expected = self._list_places(await store.find_passages(KEY, words))
+        await store.outdate_index()
+
+        async def make_anew() -> None:
+            for key in (KEY, SECOND):
+                while await index_some(store, key, limit=1):
+                    continue
+
+        making = asyncio.create_task(make_anew())
+        while not making.done():
+            found = await store.find_passages(KEY, words)
+            assert (found.messages, found.unread) == (8, 0)
+            assert self._list_places(found) == expected
+        await making
+        assert (await store.check_index()).faults == ()
+
+    @staticmethod
+    def _list_places(found: Found) -> list[tuple[str, int, int]]:
+        return sorted((each.thread, *each.passage[:2]) for each in found.matches)
 
     async def test_what_the_index_lacks_is_listed_by_tenant(self, store: Store) -> None:
         """The latest active first, page by page; a thread without messages lacks none."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.storage.search_contract import (
     index_some,
     store_thread,
 )
+from tests.storage.sqlite import killed_indexing
 
 CANARY_WORD = "canaryword"
 MASTER_KEY = bytes(range(32))
@@ -140,6 +143,33 @@ async def test_an_error_at_any_statement_leaves_the_index_true(
         await store.close()
         failing += 1
     assert failed >= 6  # three statements, a scope and two passages at least
+
+
+async def test_a_kill_at_any_statement_leaves_the_index_true(
+    store: SqliteStore, path: Path
+) -> None:
+    """Nothing of the batch is in the file, also if the process ends before the commit. After a
+    restart the work goes on."""
+    await store_thread(store, add_said(MemoryBuilder(), "quorum", "zeta", "camping"))
+    assert await MessageIndex(store).index_batch(KEY, 1) == 1
+    await store.close()
+    program = [sys.executable, "-m", killed_indexing.__name__, str(path)]
+    ran = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    output, _ = await ran.communicate()
+    killed = int(output)
+    for number in range(killed):
+        reopened = await SqliteStore.open(killed_indexing.find_copy(path, number))
+        try:
+            found = await reopened.find_passages(KEY, ["quorum", "zeta"])
+            assert (found.unread, found.messages, len(found.matches)) == (2, 1, 1)
+            assert (await reopened.check_index()).faults == ()
+            assert await MessageIndex(reopened).index_thread(KEY) == 2
+            found = await reopened.find_passages(KEY, ["quorum", "zeta"])
+            assert (found.unread, found.messages, len(found.matches)) == (0, 3, 2)
+            assert (await reopened.check_index()).faults == ()
+        finally:
+            await reopened.close()
+    assert killed >= 7  # four statements, two passages and the commit
 
 
 async def test_a_check_tells_what_is_wrong(store: SqliteStore, path: Path) -> None:
