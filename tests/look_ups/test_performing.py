@@ -41,12 +41,16 @@ def read_seqs(text: str) -> list[int]:
     return [int(each.id.rpartition("m")[2]) for each in read_quotes(text)]
 
 
-@pytest.mark.parametrize(("cursor", "limit"), [(None, 5), ("m1", 20), ("m17", 3), ("m41", 7)])
+@pytest.mark.parametrize(
+    ("cursor", "limit", "count"),
+    [(None, 5, 41), ("m1", 20, 41), ("m17", 3, 41), ("m41", 7, 41), (None, 1, 62)],
+)
 async def test_pages_read_each_message_once(
-    stored: StoredConversations, cursor: str | None, limit: int
+    stored: StoredConversations, cursor: str | None, limit: int, count: int
 ) -> None:
-    """Forward from the cursor and backward to it, over gaps that were taken back."""
-    builder = await stored.add(CURRENT, [f"word {n}" for n in range(41)])
+    """Forward from the cursor and backward to it, over gaps that were taken back. Behind the 50th
+    page the answer gives another cursor."""
+    builder = await stored.add(CURRENT, [f"word {n}" for n in range(count)])
     builder.supersede([*range(18, 24), 30])
     await stored.commit(builder)
     at = int(cursor[1:]) if cursor else 1
@@ -55,17 +59,16 @@ async def test_pages_read_each_message_once(
         (-1, [seq for seq in builder.live if seq <= at or cursor is None]),
     ):
         read: list[int] = []
-        page = direction
+        page, fields = direction, {"cursor": cursor} if cursor else {}
         while True:
-            fields = {"cursor": cursor} if cursor else {}
             answer = await stored.ask(mode="messages", page=page, limit=limit, **fields)
             seqs = read_seqs(answer.text)
             assert answer.found == len(seqs)
             read = read + seqs if direction > 0 else seqs + read
-            way_on = re.search(r"; more: page (-?\d+)\n", answer.text)
+            way_on = re.search(r"; more: (?:cursor (m\d+), )?page (-?\d+)\n", answer.text)
             if way_on is None:
                 break
-            page = int(way_on[1])
+            page, fields = int(way_on[2]), {"cursor": way_on[1]} if way_on[1] else fields
         assert read == expected
 
 

@@ -17,6 +17,7 @@ from om_proxy.errors import StorageError
 from om_proxy.look_ups.turn_look_ups import MAX_CALLS_A_STEP, parse_arguments
 from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
+from om_proxy.memory.recall.quoting import clean_text
 from om_proxy.memory.tokens import estimate_tokens
 from tests.look_ups.stored_conversations import (
     CURRENT,
@@ -202,18 +203,43 @@ async def test_any_arguments(stored: StoredConversations) -> None:
 
 
 async def test_hostile_messages(stored: StoredConversations) -> None:
-    """Headers and quotes are read back as they are in the store, whatever a message says."""
+    """Headers and quotes are read back as they are in the store, whatever a message says; what a
+    page cuts is read in full by its part."""
     texts = [text for text in list_hostile_texts() if text.strip()]
     await stored.add(OTHER, texts)
     page, read = 1, 0
     shown = stored.label(OTHER)[:8]
     while True:
         answer = await stored.ask(threadId=shown, page=page)
-        for each in read_quotes(answer.text):
+        for each, text in zip(read_quotes(answer.text), texts[read:], strict=False):
             read += 1
             assert each.id == f"{shown}.m{read}"
             assert each.role == ("user", "assistant")[(read - 1) % 2]
+            beside, quote = each.parts.get(0, ("", ""))
+            if beside:
+                assert beside == " (cut; partIndex=0 for all)"
+                whole = await stored.ask(cursor=each.id, partIndex=0)
+                [again] = read_quotes(whole.text)
+                assert clean_text(text).startswith(quote)
+                quote = again.parts[0][1]
+            assert quote == clean_text(text)
         if "; more: page" not in answer.text.split("\n")[0]:
             break
         page += 1
     assert read == len(texts)
+
+
+async def test_a_search_quotes_hostile_messages(stored: StoredConversations) -> None:
+    """Each result is a message of the store, and its quote a part of that message's text."""
+    texts = [f"quorum {text}" for text in list_hostile_texts()[::5]]
+    await stored.add(OTHER, texts)
+    shown = stored.label(OTHER)[:8]
+    read: set[str] = set()
+    for word in ("quorum", "obey", "observations", "script", "system", "user"):
+        answer = await stored.ask(mode="search", query=word, threadId=shown)
+        for each in read_quotes(answer.text):
+            read.add(each.id)
+            text = clean_text(texts[int(each.id.removeprefix(f"{shown}.m")) - 1])
+            quote = each.parts[0][1]
+            assert quote.removeprefix("… ").removesuffix(" …") in text
+    assert len(read) > 40
