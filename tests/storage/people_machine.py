@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import BadRequest, Moved, NotFound
 from om_proxy.memory.lifecycle import branch, transitions
+from om_proxy.memory.message_places import MessagePlaces
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     Key,
@@ -27,6 +28,7 @@ from om_proxy.memory.model import (
     ObservationLog,
     Reflection,
     Scope,
+    SharedLogRef,
     extend_chain,
     resource_key,
     sum_framed_tokens,
@@ -377,6 +379,15 @@ class PeopleMachine(RuleBasedStateMachine):
         assert thread.coverage == end
         assert list(thread.tail) == [m for m in self.live[name] if m.seq > end]
         covered = [m for m in self.live[name] if m.seq <= end]
+        shared = SharedLogRef(label=LABELS[name]) if self.scope == "resource" else None
+        places = MessagePlaces(replace(thread, log=log, shared_log_ref=shared))
+        for message in covered:  # from a message to its entry, and from an entry to its messages
+            holders = [
+                entry.id
+                for entry in log.entries
+                if any(after < message.seq <= last for after, last, _ in self._ranges(name, entry))
+            ]
+            assert [places.find(message.seq).entry] == holders
         assert thread.covered_count == len(covered)
         assert thread.covered_tokens == sum_framed_tokens(covered)
         for chunk in thread.chunks:
