@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from om_proxy.look_ups.searching import MessageSearch, SearchResult
+from om_proxy.memory.model import Key
 from tests.e2e.running import Running
 from tests.edge.admin.test_admin_api import CREDENTIALS, ask
 
@@ -28,6 +34,26 @@ async def test_search_in_messages(harbour_run: Running) -> None:
         await ask(harbour_run, "GET", "/search?q=canary&resource=harbour", CREDENTIALS["foreign"])
     ).json()
     assert [item["thread"] for item in foreign["items"]][:1] == ["bees"]
+
+
+async def test_what_is_not_searched_in_time_is_told(
+    harbour_run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resources before it are searched, and their number is in the answer."""
+    await harbour_run.chat("crates", **{"x-om-resource": "yard"}).say("Crate 9 is red.")
+    search = MessageSearch.search
+
+    async def run_out_of_time(self: MessageSearch, key: Key, *rest: Any) -> SearchResult:
+        if key.resource == "yard":
+            raise TimeoutError
+        return await search(self, key, *rest)
+
+    whole = (await ask(harbour_run, "GET", "/search?q=crate")).json()
+    assert (whole["searched"], whole["left_out"]) == (2, False)
+    monkeypatch.setattr(MessageSearch, "search", run_out_of_time)
+    found = (await ask(harbour_run, "GET", "/search?q=crate")).json()
+    assert (found["searched"], found["left_out"]) == (1, True)
+    assert {item["resource"] for item in found["items"]} == {"harbour"}
 
 
 async def test_search_in_notes(harbour_run: Running) -> None:
