@@ -104,6 +104,27 @@ async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path
         assert not store.is_degraded(OTHER)
 
 
+async def test_what_others_stored_behind_it_is_read_once_both_are_merged(tmp_path: Path) -> None:
+    """Until then its numbers are those of what waits."""
+    async with open_spool(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        await say(store, KEY, "u2", "a2")
+        await say(faulty._store, KEY, "u3", "a3", "u4", "a4")
+        waiting = ["u1", "a1", "u2", "a2"]
+        outline = await store.outline(KEY)
+        assert [mark.seq for mark in outline.live] == [1, 2, 3, 4]
+        assert not outline.superseded
+        assert texts(await store.messages(KEY, 0)) == waiting
+        assert texts(await store.messages_by_seq(KEY, range(1, 9))) == waiting
+        stored = await store.stored_messages(KEY, 0, limit=9)
+        assert texts([one.message for one in stored]) == waiting
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        merged = ["u1", "a1", "u3", "a3", "u4", "a4", "u2", "a2"]
+        assert texts(await store.messages(KEY, 0)) == merged
+
+
 async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: Path) -> None:
     """Nothing waits afterwards, and reads return what is stored."""
     async with open_spool(tmp_path) as (store, faulty):

@@ -203,12 +203,18 @@ class SpooledResource:
             self.base.clear()
 
     # ── reads beside the memory ──
+    # What others have stored behind `base` has numbers that the waiting messages have here: it is
+    # left out until both are merged.
+
+    def _is_known(self, key: Key, seq: int) -> bool:
+        return seq < self.base[key].next_seq
 
     def merge_outline(self, key: Key, stored: Outline) -> Outline:
         marks: dict[int, tuple[Mark, int]] = {
-            mark.seq: (mark, parent) for mark, parent in stored.superseded
+            mark.seq: (mark, parent)
+            for mark, parent in (*stored.superseded, *_pair_with_parents(stored.live))
+            if self._is_known(key, mark.seq)
         }
-        marks |= {mark.seq: (mark, parent) for mark, parent in _pair_with_parents(stored.live)}
         marks |= {seq: (p.message.mark, p.parent) for seq, p in self._placed[key].items()}
         stored_live = {mark.seq for mark in stored.live}
         transcript = self._transcripts[key]
@@ -224,7 +230,11 @@ class SpooledResource:
         """Return the stored messages of a range and those that wait, by seq, with the states that
         they have once all turns are stored."""
         transcript = self._transcripts[key]
-        by_seq = {s.message.seq: s._replace(state=transcript.find_state(s)) for s in stored}
+        by_seq = {
+            s.message.seq: s._replace(state=transcript.find_state(s))
+            for s in stored
+            if self._is_known(key, s.message.seq)
+        }
         for seq, (message, parent) in self._placed[key].items():
             if seq > after and (through is None or seq <= through):
                 waiting = StoredMessage(message, parent, "superseded")
@@ -233,7 +243,8 @@ class SpooledResource:
 
     def merge_messages(self, key: Key, stored: Mapping[int, Message]) -> dict[int, Message]:
         """Return the stored messages and those that wait, live or not, by seq."""
-        return {**stored, **{seq: p.message for seq, p in self._placed[key].items()}}
+        known = {seq: message for seq, message in stored.items() if self._is_known(key, seq)}
+        return {**known, **{seq: p.message for seq, p in self._placed[key].items()}}
 
     def merge_beginnings(self, key: Key, stored: Mapping[int, Beginning]) -> dict[int, Beginning]:
         changes = [c for turn in self.turns for c in turn.changes if c.after.key == key]
