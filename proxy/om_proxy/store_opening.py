@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,6 +106,19 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
     except StorageError as exc:
         said = str(exc).replace("storage.url", "storage.keys_url")
         raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+def check_drivers(settings: StorageSettings) -> None:
+    """Raise ConfigError, as opening does, if a driver that the stores need is not installed."""
+    if settings.is_postgres:
+        with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
+            import_module("asyncpg")
+    if settings.is_redis:
+        with _require_driver("storage.url", "Redis", "redis", "redis"):
+            import_module("redis")
+    if settings.keys_url is not None and settings.keys_file is None:
+        with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
+            import_module("asyncpg")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,67 @@ def test_check_of_an_encrypted_store(tmp_path: Path) -> None:
     assert done.stderr == (
         "om-proxy: storage.encryption_key: the file cannot be read: No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "url", "package", "extra"),
+    [
+        ("url", "postgresql://om@127.0.0.1/om", "asyncpg", "postgres"),
+        ("url", "redis://127.0.0.1/0", "redis", "redis"),
+        ("keys_url", "postgresql://om@127.0.0.1/keys", "asyncpg", "postgres"),
+        ("keys_url", "sqlite:///keys.db", "cryptography", "encryption"),
+    ],
+)
+def test_check_of_a_store_whose_package_is_not_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    url: str,
+    package: str,
+    extra: str,
+) -> None:
+    """One line says how to install it, as the server's refusal to start does; the status is 3."""
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    masters = "om_proxy.storage.encryption.master_keys"
+    monkeypatch.delitem(sys.modules, masters, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    key = f", encryption_key: {'00' * 32}" if setting == "keys_url" else ""
+    (tmp_path / "x.yaml").write_text(f"storage: {{{setting}: '{url}'{key}}}\n")
+    if extra == "encryption":
+        setting = "encryption_key"
+    assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"om-proxy: storage.{setting}: ")
+    assert err.endswith(f"pip install 'observational-memory-proxy[{extra}]'\n")
+
+
+def test_check_of_a_postgresql(tmp_path: Path) -> None:
+    """It says what such a server does not promise, too: without keys apart, and with them."""
+    address = {"OM_PROXY__STORAGE__URL": "postgresql://om@127.0.0.1:1/om"}
+    rows = "forgotten rows are gone at once and their bytes once the tables are rewritten"
+    log = "the server's log keeps forgotten bytes until it is used again"
+    power = "a power cut loses no turn whose reply has ended"
+    ends = "backups keep what was forgotten since"
+    done = run_om_proxy("check", cwd=tmp_path, **address)
+    said = f"{power}; {rows}; {log}; text is not encrypted; search: index; {ends}"
+    assert f"the store promises: {said}" in done.stdout.splitlines()
+    apart = {
+        "OM_PROXY__STORAGE__ENCRYPTION_KEY": "00" * 32,
+        "OM_PROXY__STORAGE__KEYS_URL": "sqlite:///k.db",
+    }
+    done = run_om_proxy(
+        "check", cwd=tmp_path, **address, **apart, OM_PROXY__STORAGE__DURABLE="false"
+    )
+    power, ends = (
+        "a power cut may lose the turns of the last second",
+        "no key opens forgotten text in backups of the data",
+    )
+    said = f"{power}; {rows}; {log}; text is encrypted, and titles cannot be searched; search: newest 2000; {ends}"
+    assert f"the store promises: {said}" in done.stdout.splitlines()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_check_all(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.redis import promise as redis
 from om_proxy.storage.sqlite import promise as sqlite
+from om_proxy.store_opening import check_drivers
 
 
 def _render_promises(settings: Settings) -> list[str]:
@@ -43,6 +44,7 @@ def _render_promises(settings: Settings) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
     settings = load(options.config)
+    check_drivers(settings.storage)
     model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
     lines = [*render_summary(settings, *model_and_resource), *_render_promises(settings)]
