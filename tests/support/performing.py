@@ -152,9 +152,10 @@ async def open_parts(
     llm: LLM | None = None,
     opened: StoreOpener = SqliteStore,
     is_external: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Parts]:
     """Open everything between the edge and the models, until the block ends."""
-    configured, models, clock = parse(settings), ScriptedModels(list(steps)), Clock()
+    configured, models, clock = parse(settings), ScriptedModels(list(steps)), clock or Clock()
     store = await opened.open(path)
     policies = build_policies(configured, model_timeout_s=within)
     memories = Memories(

@@ -1,0 +1,166 @@
+"""Processes on one store that lose it in turn, and a client that talks to any of them. It sends its
+whole history, and goes on from an earlier message at times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from om_proxy.errors import StorageError
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.models import TokenCounter
+from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.engine import Engine
+from tests.e2e.running import Clock
+from tests.memory.building import KEY
+from tests.support.faulty_store import Faulty
+from tests.support.long_forms import IS_LONG
+from tests.support.performing import SMALL, open_parts
+from tests.turns.test_engine import (
+    Message,
+    Turns,
+    assistant,
+    make_reply,
+    read_forwarded,
+    request,
+    texts,
+    user,
+)
+
+PROCESS_COUNT = 3
+STEP_COUNT = 40
+SEED_COUNT = 300 if IS_LONG else 6
+# nothing becomes active: each prompt is the history, word for word
+PATIENT = SMALL.replace("message_tokens: 1000", "message_tokens: 100000")
+WITHOUT_CHUNKS = PATIENT.replace("buffer_tokens: 200", "buffer_tokens: false")
+WITH_CHUNKS = PATIENT.replace("buffer_tokens: 200", "buffer_tokens: 20")
+
+
+@dataclass
+class Process:
+    """A process that can lose the store alone."""
+
+    turns: Turns
+    faulty: Faulty
+    # turns whose memory could not be read
+    missed: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    async def find_store(self) -> None:
+        self.faulty.refuses = self.faulty.cannot_be_read = False
+        store = self.turns.parts.store
+        assert isinstance(store, SpoolingStore)
+        assert await store.flusher.flush()
+        await store.ping()  # it can be read again
+        while self.missed:
+            await self.missed.pop(0)()
+
+    def lose_store(self, *, for_reading: bool) -> None:
+        self.faulty.refuses, self.faulty.cannot_be_read = True, for_reading
+
+
+class Opener:
+    """Opens a store that can fail, with a spool in front of it."""
+
+    faulty: Faulty
+
+    async def open(self, path: Path | str) -> SpoolingStore:
+        self.faulty = Faulty(await SqliteStore.open(path))
+        return SpoolingStore(self.faulty, retry_s=1_000.0)  # only when a test says
+
+
+@asynccontextmanager
+async def open_processes(file: Path, settings: str, clock: Clock) -> AsyncIterator[list[Process]]:
+    processes = []
+    async with AsyncExitStack() as stack:
+        for _ in range(PROCESS_COUNT):
+            opener = Opener()
+            opening = open_parts(settings=settings, path=file, opened=opener, clock=clock)
+            parts = await stack.enter_async_context(opening)
+            renderer, counter = BlockRenderer(), TokenCounter()
+            engine = Engine(
+                parts.memories, parts.background, renderer, counter, b"s" * 32, clock=clock
+            )
+            processes.append(Process(Turns(parts, engine), opener.faulty))
+        yield processes
+        for process in processes:
+            await process.find_store()
+
+
+@dataclass
+class Talker:
+    """The client, and what it holds."""
+
+    clock: Clock
+    history: list[Message] = field(default_factory=list)
+    said_count: int = 0
+
+    async def ask(self, process: Process, kept: list[Message]) -> None:
+        """Say something behind `kept`. The prompt is just what is sent, or the original bytes."""
+        self.said_count += 1
+        self.clock.now += 1
+        sent, reply = [*kept, user(f"u{self.said_count}")], f"a{self.said_count}"
+        engine = process.turns.engine
+        try:
+            opened = await process.turns.open(sent)
+        except StorageError:
+            process.missed.append(partial(self._close_missed, process, sent, reply, self.clock()))
+        else:
+            if opened.body is not None:
+                assert texts(read_forwarded(opened))[1:] == texts(sent)
+            self.clock.now += 1
+            await engine.close_turn(opened, make_reply(reply), accepted=True)
+            await process.turns.parts.background.wait_idle()
+        self.history = [*sent, assistant(reply)]
+
+    async def _close_missed(
+        self, process: Process, sent: list[Message], reply: str, came_at: float
+    ) -> None:
+        await process.turns.engine.close_missed(
+            Caller(KEY, KEY.tenant, "on"),
+            request(sent),
+            process.turns.parts.context(),
+            Hints(),
+            came_at,
+            make_reply(reply),
+            delivered=True,
+        )
+
+
+@pytest.mark.parametrize("seed", range(SEED_COUNT))
+@pytest.mark.parametrize("settings", [WITHOUT_CHUNKS, WITH_CHUNKS], ids=["raw", "chunks"])
+async def test_a_history_whose_turns_wait_in_several_processes(
+    seed: int, settings: str, tmp_path: Path
+) -> None:
+    """No prompt tells anything twice, or lacks anything. Once all have the store again, the
+    transcript has what the client holds, in its order, and nothing twice."""
+    dice, clock = random.Random(seed), Clock()
+    async with open_processes(tmp_path / "memory.db", settings, clock) as processes:
+        client = Talker(clock)
+        for _ in range(STEP_COUNT):
+            process, step = dice.choice(processes), dice.random()
+            if step < 0.12:
+                process.lose_store(for_reading=dice.random() < 0.5)
+            elif step < 0.3:
+                await process.find_store()
+            else:
+                kept = client.history
+                if len(kept) >= 4 and dice.random() < 0.2:
+                    kept = kept[: dice.randrange(1, len(kept) // 2) * 2]
+                await client.ask(process, kept)
+        for process in processes:
+            await process.find_store()
+        for process in processes:
+            await client.ask(process, client.history)
+        live = await processes[0].turns.live()
+        assert len(set(live)) == len(live)
+        held = set(texts(client.history))
+        assert [text for text in live if text in held] == texts(client.history)
