@@ -77,6 +77,13 @@ def test_look_ups_then_text() -> None:
     assert (read.usage.prompt_tokens, read.usage.total_tokens) == (300, 330)
 
 
+@pytest.mark.parametrize("first", [reply(1, None, call("own")), reply(1, "Wait.", call("own"))])
+@pytest.mark.parametrize("last", [b'{"error": {"message": "busy"}}', b'{"choices": [], "id": "2"}'])
+def test_a_later_round_without_a_message(first: bytes, last: bytes) -> None:
+    """An error stays an error, byte for byte: there is nothing to put texts into."""
+    assert play(first, last)[0] == last
+
+
 def test_both_kinds_of_calls() -> None:
     body, (end,) = play(reply(1, None, call("own"), call("theirs", "f", '{"a":1.0}')))
     assert end.is_shared

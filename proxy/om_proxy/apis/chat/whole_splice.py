@@ -85,6 +85,8 @@ class WholeSplice:
     def finish(self) -> bytes:
         if self._members is None or (self._is_first and not self._own):
             return self._body
+        if not self._choices:
+            return self._body  # an error stays one
         members = {**self._members}
         if not self._is_first:
             members.update({name: raw for name, raw in self._identity.items() if name in members})
