@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import extend_chain
+from om_proxy.memory.model import Memory, extend_chain
 from om_proxy.turns.due_notes import DueNotes
 from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
@@ -97,6 +98,37 @@ async def test_the_store_goes_away_after_the_message_is_stored(
         )
         await thin(chat, "four")
         assert await said(run, 5) == ["one", "two", "three", "one", "four"]
+
+
+async def test_a_commit_that_is_cut_after_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try knows that the turn may be stored, so it stands once, though others have spoken
+    since and its request is no longer recorded."""
+    monkeypatch.setattr("om_proxy.turns.deferred.COMMIT_TIMEOUT_S", 0.2)
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path) as run:
+        chat = run.chat()
+        await thin(chat, "one")
+        await thin(chat, "two")
+        store = opened[0]._store
+        write, is_cut = store.commit, asyncio.Event()
+
+        async def write_and_hang(*arguments: Any) -> Memory:
+            stored = await write(*arguments)
+            if not is_cut.is_set():
+                await write(stored, replace(stored, views=()))
+                is_cut.set()
+                await asyncio.Event().wait()
+            return stored
+
+        opened[0].raising(StorageError("the disk is gone"))
+        assert await thin(chat, "three") == "storage"
+        monkeypatch.setattr(store, "commit", write_and_hang)
+        opened[0].well()
+        await asyncio.wait_for(is_cut.wait(), 10)
+        await thin(chat, "four")  # waits until the turn before it is stored
+        assert await said(run, 4) == ["one", "two", "three", "four"]
 
 
 @pytest.mark.parametrize("trouble", ["raises", "hangs"])
