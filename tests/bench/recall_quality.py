@@ -185,7 +185,7 @@ def rank_all(
         found = match_passages(passages, words)
         ranked = rank(found, words)
         if with_notes:
-            ranked = lift_noted(ranked, conversation.notes, weigh_words(found, words))
+            ranked = lift_noted(ranked, found, conversation.notes, weigh_words(found, words))
         yield question, ranked
 
 

@@ -81,5 +81,5 @@ class MessageSearch:
             threads = list(dict.fromkeys(message.thread for message in passing))
             notes = await self.notes.read_notes(key, threads)
             rarity = weigh_words(found, words)
-            passing = tuple(await asyncio.to_thread(lift_noted, passing, notes, rarity))
+            passing = tuple(await asyncio.to_thread(lift_noted, passing, found, notes, rarity))
         return SearchResult(tuple(words), found.counts, passing, found.share_read)

@@ -1,7 +1,10 @@
 """Lift the messages that notes tell of: a line that fits the query lifts those of its day, inside the
-range of its entry.
+range of its entry, by what they share with it.
 
-Nothing is found by a note alone: what was found changes its order.
+A line was made from a few messages of its day, and it shares words with them that the query lacks.
+The one that shares most gets the whole lift. A rare word counts more, and a long message shares
+words with every line, so what it shares counts less. Nothing is found by a note alone: what was
+found changes its order.
 """
 
 from __future__ import annotations
@@ -10,14 +13,18 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, tzinfo
+from math import sqrt
 from typing import NamedTuple
 
 from om_proxy.memory.dates import read_bound, read_heading
 from om_proxy.memory.model import Memory
-from om_proxy.memory.recall.found import RankedMessage
+from om_proxy.memory.recall.found import Found, RankedMessage
+from om_proxy.memory.recall.passages import Passage
+from om_proxy.memory.recall.ranking import weigh_word
 from om_proxy.memory.recall.words import words
 
-NOTE_WEIGHT = 0.3  # of the best score, for a line with every word of the query
+# of the best score: for the message that shares most with a line that has every word of the query
+NOTE_WEIGHT = 0.5
 
 
 class NotedRange(NamedTuple):
@@ -30,12 +37,19 @@ class NotedRange(NamedTuple):
     zone: tzinfo  # of the days in the text
 
 
+class _Line(NamedTuple):
+    """A line of notes that has words of the query."""
+
+    words: tuple[str, ...]  # each once
+    share: float  # of the query that it has, 0 to 1
+
+
 class _Stretch(NamedTuple):
     """Messages that lines of a note tell of. `day` None: of the whole range."""
 
     noted: NotedRange
     day: date | None
-    share: float  # of the query that the best of these lines has, 0 to 1
+    lines: Sequence[_Line]
 
 
 def list_noted_ranges(memory: Memory, zone: tzinfo) -> Iterator[NotedRange]:
@@ -54,23 +68,25 @@ def list_noted_ranges(memory: Memory, zone: tzinfo) -> Iterator[NotedRange]:
 
 
 def lift_noted(
-    ranked: Sequence[RankedMessage], notes: Iterable[NotedRange], rarity: Mapping[str, float]
+    ranked: Sequence[RankedMessage],
+    found: Found,
+    notes: Iterable[NotedRange],
+    rarity: Mapping[str, float],
 ) -> list[RankedMessage]:
-    """Return the messages in their new order. `rarity`: of each word of the query."""
-    by_thread: defaultdict[str, list[RankedMessage]] = defaultdict(list)
-    for message in sorted(ranked, key=lambda message: message.seq):
-        by_thread[message.thread].append(message)
-    best_score = max((message.score for message in ranked), default=0.0)
-    shares: dict[tuple[str, int], float] = {}
-    for stretch in _list_stretches(notes, rarity):
-        for message in _choose(by_thread[stretch.noted.thread], stretch):
-            place = message.thread, message.seq
-            shares[place] = max(shares.get(place, 0.0), stretch.share)
+    """Return the messages in their new order. `found`: what they were ranked from; `rarity`: of
+    each word of the query."""
+    by_thread: defaultdict[str, list[Passage]] = defaultdict(list)
+    passages = (*found.matches, *found.neighbours)
+    for thread, passage in sorted(passages, key=lambda each: each.passage.seq):
+        by_thread[thread].append(passage)
+    shares: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for noted, day, lines in _list_stretches(notes, rarity):
+        told_of = list(_choose(by_thread[noted.thread], noted, day))
+        for seq, share in _share_lines(lines, told_of):
+            shares[noted.thread, seq] = max(shares[noted.thread, seq], share)
+    weight = NOTE_WEIGHT * max((message.score for message in ranked), default=0.0)
     lifted = [
-        message._replace(
-            score=message.score
-            + NOTE_WEIGHT * best_score * shares.get((message.thread, message.seq), 0.0)
-        )
+        message._replace(score=message.score + weight * shares[message.thread, message.seq])
         for message in ranked
     ]
     return sorted(lifted, key=lambda message: -message.score)  # of equals, as before
@@ -78,36 +94,64 @@ def lift_noted(
 
 def _list_stretches(notes: Iterable[NotedRange], rarity: Mapping[str, float]) -> Iterator[_Stretch]:
     # an entry of a shared log stands for messages of several threads
-    read: dict[str, dict[date | None, float]] = {}
+    read: dict[str, dict[date | None, list[_Line]]] = {}
     for noted in notes:
         if noted.text not in read:
             read[noted.text] = _read_days(noted.text, rarity)
-        for day, share in read[noted.text].items():
-            yield _Stretch(noted, day, share)
+        for day, lines in read[noted.text].items():
+            yield _Stretch(noted, day, lines)
 
 
-def _read_days(text: str, rarity: Mapping[str, float]) -> dict[date | None, float]:
-    """Return the best line's share of the query, for each day of the text."""
+def _read_days(text: str, rarity: Mapping[str, float]) -> dict[date | None, list[_Line]]:
+    """Return the lines that have words of the query, for each day of the text."""
     total = sum(rarity.values()) or 1.0
     day: date | None = None
-    best: dict[date | None, float] = {}
+    days: defaultdict[date | None, list[_Line]] = defaultdict(list)
     for line in text.split("\n"):
         if heading := read_heading(line):
             day = heading
         elif read_bound(line):
             day = None
-        elif has := rarity.keys() & words(line):
-            best[day] = max(best.get(day, 0.0), sum(rarity[word] for word in has) / total)
-    return best
+        else:
+            line_words = dict.fromkeys(words(line))
+            # in the order of the query: sums are the same in every process
+            share = sum(weight for word, weight in rarity.items() if word in line_words) / total
+            if share:
+                days[day].append(_Line(tuple(line_words), share))
+    return days
 
 
-def _choose(messages: Sequence[RankedMessage], stretch: _Stretch) -> Iterator[RankedMessage]:
-    noted, day, _ = stretch
-    begin = bisect_right(messages, noted.after, key=lambda message: message.seq)
-    end = bisect_right(messages, noted.last, key=lambda message: message.seq)
-    for message in messages[begin:end]:
-        if day is None or day == _find_day(message.at, noted.zone):
-            yield message
+def _choose(passages: Sequence[Passage], noted: NotedRange, day: date | None) -> Iterator[Passage]:
+    begin = bisect_right(passages, noted.after, key=lambda passage: passage.seq)
+    end = bisect_right(passages, noted.last, key=lambda passage: passage.seq)
+    for passage in passages[begin:end]:
+        if day is None or day == _find_day(passage.at, noted.zone):
+            yield passage
+
+
+def _share_lines(
+    lines: Sequence[_Line], passages: Sequence[Passage]
+) -> Iterator[tuple[int, float]]:
+    """Yield the seq of each passage that has words of a line, and what it gets of the lift: 1 if it
+    shares most with a line that has every word of the query."""
+    wanted = frozenset[str]().union(*(line.words for line in lines))
+    having: defaultdict[str, list[int]] = defaultdict(list)  # numbers of passages, by word
+    roots = []
+    for number, passage in enumerate(passages):
+        own = {*passage.words, *passage.side_words}
+        roots.append(sqrt(len(own)))
+        for word in wanted & own:
+            having[word].append(number)
+    for line in lines:
+        fits: defaultdict[int, float] = defaultdict(float)
+        for word in line.words:
+            numbers = having.get(word, [])
+            rarity = weigh_word(len(numbers), len(passages))
+            for number in numbers:
+                fits[number] += rarity / roots[number]
+        most = max(fits.values(), default=0.0)
+        for number, fit in fits.items():
+            yield passages[number].seq, line.share * fit / most
 
 
 def _find_day(at: float, zone: tzinfo) -> date | None:

@@ -82,8 +82,13 @@ def weigh_words(found: Found, words: Sequence[str]) -> dict[str, float]:
     weights = {}
     for word in dict.fromkeys(words):
         having = min(found.counts.get(word, 0), found.messages)
-        weights[word] = log(1 + (found.messages - having + 0.5) / (having + 0.5))
+        weights[word] = weigh_word(having, found.messages)
     return weights
+
+
+def weigh_word(having: int, total: int) -> float:
+    """Return the inverse document frequency of a word that so many of all have."""
+    return log(1 + (total - having + 0.5) / (having + 0.5))
 
 
 def _collect_candidates(found: Found, rarity: Mapping[str, float]) -> list[_Candidate]:
