@@ -15,7 +15,6 @@ from typing import Any
 import asyncpg
 import orjson
 
-from om_proxy.edge.turn_closing import MAX_COMMIT_WAIT_S
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
@@ -31,6 +30,7 @@ from tests.e2e.replicas.clients import (
     ReplicaClient,
 )
 from tests.e2e.replicas.history import MAX_STRANDED_S, Findings, History, Prompt, Turn, check
+from tests.e2e.replicas.late_turns import ServedBy, judge_late
 from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.replica_set import Replicas, start_replicas
 from tests.e2e.replicas.stored import read_store
@@ -42,8 +42,6 @@ MODEL_DELAY_S = 0.1
 # of a prompt about several threads
 SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 STRANDED_MARGIN_S = 20.0
-# of a turn in a process whose store is there
-MAX_WAIT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -191,32 +189,13 @@ async def run_replicas(
 
 
 def _judge_late(turn: Turn, notebook: Notebook, replicas: Replicas) -> Turn:
-    """Return the turn with what is known of it if its reply did not wait for its commit: memory was
-    away, or the commit took longer than a reply waits (docs/spec/behaviour.md#durable). Such a turn
-    ends with a process that is killed before it is stored. Else it must be stored."""
     port = notebook.served_by.get(turn.said, 0)
-    stopped_s = sum(
-        max(0.0, min(to, turn.ended_at) - max(since, turn.began_at))
-        for stopped_port, since, to in replicas.stopped
-        if stopped_port == port
+    process = ServedBy(
+        [(since, to) for stopped_port, since, to in replicas.stopped if stopped_port == port],
+        [at for killed_port, at in replicas.killed_at if killed_port == port],
     )
-    is_late = turn.ended_at - turn.began_at - stopped_s >= MAX_COMMIT_WAIT_S
-    if not turn.reply or (turn.has_memory and not is_late):
-        return turn
-    healed_at = max(
-        [turn.ended_at + MAX_WAIT_S]
-        + [
-            o.ended_at
-            for o in replicas.trouble.outages
-            if o.began_at <= turn.ended_at <= o.ended_at
-        ]
-    )
-    was_killed = any(
-        killed_port == port and turn.began_at <= killed_at <= healed_at
-        for killed_port, killed_at in replicas.killed_at
-    )
-    has_waited = turn.said in notebook.said_once and not was_killed
-    return turn._replace(outcome="unknown", has_waited=has_waited)
+    is_said_once = turn.said in notebook.said_once
+    return judge_late(turn, process, replicas.trouble.outages, is_said_once=is_said_once)
 
 
 def _find_max_stranded(plan: Plan) -> float:
