@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
-)
 AUTH = {"authorization": "Bearer sk-a"}
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 
 
 @pytest.fixture(params=["thread", "resource"])
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, f"scope: {request.param}, {MEMORY}") as running:
+    async with run_with_scripted_models(
+        tmp_path, f"scope: {request.param}, {SMALL_LOG_MEMORY}"
+    ) as running:
         yield running
 
 
@@ -37,7 +35,7 @@ async def read(run: Running, path: str, status: int = 200) -> dict[str, Any]:
 async def play(run: Running, turns: int, thread: str = "t") -> list[str]:
     """Return what the user said, in order."""
     talk = run.chat(thread, **{"x-om-resource": "ada"})
-    texts = [REMARK.format(n=number) for number in range(turns)]
+    texts = [CRATE_REMARK.format(n=number) for number in range(turns)]
     for text in texts:
         await talk.say(text)
         run.clock.now += 1
@@ -104,7 +102,7 @@ async def test_older_generations_stay_readable(run: Running) -> None:
 async def test_what_is_announced_becomes_active(tmp_path: Path) -> None:
     """Chunks that are said to activate do so with the next request."""
     announced = 0
-    memory = f"activate_after_idle: 60s, {MEMORY}"
+    memory = f"activate_after_idle: 60s, {SMALL_LOG_MEMORY}"
     async with run_with_scripted_models(tmp_path, memory) as run:
         talk = run.chat("t", **{"x-om-resource": "ada"})
         for number in range(40):
@@ -114,7 +112,7 @@ async def test_what_is_announced_becomes_active(tmp_path: Path) -> None:
                 found = await read(run, f"/observations/{chunk['id']}?chunk=true&messages=true")
                 assert found["is_chunk"]
                 assert found["messages"][0]["seq"] == found["covers"][0]["first"]
-            await talk.say(REMARK.format(n=number))
+            await talk.say(CRATE_REMARK.format(n=number))
             after = await read(run, "/observations")
             texts = [entry["text"] for entry in after["log"]]
             assert set(activating) <= set(texts)
@@ -128,7 +126,7 @@ async def test_what_is_announced_becomes_active(tmp_path: Path) -> None:
 
 async def test_another_threads_messages_are_not_shown(tmp_path: Path) -> None:
     """In a log that threads share, an entry about both leads to this thread's messages alone."""
-    async with run_with_scripted_models(tmp_path, f"scope: resource, {MEMORY}") as run:
+    async with run_with_scripted_models(tmp_path, f"scope: resource, {SMALL_LOG_MEMORY}") as run:
         await play(run, 20, "other")
         await play(run, 20)
         notes = await read(run, "/observations")

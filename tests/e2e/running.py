@@ -20,6 +20,14 @@ from om_proxy.testing.scripted import ScriptedServer
 
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
 
+# a few notes fill the log
+SMALL_LOG_MEMORY = (
+    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
+)
+CRATE_REMARK = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
+)
+
 
 class Clock:
     """A clock that a test sets."""

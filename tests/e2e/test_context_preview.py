@@ -28,13 +28,10 @@ from tests.e2e.previewing import (
     preview,
     settle,
 )
-from tests.e2e.running import Chat, run_with_scripted_models
+from tests.e2e.running import SMALL_LOG_MEMORY, Chat, run_with_scripted_models
 
 ACTOR = "scripted-actor"
 STEPS = 45
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
-)
 WORDS = [
     "crate",
     "dock",
@@ -128,7 +125,7 @@ async def test_a_preview_is_what_goes_upstream(
     """With the tool for look-ups, and with those of earlier replies that are kept."""
     rng = random.Random(seed)
     told: Counter[str] = Counter()
-    memory = f"scope: {scope}, retrieval: {retrieval}, {MEMORY}"
+    memory = f"scope: {scope}, retrieval: {retrieval}, {SMALL_LOG_MEMORY}"
     more = f"context: {{layout: {layout}}}\n            {SELDOM_LOOKING}"
     async with run_with_scripted_models(tmp_path, memory, more=more, models=Curious()) as run:
         clients = {
@@ -199,7 +196,7 @@ async def test_bytes_stay_the_clients(tmp_path: Path) -> None:
     """Messages keep their own JSON, escapes and unknown keys included. A half character would make
     the answer unreadable, and is replaced."""
     raw = b'{ "role":"user", "content":"caf\\u00e9 %b", "x_own" : 1.0e2 }'
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
         url = f"{run.base}/om/v1/threads/t/context"
         headers = AUTH | {"content-type": "application/json"}
         for sent, shown in ((b"\\u20ac", b"\\u20ac"), (b"\\ud83d", b"\\ufffd")):
@@ -210,7 +207,7 @@ async def test_bytes_stay_the_clients(tmp_path: Path) -> None:
 
 async def test_one_text_is_enough(tmp_path: Path) -> None:
     """For a client that sends only its newest message; a thread without memory is not found."""
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
         talk = run.chat("t")
         for number in range(10):
             await talk.say(f"Remark {number}: " + "crate " * 100)
@@ -236,7 +233,7 @@ async def test_a_preview_reads_no_thread_that_is_cached(
     """To decode all of a full thread would take longer than the preview itself. Its version is
     asked for, so that a change by another process shows."""
     async with run_with_scripted_models(
-        tmp_path, f"scope: resource, {MEMORY}", more=SELDOM_LOOKING
+        tmp_path, f"scope: resource, {SMALL_LOG_MEMORY}", more=SELDOM_LOOKING
     ) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         for number in range(10):
@@ -271,14 +268,14 @@ async def test_a_preview_reads_no_thread_that_is_cached(
 async def test_a_request_without_memory(
     tmp_path: Path, body: dict[str, Any], status: str, reason: str
 ) -> None:
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
         announced = await preview(run, "t", body)
         assert (announced["status"], announced["reason"]) == (status, reason)
         assert announced["messages"] == body["messages"]
 
 
 async def test_an_unreadable_request_is_refused(tmp_path: Path) -> None:
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
         url = f"{run.base}/om/v1/threads/t/context"
         headers = AUTH | {"content-type": "application/json"}
         for body in (b"{", b"[]", b'{"messages": 3}'):
@@ -289,7 +286,7 @@ async def test_an_unreadable_request_is_refused(tmp_path: Path) -> None:
 async def test_a_body_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body to preview is as large as a chat's, and counts in the same budget of memory."""
     charged: list[int] = []
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
         budget = run.app.admission.budget
         compute = ContextPreviewer.preview
 

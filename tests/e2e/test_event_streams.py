@@ -20,14 +20,10 @@ from om_proxy.event_feed import feed as feed_module
 from om_proxy.event_feed.feed import MAX_LISTENERS
 from om_proxy.memory.events.cycles import Cycle, make_failed
 from om_proxy.memory.model import Memory
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
-)
 OWN, FOREIGN = {"authorization": "Bearer sk-a"}, {"authorization": "Bearer sk-b"}
 SSE = {"accept": "text/event-stream"}
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 PATIENCE_S = 60.0
 
 Piece = dict[str, str]  # the fields of one server-sent event
@@ -35,7 +31,7 @@ Piece = dict[str, str]  # the fields of one server-sent event
 
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, MEMORY) as running:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as running:
         running.app.admin._services.event_stream.feed._poll_interval_s = 0.02
         yield running
 
@@ -43,7 +39,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Running]:
 async def play(run: Running, turns: int, thread: str = "t", **headers: str) -> None:
     talk = run.chat(thread, **headers)
     for number in range(turns):
-        await talk.say(REMARK.format(n=number))
+        await talk.say(CRATE_REMARK.format(n=number))
         run.clock.now += 1
         await run.app.background.wait_idle()
 
@@ -243,7 +239,7 @@ async def test_the_end_of_the_server_ends_the_streams(tmp_path: Path) -> None:
     """uvicorn waits for open answers: a stream would keep it for its whole grace period."""
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
-        async with run_with_scripted_models(tmp_path, MEMORY) as run:
+        async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
             url = f"{run.base}/om/v1/events"
             request = http.build_request("GET", url, headers={**OWN, **SSE})
             answer = await http.send(request, stream=True)

@@ -15,18 +15,14 @@ import pytest
 from om_proxy.event_feed.inline import InlineEvents
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
-)
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 AUTH = {"authorization": "Bearer sk-a", "x-om-thread": "t"}
 
 
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, MEMORY) as running:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as running:
         yield running
 
 
@@ -54,7 +50,7 @@ def split(answer: httpx.Response) -> tuple[list[dict[str, Any]], bytes]:
 async def play_to_activation(run: Running, events: str) -> list[dict[str, Any]]:
     """Talk until a request activates notes; return that reply's comments."""
     for number in range(12):
-        comments, rest = split(await ask(run, events, text=REMARK.format(n=number)))
+        comments, rest = split(await ask(run, events, text=CRATE_REMARK.format(n=number)))
         assert b": om" not in rest
         assert comments[0]["type"] == "data-om-status"
         run.clock.now += 1
@@ -102,7 +98,7 @@ async def test_not_in_json(run: Running) -> None:
 async def test_not_before_an_error(tmp_path: Path) -> None:
     """An error is what the model server sent, to the byte."""
     models = ScriptedServer()
-    async with run_with_scripted_models(tmp_path, MEMORY, models=models) as run:
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY, models=models) as run:
         models.faults.switch(Fault(kind="http", status=429))
         answer = await ask(run)
         assert answer.status_code == 429
@@ -138,7 +134,7 @@ async def test_the_sdk_reads_it_unharmed(run: Running) -> None:
         for number in range(10):
             stream = await client.chat.completions.create(
                 model="scripted-actor",
-                messages=[{"role": "user", "content": REMARK.format(n=number)}],
+                messages=[{"role": "user", "content": CRATE_REMARK.format(n=number)}],
                 stream=True,
             )
             pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]

@@ -17,14 +17,10 @@ import pytest
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
 from tests.e2e.previewing import preview
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
-MEMORY = (
-    "retrieval: true, observation: {message_tokens: 1200, buffer_tokens: 300}, "
-    "reflection: {observation_tokens: 900}"
-)
+RETRIEVAL_MEMORY = f"retrieval: true, {SMALL_LOG_MEMORY}"
 DETAIL = "The serial number of crate 0 is QX-4417-K."
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 
 
 class Curious(ScriptedServer):
@@ -59,7 +55,7 @@ class Curious(ScriptedServer):
 
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_with_scripted_models(tmp_path, MEMORY, models=Curious()) as running:
+    async with run_with_scripted_models(tmp_path, RETRIEVAL_MEMORY, models=Curious()) as running:
         yield running
 
 
@@ -70,9 +66,9 @@ def actor_bodies(run: Running) -> list[dict[str, Any]]:
 async def play_to_notes(run: Running) -> list[dict[str, Any]]:
     """Talk until the prompt has notes. Return the client's history."""
     chat = run.chat()
-    await chat.say(f"{DETAIL} " + REMARK.format(n=0))
+    await chat.say(f"{DETAIL} " + CRATE_REMARK.format(n=0))
     for number in range(1, 14):
-        _, receipt = await chat.say(REMARK.format(n=number))
+        _, receipt = await chat.say(CRATE_REMARK.format(n=number))
         run.clock.now += 1
         await run.app.background.wait_idle()
         if receipt.get("recall") == "offered":
@@ -182,7 +178,7 @@ async def test_when_it_is_not_offered(run: Running) -> None:
 async def test_offered_before_there_are_notes(tmp_path: Path) -> None:
     """With `offer: always`, from the first request of a resource that has another conversation on,
     and in every later one, so that each prompt is the beginning of the next."""
-    memory = MEMORY.replace(
+    memory = RETRIEVAL_MEMORY.replace(
         "retrieval: true", "retrieval: {enabled: true, scope: resource, offer: always}"
     )
     async with run_with_scripted_models(tmp_path, memory, models=Curious()) as run:
@@ -234,11 +230,11 @@ class Refusing(Curious):
 
 async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
     """The client gets its answer, and after two refusals there is no detour."""
-    async with run_with_scripted_models(tmp_path, MEMORY, models=Refusing()) as run:
+    async with run_with_scripted_models(tmp_path, RETRIEVAL_MEMORY, models=Refusing()) as run:
         chat, words, asked = run.chat(), [], []
         for number in range(20):
             before = len(actor_bodies(run))
-            _, receipt = await chat.say(REMARK.format(n=number))
+            _, receipt = await chat.say(CRATE_REMARK.format(n=number))
             await run.app.background.wait_idle()
             if word := receipt.get("recall"):
                 words.append(word)
@@ -256,7 +252,7 @@ async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
 async def test_a_server_that_refuses_tools_after_look_ups(tmp_path: Path) -> None:
     """The prompt that is sent again has nothing of the tool, so it is accepted with its notes, and
     the refusal counts."""
-    async with run_with_scripted_models(tmp_path, MEMORY, models=Refusing()) as run:
+    async with run_with_scripted_models(tmp_path, RETRIEVAL_MEMORY, models=Refusing()) as run:
         assert isinstance(run.models, Refusing)
         run.models.refuses = False
         history = await play_to_notes(run)

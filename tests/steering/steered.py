@@ -7,13 +7,12 @@ from typing import Any
 import httpx
 
 from om_proxy.testing.scripted import RecordedRequest, message_text
-from tests.e2e.running import Chat, Running
+from tests.e2e.running import CRATE_REMARK, Chat, Running
 
 MEMORY_SETTINGS = (
     "observation: {message_tokens: 1200, buffer_tokens: 300}, "
     "reflection: {observation_tokens: 20000}"
 )
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 OWN = {"authorization": "Bearer sk-a"}
 
 
@@ -26,7 +25,7 @@ async def play(run: Running, turns: int, thread: str = "t") -> Chat:
 
 
 async def say(run: Running, talk: Chat) -> None:
-    await talk.say(REMARK.format(n=len(talk.history)))
+    await talk.say(CRATE_REMARK.format(n=len(talk.history)))
     run.clock.now += 1
     await run.app.background.wait_idle()
 

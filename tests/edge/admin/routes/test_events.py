@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
-MEMORY = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
-)
 ADMIN_TOKEN = "a-long-admin-token"
 ADMIN, OWN = {"x-om-admin": ADMIN_TOKEN}, {"authorization": "Bearer sk-a"}
 FOREIGN = {"authorization": "Bearer sk-b"}
-REMARK = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 4
 
 
 @pytest.fixture(params=["thread", "resource"])
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    memory = f"scope: {request.param}, {MEMORY}"
+    memory = f"scope: {request.param}, {SMALL_LOG_MEMORY}"
     more = f"server: {{admin_token: {ADMIN_TOKEN}, admin_reads: false}}"
     async with run_with_scripted_models(tmp_path, memory, more=more) as running:
         yield running
@@ -41,7 +37,7 @@ async def read(
 async def play(run: Running, turns: int, thread: str = "t") -> None:
     talk = run.chat(thread, **{"x-om-resource": "ada"})
     for number in range(turns):
-        await talk.say(REMARK.format(n=number))
+        await talk.say(CRATE_REMARK.format(n=number))
         run.clock.now += 1
         await run.app.background.wait_idle()
 
