@@ -139,7 +139,7 @@ async def test_an_observation_that_is_always_cut_off(litellm: LiteLLM, how: str,
     """Nothing is covered, the thread backs off, and the calls come to an end."""
     model = MemoryModel(how, most=0)
     async with performing(model, litellm, via) as (p, target):
-        before = await p.stored(chat(MESSAGES // 2, 50))
+        before = await p.store_tail(chat(MESSAGES // 2, 50))
         assert not await p.worker.perform(
             KEY, Observe(0, MESSAGES, 400), p.context(inherited=target)
         )
@@ -164,7 +164,7 @@ async def test_an_observation_that_is_cut_off_when_it_is_long(
     next."""
     model = MemoryModel(how, most=2)
     async with performing(model, litellm, via) as (p, target):
-        await p.stored(chat(MESSAGES // 2, 50))
+        await p.store_tail(chat(MESSAGES // 2, 50))
         while (memory := await p.memory()).chunked_to < MESSAGES:
             due = Observe(memory.chunked_to, MESSAGES, 400)
             assert await p.worker.perform(KEY, due, p.context(inherited=target))
@@ -175,7 +175,7 @@ async def test_an_observation_that_is_cut_off_when_it_is_long(
 
 async def logged(p: Parts) -> Memory:
     """A log of four entries that note all messages; none of them is in the tail."""
-    memory = await p.stored(chat(MESSAGES // 2, 50))
+    memory = await p.store_tail(chat(MESSAGES // 2, 50))
     for last in range(2, MESSAGES + 1, 2):
         text = f"* 🔴 (10:00) user {last - 1}\n* 🔴 (10:00) assistant {last}\n* 🟢 (10:00) {'word ' * 40}"
         memory = transitions.add_chunk(memory, replace(chunk(memory, last, 50, text)))

@@ -171,9 +171,9 @@ async def test_nothing_comes_back_on_redis(settings: str) -> None:
     """Its commits and forgettings are scripts, computed from what was read before."""
     url = find_redis_url()
     with own_prefix(url) as prefix:
-        opened = UnderOnePrefix(url, prefix)
+        opener = UnderOnePrefix(url, prefix)
         rounds = max(10, ROUNDS // 4)
-        await race_with_forgettings(settings, "thread", 3, rounds, opened)
+        await race_with_forgettings(settings, "thread", 3, rounds, opener)
 
 
 class InOneSchema:
@@ -202,11 +202,11 @@ async def race_with_forgettings(
     scope: str,
     seed: int,
     rounds: int,
-    opened: StoreOpener = SqliteStore,
+    opener: StoreOpener = SqliteStore,
 ) -> None:
     """Let turns overlap with so many forgettings, and look after each."""
     random = Random(seed)
-    async with open_parts(settings=settings, llm=Repeating(random), opened=opened) as p:
+    async with open_parts(settings=settings, llm=Repeating(random), opener=opener) as p:
         race, forgotten = Race(p, seed, scope), 0
         with capture_logs() as logs:
             for _ in range(rounds):

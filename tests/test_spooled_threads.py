@@ -47,7 +47,7 @@ class FaultyBehindSpool:
 @asynccontextmanager
 async def spooling(settings: str = SMALL) -> AsyncIterator[tuple[Turns, SpoolingStore, Faulty]]:
     opener = FaultyBehindSpool()
-    async with open_parts(settings=settings, opened=opener) as p:
+    async with open_parts(settings=settings, opener=opener) as p:
         assert isinstance(p.store, SpoolingStore)
         engine = Engine(
             p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock

@@ -158,7 +158,7 @@ NEXT = Observe(after=4, last=6, tokens=0)
 async def furnished(p: Parts, entry: Entry) -> Memory:
     """A thread with a log, a pending reflection of it, a chunk, a title, and two messages of the
     entry's weight to observe."""
-    memory = await p.stored(chat(4, entry.source_tokens // 2))
+    memory = await p.store_tail(chat(4, entry.source_tokens // 2))
     text = "* 🔴 (10:00) the first fact " + "at length " * (entry.source_tokens // 2)
     first = replace(chunk(memory, 2, entry.source_tokens, text), task="the task", title="The title")
     memory = transitions.add_chunk(memory, first)

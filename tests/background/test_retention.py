@@ -167,7 +167,7 @@ class Run:
 
 @asynccontextmanager
 async def open_run(settings: str = WEEK) -> AsyncIterator[Run]:
-    async with open_parts(settings=settings, opened=WatchedStore) as parts:
+    async with open_parts(settings=settings, opener=WatchedStore) as parts:
         assert isinstance(parts.store, WatchedStore)
         parts.clock.now = NOW
         yield Run(parts, parts.store)

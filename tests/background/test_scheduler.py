@@ -35,7 +35,7 @@ OWN = Target("actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization
 
 async def due_thread(p: Parts, turns: int = 3) -> None:
     """50 tokens a message, a chunk is worth making from 200 on."""
-    await p.stored(chat(turns, 50))
+    await p.store_tail(chat(turns, 50))
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def thread_under_observation(
 
 async def logged_thread(p: Parts) -> None:
     """A log of 1 200 tokens, from where a reflection is prepared, and nothing to observe."""
-    memory = await p.stored(chat(1, 50))
+    memory = await p.store_tail(chat(1, 50))
     memory = transitions.add_chunk(
         memory, chunk(memory, 2, tokens=1_200, text="* 🔴 (10:00) noted " + "word " * 1_200)
     )
@@ -99,7 +99,7 @@ async def test_threads_do_not_wait_for_each_other_but_for_a_place() -> None:
     async with open_parts(*held, concurrency=2) as p:
         keys = [KEY._replace(thread=f"thread {n}") for n in range(4)]
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
             p.background.wake(key)
         await asyncio.gather(held[0].asked.wait(), held[1].asked.wait())
         assert not held[2].asked.is_set()
@@ -145,7 +145,7 @@ async def test_one_thread_s_failure_touches_no_other() -> None:
     async with open_parts() as p:
         await due_thread(p)
         other = KEY._replace(thread="other")
-        await p.stored(chat(3, 50), other)
+        await p.store_tail(chat(3, 50), other)
         real = p.worker.perform
         broken = [KEY]
 
@@ -304,7 +304,7 @@ async def test_a_request_does_not_wait_in_the_line() -> None:
     held = HeldAnswer()
     async with open_parts(held, concurrency=1) as p:
         other = KEY._replace(thread="other")
-        await p.stored(chat(3, 50), other)
+        await p.store_tail(chat(3, 50), other)
         p.background.wake(other)
         await held.asked.wait()
         await due_thread(p)
@@ -322,7 +322,7 @@ async def test_a_thread_that_is_waited_for_has_left_the_line() -> None:
     async with open_parts(held, waited_for, third, concurrency=1) as p:
         performed, (first, second) = PerformOrder(p), threads_of(KEY.tenant, 2)
         for key in (first, KEY, second):
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
             p.background.wake(key)
         await held.asked.wait()
         waiting = asyncio.create_task(p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 5.0))
@@ -342,7 +342,7 @@ async def test_what_is_due_besides_waits_for_a_place() -> None:
     held = HeldAnswer()
     async with open_parts(held, concurrency=1) as p:
         other = KEY._replace(thread="other")
-        await p.stored(chat(3, 50), other)
+        await p.store_tail(chat(3, 50), other)
         p.background.wake(other)
         await held.asked.wait()
         await due_thread(p, turns=4)
@@ -383,7 +383,7 @@ async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:
         performed = PerformOrder(p)
         flood, (one,) = threads_of("busy", 500), threads_of("quiet", 1)
         for key in (*flood, one):
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         for key in flood:
             p.background.wake(key)
         for held in slow:
@@ -405,8 +405,8 @@ async def test_a_long_backlog_gives_way_after_each_piece() -> None:
     async with open_parts(held, concurrency=1) as p:
         performed = PerformOrder(p)
         (long,), (short,) = threads_of("busy", 1), threads_of("quiet", 1)
-        await p.stored(chat(30, 50), long)  # three batches
-        await p.stored(chat(3, 50), short)
+        await p.store_tail(chat(30, 50), long)  # three batches
+        await p.store_tail(chat(3, 50), short)
         p.background.wake(long)
         await held.asked.wait()
         p.background.wake(short)
@@ -424,7 +424,7 @@ async def test_what_found_no_room_in_the_line_is_found_again() -> None:
         )
         flood = threads_of("busy", 30)
         for key in flood:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         for key in flood:
             background.wake(key)
         await background.wait_idle()
@@ -458,7 +458,7 @@ async def test_all_that_is_due_is_done_after_one_look() -> None:
     async with open_parts(concurrency=2) as p:
         keys = threads_of("a", 11)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         looking = await look_once(p.background)
         async with asyncio.timeout(30):
             while await p.store.due_threads(p.clock.now, 100):
@@ -473,7 +473,7 @@ async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
     async with open_parts(*(HeldAnswer() for _ in range(9)), concurrency=2) as p:
         keys = threads_of("a", 9)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 3_600.0))
         await wait_until(lambda: len(p.models.asked) == 2)
         assert await p.store.claim(p.clock.now, 99, "another process", 60) == tuple(
@@ -485,11 +485,11 @@ async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
 async def test_what_cannot_be_done_is_claimed_once_a_look() -> None:
     """A thread that is due and stays so, as nothing is at hand to do it with, does not keep the
     process busy, nor others from it. An earlier release did not write whose work needs a caller."""
-    async with open_parts(settings=INHERITED, opened=Leases, concurrency=1) as p:
+    async with open_parts(settings=INHERITED, opener=Leases, concurrency=1) as p:
         assert isinstance(p.store, Leases)
         keys = threads_of("a", 5)
         for key in keys:
-            memory = await p.stored(chat(3, 50), key)
+            memory = await p.store_tail(chat(3, 50), key)
             await p.store.commit(memory, replace(memory, needs_caller=False))
         looking = await look_once(p.background)
         async with asyncio.timeout(30):
@@ -507,7 +507,7 @@ async def test_what_was_claimed_is_given_back_at_the_end() -> None:
     async with open_parts(HeldAnswer(), concurrency=1) as p:
         keys = threads_of("a", 3)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 3_600.0))
         await wait_until(lambda: bool(p.models.asked))
         looking.cancel()
@@ -522,7 +522,7 @@ async def test_a_process_that_ends_soon_leaves_due_work_to_others() -> None:
     async with open_parts(held, concurrency=1) as p:
         keys = threads_of("a", 4)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 0.01))
         await wait_until(lambda: bool(p.models.asked))
         p.background.leave_due_work()
@@ -541,10 +541,10 @@ async def test_a_process_that_ends_soon_leaves_due_work_to_others() -> None:
 
 async def test_a_claim_under_way_is_given_back_by_a_process_that_ends_soon() -> None:
     """Its answer comes after the process was told to end."""
-    async with open_parts(opened=Leases, concurrency=1) as p:
+    async with open_parts(opener=Leases, concurrency=1) as p:
         assert isinstance(p.store, Leases)
         [key] = threads_of("a", 1)
-        await p.stored(chat(3, 50), key)
+        await p.store_tail(chat(3, 50), key)
         claiming = asyncio.create_task(p.background._claim_due())
         await asyncio.sleep(0)
         p.background.leave_due_work()
@@ -562,11 +562,11 @@ async def test_a_claim_that_loses_its_place_in_line_is_given_back() -> None:
             p.memories, p.worker, p.policies, concurrency=1, max_waiting=2, clock=p.clock
         )
         running, idle, claimed = threads_of("a", 3)
-        await p.stored(chat(3, 50), running)
+        await p.store_tail(chat(3, 50), running)
         background.wake(running)
         await held.asked.wait()
         background.wake(idle)
-        await p.stored(chat(3, 50), claimed)
+        await p.store_tail(chat(3, 50), claimed)
         looking = asyncio.create_task(background.look_for_due(lambda: 3_600.0))
         await wait_until(lambda: background._leases.is_claimed(claimed))
         before = set(background._detached)
@@ -584,7 +584,7 @@ async def test_who_waits_in_line_is_not_started_at_the_end() -> None:
     async with open_parts(held, concurrency=1) as p:
         first, second = threads_of("a", 2)
         for key in (first, second):
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
             p.background.wake(key)
         await held.asked.wait()
         await p.background.close()
@@ -598,10 +598,10 @@ async def test_what_is_due_no_longer_hides_nobody() -> None:
     before the others."""
     async with open_parts() as p:
         for key in threads_of("a", 100):
-            memory = await p.stored(chat(1, 50), key)
+            memory = await p.store_tail(chat(1, 50), key)
             await p.store.commit(memory, replace(memory, due_at=1.0))
         (hidden,) = threads_of("a", 101)[-1:]
-        await p.stored(chat(3, 50), hidden)
+        await p.store_tail(chat(3, 50), hidden)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 0.001))
         async with asyncio.timeout(30):
             while await p.store.due_threads(p.clock.now, 1_000):
@@ -617,7 +617,7 @@ async def test_a_back_off_delays_nobody_else() -> None:
         failing, neighbour = threads_of("a", 2)
         (other,) = threads_of("b", 1)
         for key in (failing, neighbour, other):
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
         for key in (failing, neighbour, other):
             p.background.wake(key)
         await p.background.wait_idle()
@@ -671,7 +671,7 @@ async def test_work_that_needs_a_caller_is_left_to_who_holds_the_call(tmp_path: 
     file = tmp_path / "om.db"
     async with (
         open_parts(settings=INHERITED, path=file) as ours,
-        open_parts(settings=INHERITED, path=file, opened=Leases) as theirs,
+        open_parts(settings=INHERITED, path=file, opener=Leases) as theirs,
     ):
         assert isinstance(theirs.store, Leases)
         await due_thread(ours)
@@ -686,14 +686,14 @@ async def test_work_that_needs_a_caller_is_left_to_who_holds_the_call(tmp_path: 
 
 async def test_who_holds_the_call_looks_for_its_work() -> None:
     """After a back-off, and after the queue had no room for it: no claim finds such a thread."""
-    async with open_parts(ModelError("refused"), settings=INHERITED, opened=Leases) as p:
+    async with open_parts(ModelError("refused"), settings=INHERITED, opener=Leases) as p:
         assert isinstance(p.store, Leases)
         background = Background(
             p.memories, p.worker, p.policies, concurrency=1, max_waiting=1, clock=p.clock
         )
         keys = threads_of("a", 4)
         for key in keys:
-            await p.stored(chat(3, 50), key)
+            await p.store_tail(chat(3, 50), key)
             background.wake(key, p.context(inherited=OWN))
         await background.wait_idle()
         assert len(p.models.asked) == 2, "one failed, one waited, two found no room"
@@ -788,7 +788,7 @@ async def test_a_lease_is_given_back_that_was_taken_at_the_end(
     monkeypatch.setattr("om_proxy.background.leases.LATE_LEASE_WAIT_S", 0.01)
     taken = asyncio.Event()
     async with open_parts() as p:
-        await p.stored(chat(3, 50))
+        await p.store_tail(chat(3, 50))
         lease = p.store.lease
 
         async def slowly(key: Key, holder: str, seconds: float) -> bool:
@@ -806,9 +806,9 @@ async def test_a_lease_is_given_back_that_was_taken_at_the_end(
 
 async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
     """Most wakes find nothing due; a lease would cost two commits each."""
-    async with open_parts(opened=Leases) as p:
+    async with open_parts(opener=Leases) as p:
         assert isinstance(p.store, Leases)
-        await p.stored(chat(1, 50))
+        await p.store_tail(chat(1, 50))
         p.background.wake(KEY)
         await p.background.wait_idle()
         assert (p.store.taken, p.models.asked) == (0, [])
@@ -823,7 +823,7 @@ async def test_a_thread_with_nothing_to_do_costs_no_statement(
 ) -> None:
     """The store is asked nothing about a thread that this process has just stored."""
     async with open_parts() as p:
-        await p.stored(chat(1, 50))
+        await p.store_tail(chat(1, 50))
         with monkeypatch.context() as patched:
             patched.setattr(p.memories, "store", None)  # whoever asks it fails
             p.background.wake(KEY)
@@ -839,7 +839,7 @@ async def test_a_claimed_thread_is_looked_at_whatever_is_held_of_it(tmp_path: Pa
     is due."""
     path = tmp_path / "om.db"
     async with open_parts(path=path) as ended, open_parts(path=path) as p:
-        await p.stored(chat(1, 50))
+        await p.store_tail(chat(1, 50))
         await due_thread(ended)
         p.background.wake(KEY)
         await p.background.wait_idle()
@@ -852,7 +852,7 @@ async def test_a_claimed_thread_is_looked_at_whatever_is_held_of_it(tmp_path: Pa
 
 async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
     """Work that becomes due after the last look of a run is done by another run."""
-    async with open_parts(opened=Leases) as p:
+    async with open_parts(opener=Leases) as p:
         assert isinstance(p.store, Leases)
         await due_thread(p)
 
@@ -935,7 +935,7 @@ async def test_due_work_whose_credential_is_gone_waits(tmp_path: Path) -> None:
 async def test_the_newest_request_s_credential_is_the_one_used() -> None:
     """A caller who renews a key is not asked for with the old one."""
     async with open_parts(settings=INHERITED) as p:
-        await p.stored(chat(1, 50))
+        await p.store_tail(chat(1, 50))
         p.background.wake(
             KEY,
             p.context(

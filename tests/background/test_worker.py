@@ -24,7 +24,7 @@ SIX = Observe(after=0, last=6, tokens=300)
 async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swap) -> None:
     """It costs no call and changes nothing: what is due now is decided anew."""
     async with open_parts() as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         assert await p.worker.perform(KEY, decision, p.context())
         assert p.models.asked == []
         assert await p.memory() == memory
@@ -33,7 +33,7 @@ async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swa
 async def test_no_word_reaches_the_log() -> None:
     """The program's log holds neither messages nor notes."""
     async with open_parts(ModelError("prompt: user 1", "set a key"), NOTES) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         with capture_logs() as logs:
             await p.worker.perform(KEY, SIX, p.context())
             await p.worker.perform(KEY, SIX, p.context())

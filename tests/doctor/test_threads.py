@@ -20,7 +20,7 @@ from tests.support.performing import INHERITED, SMALL, open_parts
 )
 async def test_work_that_waits(settings: str, waited_s: float, works: bool) -> None:
     async with open_parts(settings=settings) as p:
-        memory = await p.stored(chat(3, 50))
+        memory = await p.store_tail(chat(3, 50))
         assert memory.due_at is not None
         (finding,) = await examine_due_work(p.store, memory.due_at + waited_s)
         assert finding.works is works
@@ -30,7 +30,7 @@ async def test_work_that_waits(settings: str, waited_s: float, works: bool) -> N
 async def test_work_under_way() -> None:
     """A worker has it."""
     async with open_parts() as p:
-        memory = await p.stored(chat(3, 50))
+        memory = await p.store_tail(chat(3, 50))
         assert memory.due_at is not None
         await p.store.lease(KEY, "a worker", 100.0)
         (finding,) = await examine_due_work(p.store, memory.due_at + 2 * MAX_WAITING_S)

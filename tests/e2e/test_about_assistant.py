@@ -37,7 +37,7 @@ async def talk(run: Running, *chats: Chat, turns: int = 6) -> None:
         await run.app.background.wait_idle()
 
 
-def stored(folder: Path) -> str:
+def read_files(folder: Path) -> str:
     """All that stands in the store's files."""
     return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file()).decode(
         "latin-1"
@@ -61,7 +61,7 @@ async def test_who_the_assistant_is(tmp_path: Path) -> None:
             )
             assert 150 < TokenCounter().tokens(about(prompt)) <= 220
             assert prompt.count("</about-assistant>") == 1
-    assert "Ferro" not in stored(tmp_path)
+    assert "Ferro" not in read_files(tmp_path)
 
 
 async def test_each_thread_s_own(tmp_path: Path) -> None:

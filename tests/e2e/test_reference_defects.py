@@ -89,7 +89,7 @@ async def test_activation_onto_a_retired_generation(tmp_path: Path) -> None:
     """P4. Decided on one generation, written on the next: what is activated stands behind the
     reflection, and nothing is lost."""
     async with processes(tmp_path, (), ()) as (one, other):
-        made = await one.stored(chat(4, 50))
+        made = await one.store_tail(chat(4, 50))
         for last in (4, 6):
             made = transitions.add_chunk(made, chunk(made, last, text=f"* 🔴 (10:00) up to {last}"))
         made = transitions.activate_chunks(made, [made.chunks[0].id], 1.0)
@@ -117,7 +117,7 @@ async def test_activation_onto_a_retired_generation(tmp_path: Path) -> None:
 async def test_a_chunk_appended_while_others_are_swapped_in(tmp_path: Path) -> None:
     """P5. An activation by a process that never saw the newest chunk leaves it where it is."""
     async with processes(tmp_path, (), [bullets("the second half")]) as (one, other):
-        made = await one.stored(chat(6, 50))
+        made = await one.store_tail(chat(6, 50))
         made = await one.memories.update(KEY, lambda m: transitions.add_chunk(m, chunk(m, 6)))
         assert await other.worker.perform(KEY, Observe(6, 12, 300), other.context())
         assert await one.memories.latest(KEY) == made, "it has not seen the other one's chunk"
@@ -134,7 +134,7 @@ async def test_a_late_answer_moves_the_cursor_back(tmp_path: Path) -> None:
     it changes nothing."""
     held = HeldAnswer(bullets("too late"))
     async with processes(tmp_path, [held], [bullets("in time")]) as (slow, fast):
-        await slow.stored(chat(4, 50))
+        await slow.store_tail(chat(4, 50))
         work = asyncio.create_task(slow.worker.perform(KEY, SIX, slow.context()))
         await under_way(held)
         assert await fast.worker.perform(KEY, SIX, fast.context())
@@ -154,7 +154,7 @@ async def test_an_observation_waited_for_writes_over_an_activation(tmp_path: Pat
     there."""
     held = HeldAnswer(bullets("the second half"))
     async with processes(tmp_path, [held], ()) as (one, other):
-        await one.stored(chat(6, 50))
+        await one.store_tail(chat(6, 50))
         made = await one.memories.update(KEY, lambda m: transitions.add_chunk(m, chunk(m, 6)))
         waited = Observe(6, 12, 300, wait=True)
         waiting = asyncio.create_task(one.background.wait_for_work(KEY, waited, one.context(), 5.0))
@@ -191,8 +191,8 @@ async def test_a_cursor_written_before_the_commit() -> None:
     """H3. A chunk whose commit fails has moved nothing, in the store or in the cache, and its
     messages are observed again."""
     held = HeldAnswer()
-    async with open_parts(held, opened=Failing) as p:
-        before = await p.stored(chat(3, 50))
+    async with open_parts(held, opener=Failing) as p:
+        before = await p.store_tail(chat(3, 50))
         assert isinstance(p.store, Failing)
         p.background.wake(KEY)
         await under_way(held)
@@ -379,7 +379,9 @@ async def test_a_partial_activation_leaves_the_tail_too_long() -> None:
     threshold, or nothing is made ahead."""
     async with open_turns() as t:
         sizes = [150] * 2 + [750] * 2 + [40] * 2
-        made = await t.parts.stored(transcript(*zip(["user", "assistant"] * 3, sizes, strict=True)))
+        made = await t.parts.store_tail(
+            transcript(*zip(["user", "assistant"] * 3, sizes, strict=True))
+        )
         for last in (2, 4):
             made = await t.parts.memories.update(KEY, partial(observed_to, last=last))
         limits = t.parts.context().effective.limits
@@ -495,7 +497,7 @@ async def test_a_batch_that_is_always_too_long() -> None:
     begins with as much as went through."""
     too_long = PromptTooLong("send less")
     async with open_parts(too_long, too_long) as p:
-        await p.stored(chat(40, 50))
+        await p.store_tail(chat(40, 50))
         p.background.wake(KEY)
         await p.background.wait_idle()
         made = await p.memory()

@@ -37,7 +37,7 @@ def assistant(text: str) -> bytes:
 BASE = [user("u1"), assistant("a1")]
 
 
-def stored(thread: Thread) -> list[bytes]:
+def list_live_texts(thread: Thread) -> list[bytes]:
     return [message.item.raw for message in thread.live()]
 
 
@@ -59,12 +59,12 @@ def test_an_edit_behind_another_tabs_turn() -> None:
     """Two tabs ask at once; the second one's question is edited: the first one's turn stands once,
     and before it."""
     thread, first = two_tabs()
-    assert stored(thread) == [*first, assistant("a2"), user("u3"), assistant("a3")]
+    assert list_live_texts(thread) == [*first, assistant("a2"), user("u3"), assistant("a3")]
     edited = [*BASE, user("u4")]
     verdict, sent, pieces = thread.ask(edited)
     assert [piece.raw for piece in pieces] == [*first, assistant("a2"), user("u4")]
     thread.close(verdict, sent, assistant("a4"))
-    assert stored(thread) == [*first, assistant("a2"), user("u4"), assistant("a4")]
+    assert list_live_texts(thread) == [*first, assistant("a2"), user("u4"), assistant("a4")]
 
 
 def test_a_reply_to_what_was_stored_unanswered_while_others_went_on() -> None:
@@ -94,7 +94,7 @@ def test_a_whole_history_with_the_reply_that_was_overtaken() -> None:
     held = [*asked, assistant("kept by the client"), user("u3")]
     verdict = thread.turn(held, assistant("a3"), Hints(history="full"))
     assert verdict.case == "switch"
-    assert stored(thread) == [*held, assistant("a3")]
+    assert list_live_texts(thread) == [*held, assistant("a3")]
 
 
 def test_a_reply_to_an_earlier_question_is_not_taken_for_this_ones() -> None:
@@ -112,7 +112,7 @@ def test_a_reply_to_an_earlier_question_is_not_taken_for_this_ones() -> None:
         rebased = rebase_turn(thread.memory, verdict, sent)
         assert rebased is not None
         thread.close(rebased, sent, assistant(text))
-    assert stored(thread) == [*BASE, *one, *other, assistant("a2"), assistant("a3")]
+    assert list_live_texts(thread) == [*BASE, *one, *other, assistant("a2"), assistant("a3")]
 
 
 def test_what_others_said_meanwhile_stands_before_what_is_asked() -> None:
@@ -141,7 +141,7 @@ def test_the_other_tab_goes_on_when_only_this_ones_attempt_is_remembered() -> No
     verdict, sent, pieces = thread.ask(going_on)
     assert [piece.raw for piece in pieces] == going_on
     thread.close(verdict, sent, assistant("a4"))
-    assert stored(thread) == [*going_on, assistant("a4")]
+    assert list_live_texts(thread) == [*going_on, assistant("a4")]
 
 
 # ── with an engine ────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +158,7 @@ def engine(p: Parts) -> Engine:
     )
 
 
-async def opened(p: Parts, messages: list[bytes], hints: Hints = Hints()) -> PreparedTurn:
+async def open_turn(p: Parts, messages: list[bytes], hints: Hints = Hints()) -> PreparedTurn:
     request = CHAT.parse_request(b'{"model":"actor","messages":[' + b",".join(messages) + b"]}")
     return await engine(p).open_turn(Caller(KEY, KEY.tenant), request, p.context(), hints)
 
@@ -183,9 +183,9 @@ async def test_two_questions_that_wait_for_the_same_observation_are_stored_once(
     async with open_parts(held, settings=UNBUFFERED) as p:
         new = Hints(history="new")
         for text in (f"one {LONG}", f"two {LONG}"):
-            await answered(p, await opened(p, [user(text)], new), f"answer to {text}")
+            await answered(p, await open_turn(p, [user(text)], new), f"answer to {text}")
         questions = [
-            asyncio.create_task(opened(p, [user(text)], new)) for text in ("three", "four")
+            asyncio.create_task(open_turn(p, [user(text)], new)) for text in ("three", "four")
         ]
         while len((await p.memory()).tail) < 6:  # noqa: ASYNC110 - the store alone knows when both are there
             await asyncio.sleep(0.001)
@@ -212,18 +212,18 @@ class Meddled(SqliteStore):
 async def test_a_turn_stored_while_the_outline_is_read() -> None:
     """What is read beside the memory is of its version: else the prompt would lack what was stored
     in between."""
-    async with open_parts(opened=Meddled) as p:
+    async with open_parts(opener=Meddled) as p:
         told = list(BASE)
-        await answered(p, await opened(p, BASE[:1]), "a1")
-        await answered(p, await opened(p, [*BASE, user("u2")]), "a2")
+        await answered(p, await open_turn(p, BASE[:1]), "a1")
+        await answered(p, await open_turn(p, [*BASE, user("u2")]), "a2")
         await answered(
-            p, await opened(p, [*BASE, user("u3")]), "a3"
+            p, await open_turn(p, [*BASE, user("u3")]), "a3"
         )  # an edit: there is another branch now
         told += [user("u3"), assistant("a3"), user("u4")]
-        earlier = await opened(p, told)  # its reply is lost
+        earlier = await open_turn(p, told)  # its reply is lost
         assert isinstance(p.store, Meddled)
         p.store.before_outline = lambda: engine(p).store_unanswered(earlier)
-        turn = await opened(p, [*told, user("u5")])
+        turn = await open_turn(p, [*told, user("u5")])
         assert texts(turn.opened.reconciled.projected.tail) == ["u1", "a1", "u3", "a3", "u4", "u5"]
         await answered(p, turn, "a5")
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u3", "a3", "u4", "u5", "a5"]
@@ -233,9 +233,9 @@ async def test_an_attempt_that_was_left_takes_nothing_from_the_one_that_overtook
     """The client left, asked again and has its reply; then the first attempt's end comes, without
     one: the reply stands."""
     async with open_parts() as p:
-        await answered(p, await opened(p, BASE[:1]), "a1")
-        left = await opened(p, [*BASE, user("u2")])
-        await answered(p, await opened(p, [*BASE, user("u2")], Hints(sdk_retry=True)), "a2")
+        await answered(p, await open_turn(p, BASE[:1]), "a1")
+        left = await open_turn(p, [*BASE, user("u2")])
+        await answered(p, await open_turn(p, [*BASE, user("u2")], Hints(sdk_retry=True)), "a2")
         await engine(p).store_unanswered(left)
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
         await engine(p).close_turn(left, Reply(message=assistant("a")), accepted=True)  # broken off
@@ -248,8 +248,8 @@ async def test_an_answer_that_broke_off_behind_its_last_word_takes_nothing_from_
     """All of its text had come, the end had not: its client was told that it failed, asked again,
     and has the other reply."""
     async with open_parts() as p:
-        await answered(p, await opened(p, BASE[:1]), "a1")
-        first = await opened(p, [user("u2")])
-        await answered(p, await opened(p, [user("u2")]), "a2")
+        await answered(p, await open_turn(p, BASE[:1]), "a1")
+        first = await open_turn(p, [user("u2")])
+        await answered(p, await open_turn(p, [user("u2")]), "a2")
         await answered(p, first, "seen by nobody", is_end_unseen=True)
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]

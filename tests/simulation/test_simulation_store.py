@@ -26,7 +26,7 @@ class TestSimulatedStore(StoreContract):
     def opener(self) -> Opener:
         disk = Disk(time.time)
 
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return SimulatedStore(disk)
 
-        return opened
+        return open_store

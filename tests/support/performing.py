@@ -127,7 +127,7 @@ class Parts:
     def context(self, model: str = "actor", inherited: Target | None = None) -> MemoryContext:
         return MemoryContext(self.settings.effective(model, KEY.resource), inherited)
 
-    async def stored(self, tail: Sequence[Message], key: Key = KEY) -> Memory:
+    async def store_tail(self, tail: Sequence[Message], key: Key = KEY) -> Memory:
         """Commit a thread with this tail."""
         return await self.memories.update(
             key, lambda m: replace(m, tail=tuple(tail), next_seq=tail[-1].seq + 1, model="actor")
@@ -150,13 +150,13 @@ async def open_parts(
     within: float = 300.0,
     concurrency: int = 8,
     llm: LLM | None = None,
-    opened: StoreOpener = SqliteStore,
+    opener: StoreOpener = SqliteStore,
     is_external: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Parts]:
     """Open everything between the edge and the models, until the block ends."""
     configured, models, clock = parse(settings), ScriptedModels(list(steps)), clock or Clock()
-    store = await opened.open(path)
+    store = await opener.open(path)
     policies = build_policies(configured, model_timeout_s=within)
     memories = Memories(
         store,
@@ -198,7 +198,7 @@ def read_shown_prompt(parts: Parts, call: int = -1) -> str:
 async def store_logged_thread(parts: Parts, *sizes: int) -> Memory:
     """Store a thread with a log of entries of these sizes, each covering two messages, and a tail of
     two messages."""
-    memory = await parts.stored(chat(len(sizes) + 1, 50))
+    memory = await parts.store_tail(chat(len(sizes) + 1, 50))
     for number, size in enumerate(sizes, 1):
         made = replace(
             chunk(memory, 2 * number, size, f"* 🔴 (10:0{number}) fact {number} " + "word " * size),

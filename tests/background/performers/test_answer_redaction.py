@@ -28,7 +28,7 @@ KEPT = SMALL.replace("observation: {", "observation: {redact: false, ")
 async def test_notes(settings: str, kept: bool) -> None:
     """Secrets of every shape leave notes and hints, unless `redact` is off."""
     async with open_parts(NOTES, settings=settings) as p:
-        before = await p.stored(chat(8, 400))
+        before = await p.store_tail(chat(8, 400))
         assert await p.worker.perform(KEY, SIX, p.context())
         after = await p.memory()
         (made,) = after.chunks

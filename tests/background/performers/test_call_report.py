@@ -44,7 +44,7 @@ async def test_an_answer_is_reported_with_its_usage() -> None:
     answer = Answer(NOTES, "memory-model-2026", 900, 40, 300, finish="stop")
     async with open_parts(ModelBusy("busy"), answer) as p:
         calls = collect_calls(p)
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         await p.worker.perform(KEY, SIX, p.context())
         (call,) = calls
         assert (call.keys, call.work, call.outcome) == ((KEY,), "observe", "answered")
@@ -56,7 +56,7 @@ async def test_an_answer_is_reported_with_its_usage() -> None:
 async def test_a_failed_call_is_reported() -> None:
     async with open_parts(ModelError("refused")) as p:
         calls = collect_calls(p)
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         await p.worker.perform(KEY, SIX, p.context())
         assert [(c.outcome, c.model, c.usage, c.cost) for c in calls] == [
             ("failed", "memory-model", Usage(), 0)
@@ -108,7 +108,7 @@ async def test_what_a_thread_pays_for_its_notes(
     are stored with the notes, or with the failure."""
     async with open_parts(*steps, settings=PRICED) as p:
         calls = collect_calls(p)
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         await p.worker.perform(KEY, SIX, p.context())
         ledger = (await p.memory()).ledger
         assert ledger.full_memory.calls == paid_calls
@@ -132,7 +132,7 @@ async def test_an_unknown_price() -> None:
     """The tokens are known, the cost is not."""
     async with open_parts(NOTES) as p:
         calls = collect_calls(p)
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         await p.worker.perform(KEY, SIX, p.context())
         account = (await p.memory()).ledger.full_memory
         assert (account.input, account.cost, account.unpriced) == (100, 0, 1)

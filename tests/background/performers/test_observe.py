@@ -32,7 +32,7 @@ async def test_a_chunk_is_made_and_committed() -> None:
     """The messages asked for become a chunk that says what it was made from, by whom and when;
     coverage stays."""
     async with open_parts() as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         assert await p.worker.perform(KEY, SIX, p.context())
         after = await p.memory()
         (made,) = after.chunks
@@ -92,7 +92,7 @@ def more(memory: Memory, count: int) -> tuple[Message, ...]:
 async def test_the_request_s_own_model_observes() -> None:
     """`inherit` takes the model and the credential of the request that made the work due."""
     async with open_parts(settings=INHERITED) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         own = Target(
             "actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),)
         )
@@ -103,7 +103,7 @@ async def test_the_request_s_own_model_observes() -> None:
 async def test_without_a_credential_it_fails_and_says_so() -> None:
     """`inherit` without a request is a failure of the thread, recorded like any other."""
     async with open_parts(settings=INHERITED) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert (await p.memory()).failures.count == 1
 
@@ -113,7 +113,7 @@ async def test_the_memory_moves_on_meanwhile() -> None:
     paid for all the same."""
     held = HeldAnswer()
     async with open_parts(held) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
         edited = await p.memories.update(
@@ -132,7 +132,7 @@ async def test_messages_that_come_meanwhile_do_not_matter() -> None:
     """Notes stay good when the conversation goes on while they are made."""
     held = HeldAnswer()
     async with open_parts(held) as p:
-        await p.stored(chat(3, 50))
+        await p.store_tail(chat(3, 50))
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
         await p.memories.update(
@@ -151,12 +151,12 @@ async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, an
     name."""
     held = HeldAnswer()
     async with open_parts(held, *([answer] if isinstance(answer, ModelError) else [])) as p:
-        before = await p.stored(chat(4, 50))
+        before = await p.store_tail(chat(4, 50))
         held.text = answer if isinstance(answer, str) else "no notes"
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
         await p.memories.forget(KEY)
-        now = await p.stored(chat(4, 50)) if anew else Memory(key=KEY)
+        now = await p.store_tail(chat(4, 50)) if anew else Memory(key=KEY)
         held.go.set()
         with capture_logs() as logs:
             await work
@@ -172,7 +172,7 @@ async def test_too_long_is_halved() -> None:
     says what it covers."""
     too_long = PromptTooLong("send less")
     async with open_parts(too_long, too_long) as p:
-        await p.stored(chat(8, 600))
+        await p.store_tail(chat(8, 600))
         assert await p.worker.perform(KEY, Observe(0, 16, 9_600), p.context())
         assert [
             sum(f"{role} {n}" in read_shown_prompt(p, i) for role, n in roles(16)) for i in range(3)
@@ -196,7 +196,7 @@ async def test_one_message_that_is_too_long_is_clipped() -> None:
         long = transcript(("user", 4_000), ("assistant", 10))
         raw = b'{"role":"user","content":"' + b"long story " * 2_000 + b'"}'
         first = replace(long[0], item=replace(long[0].item, raw=raw))
-        await p.stored((first, long[1]))
+        await p.store_tail((first, long[1]))
         assert await p.worker.perform(KEY, Observe(0, 1, 4_000), p.context())
         sizes = [len(read_shown_prompt(p, i)) for i in range(2)]
         assert sizes[1] < 0.8 * sizes[0]
@@ -208,7 +208,7 @@ async def test_what_is_too_long_at_any_length_fails() -> None:
     """Below 500 tokens of one message the observer is given up on: a failure, and no endless
     loop."""
     async with open_parts(*[PromptTooLong("send less")] * 20) as p:
-        await p.stored(transcript(("user", 4_000), ("assistant", 10)))
+        await p.store_tail(transcript(("user", 4_000), ("assistant", 10)))
         assert not await p.worker.perform(KEY, Observe(0, 1, 4_000), p.context())
         assert len(p.models.asked) == 2  # clipped to the threshold of 1 000 tokens, then to 500
         after = await p.memory()
@@ -218,7 +218,7 @@ async def test_what_is_too_long_at_any_length_fails() -> None:
 async def test_an_unusable_answer_is_asked_for_once_more() -> None:
     """One empty answer is no failure yet."""
     async with open_parts("") as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         assert await p.worker.perform(KEY, SIX, p.context())
         assert len(p.models.asked) == 2
         assert len((await p.memory()).chunks) == 1
@@ -240,7 +240,7 @@ async def test_what_came_to_no_end_is_tried_smaller(
     """Each failure in a row halves the batch that the next try begins with; where size is not the
     trouble it stays."""
     async with open_parts() as p:
-        memory = await p.stored(chat(8, 50))
+        memory = await p.store_tail(chat(8, 50))
         await p.memories.update(
             KEY, lambda _: replace(memory, failures=Failures(failures, 5.0, False, cause))
         )
@@ -253,7 +253,7 @@ async def test_what_came_to_no_end_is_tried_smaller(
 async def test_observations_are_immutable_text() -> None:
     """Notes are stored as they were parsed: nothing rewrites an entry's text later."""
     async with open_parts(NOTES, bullets("second")) as p:
-        await p.stored(chat(6, 50))
+        await p.store_tail(chat(6, 50))
         await p.worker.perform(KEY, SIX, p.context())
         (first,) = (await p.memory()).chunks
         await p.worker.perform(KEY, Observe(6, 12, 300), p.context())
@@ -281,7 +281,7 @@ async def test_a_suggestion_is_asked_for_where_it_is_not_stale(
     """Hints made ahead in coding stood a median 17 700 tokens behind the newest message. A
     suggestion that was not asked for is not kept."""
     async with open_parts(SUGGESTING) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         assert await p.worker.perform(KEY, Observe(0, last, 50 * last, wait=wait), p.context())
         assert ("<suggested-response>" in p.models.asked[0][1].system) is asked
         (made,) = (await p.memory()).chunks
@@ -292,7 +292,7 @@ async def test_an_idle_thread_is_asked_for_a_suggestion() -> None:
     """Everything said is observed then (`buffer_on_idle`)."""
     idle = SMALL.replace("block_timeout", "buffer_on_idle: true, block_timeout")
     async with open_parts(SUGGESTING, settings=idle) as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         await p.memories.update(KEY, lambda _: replace(memory, turn_at=p.clock.now - 90_000))
         assert await p.worker.perform(KEY, Observe(0, 8, 400), p.context())
         (made,) = (await p.memory()).chunks

@@ -36,7 +36,7 @@ async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, 
     """Any failure backs the thread off, with its cause, and moves nothing: no chunk, no coverage,
     no message lost."""
     async with open_parts(*steps) as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert len(p.models.asked) == asked
         after = await p.memory()
@@ -50,7 +50,7 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
     """A time-out is a failure like any other, and the call is given up."""
     held = HeldAnswer()
     async with open_parts(held, within=1.0) as p:
-        await p.stored(chat(4, 50))
+        await p.store_tail(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert held.given_up
         assert (await p.memory()).failures == Failures(
@@ -63,7 +63,7 @@ async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines:
     """It writes nearly as much as it reads: 20 000 tokens of notes take a good model more than two
     minutes."""
     async with open_parts(within=120.0) as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         logged = transitions.add_chunk(memory, chunk(memory, 6, tokens=size))
         logged = transitions.activate_chunks(logged, [logged.chunks[0].id], 5.0)
         assert p.guard._timeout_s(logged, Reflect(1, 400)) == 120.0 * deadlines
@@ -73,7 +73,7 @@ async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines:
 async def test_a_success_ends_the_trouble() -> None:
     """A success clears the thread's failures."""
     async with open_parts() as p:
-        memory = await p.stored(chat(4, 50))
+        memory = await p.store_tail(chat(4, 50))
         await p.memories.update(KEY, lambda _: replace(memory, failures=Failures(7, 5.0)))
         assert await p.worker.perform(KEY, SIX, p.context())
         assert (await p.memory()).failures == Failures()

@@ -125,7 +125,7 @@ class Session:
         await self._answered(outcome)
         outcome.answered = time.monotonic() - restarted
         if not patient:
-            async with opened(self.database) as store:
+            async with open_database(self.database) as store:
                 await expired(store, left)
         await self._quiet(within=WITHIN + SLACK)
         outcome.quiet = time.monotonic() - restarted
@@ -189,7 +189,7 @@ class Session:
                 copy.with_name(copy.name + suffix),
             )
         found = outcome.found
-        async with opened(copy) as store:
+        async with open_database(copy) as store:
             for conversation in self.talking:
                 found += await examine(store, conversation, self.models)
             left = leases(copy)
@@ -214,7 +214,7 @@ class Session:
 
     async def _quiet(self, within: float) -> None:
         """Until no thread has anything due, nor anybody works on one."""
-        async with opened(self.database) as store, asyncio.timeout(within):
+        async with open_database(self.database) as store, asyncio.timeout(within):
             while leases(self.database) or any([await self._due(store, c) for c in self.talking]):  # noqa: ASYNC110 - another process ends it
                 await asyncio.sleep(0.02)  # another process's work; bounded by the time-out
 
@@ -225,7 +225,7 @@ class Session:
 
     async def _examine(self, found: Findings, conversations: Sequence[Conversation]) -> None:
         found.other += broken(self.database)
-        async with opened(self.database) as store:
+        async with open_database(self.database) as store:
             for conversation in conversations:
                 found += await examine(store, conversation, self.models)
 
@@ -244,7 +244,7 @@ class Session:
 
 
 @asynccontextmanager
-async def opened(database: Path) -> AsyncIterator[SqliteStore]:
+async def open_database(database: Path) -> AsyncIterator[SqliteStore]:
     """A store beside the proxy's, never open while the proxy is killed."""
     store = await SqliteStore.open(database)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.crash.__main__ import shared
 from tests.e2e.crash.findings import leases
-from tests.e2e.crash.killing import WITHIN, opened, session
+from tests.e2e.crash.killing import WITHIN, open_database, session
 from tests.e2e.crash.plan import POINTS, Kill, planned
 
 PER_POINT = 1
@@ -41,7 +41,7 @@ async def test_a_request_is_not_kept_by_the_lease_of_the_dead(tmp_path: Path) ->
             assert await running.turns() == [True, True]
         assert int(conversation.receipt["observation-tokens"]) > 0
         assert left.holder in {lease.holder for lease in leases(running.database)}
-        async with opened(running.database) as store:
+        async with open_database(running.database) as store:
             memory = await store.load(left.key)
         assert memory.coverage > 0
         assert not memory.chunks

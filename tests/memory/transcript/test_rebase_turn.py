@@ -26,7 +26,7 @@ from tests.memory.clients import (
 LONG = "u1 a1 u2 a2 u3 a3"
 
 
-def opened(thread: Thread, sent: str, hints: Hints = Hints()) -> tuple[Verdict, SentHistory]:
+def open_turn(thread: Thread, sent: str, hints: Hints = Hints()) -> tuple[Verdict, SentHistory]:
     request = thread.read_sent(chat(sent))
     return thread.reconcile(request, hints), request
 
@@ -48,7 +48,7 @@ def live(memory: Memory) -> str:
 def test_nothing_came_between() -> None:
     """The turn is what it was."""
     thread = build_thread("u1 a1")
-    verdict, sent = opened(thread, "u1 a1 u2")
+    verdict, sent = open_turn(thread, "u1 a1 u2")
     assert rebase_turn(thread.memory, verdict, sent) is verdict
 
 
@@ -88,7 +88,7 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
     """The second commits on top of the first: nothing of the first is superseded, nothing is stored
     twice."""
     thread = build_thread(stored)
-    first, second = opened(thread, one), opened(thread, other)
+    first, second = open_turn(thread, one), open_turn(thread, other)
     memory = apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1)
     memory = closed(memory, *second, "B")
     assert live(memory) == after
@@ -98,7 +98,7 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
 def test_the_ground_is_gone() -> None:
     """A turn is reconciled again if an earlier commit took back what it stood on."""
     thread = build_thread("u1 a1")
-    first, second = opened(thread, "u1"), opened(thread, "u1 a1 u2")
+    first, second = open_turn(thread, "u1"), open_turn(thread, "u1 a1 u2")
     memory = apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1)
     assert rebase_turn(memory, *second) is None
 
@@ -106,7 +106,7 @@ def test_the_ground_is_gone() -> None:
 def test_two_regenerations_leave_one_reply() -> None:
     """The second finds the first's reply in its place, and replaces it."""
     thread = build_thread("u1 a1")
-    first, second = opened(thread, "u1"), opened(thread, "u1")
+    first, second = open_turn(thread, "u1"), open_turn(thread, "u1")
     thread.commit(apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1))
     assert rebase_turn(thread.memory, *second) is None
     thread.turn(chat("u1"), reply("B"))
@@ -117,7 +117,7 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
     """The retried request was answered and the user wrote on; a second answer has no place any
     more."""
     thread = build_thread("u1 a1")
-    second = opened(thread, "u1 a1 u2")
+    second = open_turn(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), reply("A"))
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     again = rebase_turn(thread.memory, *second)
@@ -131,7 +131,7 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
 def test_a_request_whose_turn_went_on_while_it_waited_shows_itself() -> None:
     """Its prompt is its own view, not that of the newest request."""
     thread = build_covered_thread("u1 a1", 2)
-    waiting, sent = opened(thread, "u1 a1 u2")
+    waiting, sent = open_turn(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), reply("A"))
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     again = rebase_turn(thread.memory, waiting, sent)
@@ -151,9 +151,9 @@ def behind_another() -> tuple[Thread, tuple[Verdict, SentHistory]]:
     before."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u2"), reply("2"), NEW)
-    again = opened(thread, "u2", AGAIN)
+    again = open_turn(thread, "u2", AGAIN)
     thread.turn(chat("u3"), None, NEW)
-    waiting = opened(thread, "u3", NEW)
+    waiting = open_turn(thread, "u3", NEW)
     assert (again[0].case, waiting[0].case) == ("retry", "retry")
     thread.commit(closed(thread.memory, *again, "A"))
     assert render_live_words(thread) == "u1 a1 u2 a2 u3 aA"
@@ -182,7 +182,7 @@ def test_two_retries_behind_others_leave_one_reply() -> None:
     and nothing else."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u2"), reply("2"), NEW)
-    first, second = opened(thread, "u2", AGAIN), opened(thread, "u2", AGAIN)
+    first, second = open_turn(thread, "u2", AGAIN), open_turn(thread, "u2", AGAIN)
     thread.turn(chat("u3"), None, NEW)
     thread.commit(closed(thread.memory, *first, "A"))
     assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 a2 u3 aB"
@@ -193,9 +193,9 @@ def test_two_that_edit_alike_behind_others_are_one() -> None:
     the later reply."""
     thread = build_thread("u1 a1 u2 a2")
     first, second, other = (
-        opened(thread, "u1 a1 u4"),
-        opened(thread, "u1 a1 u4"),
-        opened(thread, "u1 a1 u2 a2 u3"),
+        open_turn(thread, "u1 a1 u4"),
+        open_turn(thread, "u1 a1 u4"),
+        open_turn(thread, "u1 a1 u2 a2 u3"),
     )
     thread.commit(closed(thread.memory, *other, "3"))
     thread.commit(closed(thread.memory, *first, "A"))
@@ -207,7 +207,7 @@ def test_a_result_that_came_meanwhile_stays() -> None:
     takes nothing of it back."""
     thread = build_thread("u1 cx")
     thread.turn(chat("u2"), None, NEW)
-    waiting = opened(thread, "u2", NEW)
+    waiting = open_turn(thread, "u2", NEW)
     thread.turn(chat("rx"), None, NEW)
     assert live(closed(thread.memory, *waiting, "A")) == "u1 cx u2 rx aA"
 
@@ -217,7 +217,7 @@ def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
     the second one alone."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
-    second = opened(thread, "u2", NEW)
+    second = open_turn(thread, "u2", NEW)
     thread.turn(chat("u2"), reply("A"), NEW)
     thread.turn(chat("u3"), reply("3"), NEW)
     again = rebase_turn(thread.memory, *second)
@@ -230,7 +230,7 @@ def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
 def test_a_reply_that_stands_is_not_recorded_again_behind_others() -> None:
     """A commit was written, its confirmation was lost, others spoke, and it is tried again."""
     thread = build_thread("u1 a1")
-    first = opened(thread, "u2", NEW)
+    first = open_turn(thread, "u2", NEW)
     thread.commit(closed(thread.memory, *first, "A"))
     thread.turn(chat("u3"), reply("3"), NEW)
     after = closed(thread.memory, *first, "A")
@@ -243,7 +243,7 @@ def test_a_late_reply_to_calls_that_have_their_results_is_not_recorded(shown: st
     """The client has gone on with the first reply, whether it shows the calls or their results
     alone."""
     thread = build_thread("u1 a1")
-    second = opened(thread, "u1 a1 u2")
+    second = open_turn(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), message("c", "x"))
     thread.turn(chat(shown), None)
     assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 cx rx"
@@ -252,7 +252,7 @@ def test_a_late_reply_to_calls_that_have_their_results_is_not_recorded(shown: st
 def test_a_reply_that_its_client_has_stored_already_is_not_recorded_again() -> None:
     """A commit was held up until the next turn had brought the question and its reply as well."""
     thread = build_thread("u1 a1")
-    late = opened(thread, "u1 a1 u2")
+    late = open_turn(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     assert live(closed(thread.memory, *late, "A")) == "u1 a1 u2 aA u3 a3"
 
@@ -262,9 +262,9 @@ def test_a_reply_that_no_attempt_accounts_for_is_never_superseded() -> None:
     place is no proof of what it answers."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
-    other = opened(thread, "u2", NEW)
+    other = open_turn(thread, "u2", NEW)
     thread.turn(chat("u3"), None, NEW)
-    waiting = opened(thread, "u3", NEW)
+    waiting = open_turn(thread, "u3", NEW)
     thread.commit(closed(thread.memory, *other, "2"))
     thread.memory = replace(thread.memory, views=())
     assert live(closed(thread.memory, *waiting, "3")) == "u1 a1 u2 u3 a2 a3"
@@ -275,7 +275,7 @@ def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> N
     what is asked."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
-    verdict, sent = opened(thread, "u2", NEW)
+    verdict, sent = open_turn(thread, "u2", NEW)
     for text in ("3", "4"):
         thread.turn(chat(f"u{text}"), reply(text), NEW)
         again = rebase_turn(thread.memory, verdict, sent)
@@ -290,7 +290,7 @@ def test_the_next_request_of_a_reminding_client_whose_reply_came_behind_others()
     told once."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u1 a1 u2 s0"), None)
-    waiting = opened(thread, "u1 a1 u2 s0")
+    waiting = open_turn(thread, "u1 a1 u2 s0")
     thread.turn(chat("u3"), reply("3"), NEW)
     thread.commit(closed(thread.memory, *waiting, "2"))
     assert forwarded_words(thread.ask(chat("u1 a1 u2 a2 u4 s0"))[2]) == "u1 a1 u2 a2 u4 s0"
@@ -301,7 +301,7 @@ def test_the_next_request_of_a_reminding_client_whose_reply_came_behind_others()
 def test_background_work_in_between_changes_nothing() -> None:
     """Coverage may move while a turn runs: what it means stays."""
     thread = build_thread(LONG)
-    verdict, sent = opened(thread, LONG + " u4")
+    verdict, sent = open_turn(thread, LONG + " u4")
     thread.observe(4)
     thread.activate(1)
     memory = closed(thread.memory, verdict, sent, "4")
