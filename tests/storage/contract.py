@@ -168,12 +168,12 @@ class StoreContract(
         threads, and the test run with them."""
         async with AsyncExitStack() as stack:
 
-            async def opened() -> Store:
+            async def open_store() -> Store:
                 store = await opener()
                 stack.push_async_callback(store.close)
                 return store
 
-            yield opened
+            yield open_store
 
     @pytest.fixture
     async def store(self, another: Opener) -> Store:

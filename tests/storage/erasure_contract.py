@@ -34,7 +34,7 @@ class ErasureContract:
     its table and column, and `raise_ids`: let the next id of a thread be FIRST_ID or more."""
 
     @pytest.fixture
-    async def opened(
+    async def store_of_high_ids(
         self, opener: Opener, raise_ids: Callable[[int], Awaitable[None]]
     ) -> AsyncIterator[Store]:
         store = await opener()
@@ -44,18 +44,18 @@ class ErasureContract:
 
     @pytest.mark.parametrize("scope", ["thread", "resource", "tenant"])
     async def test_nothing_of_what_was_forgotten_is_in_any_cell(
-        self, opened: Store, read_cells: ReadCells, scope: ForgetScope
+        self, store_of_high_ids: Store, read_cells: ReadCells, scope: ForgetScope
     ) -> None:
         # the name of a resource stays as long as one of its threads
         resource = "ours" if scope == "thread" else f"{CANARY_WORD} resource"
         key = Key(TENANT, resource, f"{CANARY_WORD} thread")
         # a name goes with its thread; the other thread stays only if this one alone is forgotten
-        await fill(opened, key, key._replace(thread="stays"))
+        await fill(store_of_high_ids, key, key._replace(thread="stays"))
         before = await read_cells()
         ids = {value for value in before["thread.id"] if value >= FIRST_ID}
         assert len(ids) == 3
-        stays = set() if scope != "thread" else set(await _stored_ids(opened, key))
-        await forget(opened, scope, key)
+        stays = set() if scope != "thread" else set(await _stored_ids(store_of_high_ids, key))
+        await forget(store_of_high_ids, scope, key)
         after = await read_cells()
         assert find_places(after, CANARY_WORD) == set()
         assert {id_: find_number(after, id_) for id_ in ids - stays} == {
@@ -65,11 +65,11 @@ class ErasureContract:
             assert find_places(after, TENANT) <= PLACES_OF_TENANT
 
     async def test_every_column_of_text_is_tried(
-        self, opened: Store, read_cells: ReadCells
+        self, store_of_high_ids: Store, read_cells: ReadCells
     ) -> None:
         """A column that comes later is filled with a canary, or said to hold no word from outside."""
         key = Key(TENANT, f"{CANARY_WORD} resource", f"{CANARY_WORD} thread")
-        await fill(opened, key, key._replace(thread="stays"))
+        await fill(store_of_high_ids, key, key._replace(thread="stays"))
         cells = {place: v for place, v in (await read_cells()).items() if not is_derived(place)}
         filled = find_places(cells, CANARY_WORD)
         assert find_text_places(cells) - filled - PLAIN_COLUMNS == set()

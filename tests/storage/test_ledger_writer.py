@@ -75,12 +75,12 @@ def turn(key: Key = KEY, model: str | None = "gpt-4o") -> TurnPriced:
     return TurnPriced(key, model, "full", CALL)
 
 
-async def stored(store: Store, by: str = "resource") -> tuple[LedgerSum, ...]:
+async def sum_stored(store: Store, by: str = "resource") -> tuple[LedgerSum, ...]:
     return await store.sum_ledger(LedgerQuery(None, by))  # type: ignore[arg-type] # one of the literals
 
 
 async def count(store: Store) -> int:
-    return sum(s.account.calls for s in await stored(store))
+    return sum(s.account.calls for s in await sum_stored(store))
 
 
 async def test_turns_and_memory_calls_are_lines(tmp_path: Path) -> None:
@@ -107,9 +107,11 @@ async def test_turns_and_memory_calls_are_lines(tmp_path: Path) -> None:
                 )
             )
         facts.emit(ForgottenMeanwhile(KEY))
-        assert await stored(store) == ()
+        assert await sum_stored(store) == ()
         await writer.write()
-        found = {(s.group, s.who, s.history): s.account.calls for s in await stored(store, "model")}
+        found = {
+            (s.group, s.who, s.history): s.account.calls for s in await sum_stored(store, "model")
+        }
         assert found == {
             (("gpt-4o",), "actor", "full"): 2,
             (("mini",), "observer", "partial"): 1,
@@ -122,7 +124,7 @@ async def test_turns_and_memory_calls_are_lines(tmp_path: Path) -> None:
 
 
 async def find_resources(store: Store) -> list[object]:
-    return [s.group[1] for s in await stored(store)]
+    return [s.group[1] for s in await sum_stored(store)]
 
 
 async def test_a_turn_is_written_after_its_thread(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ async def test_a_day_ends_at_midnight_utc(tmp_path: Path) -> None:
             clock.now = now
             writer.add_turn(turn())
         await writer.write()
-        assert [s.group for s in await stored(store, "day")] == [(19_999,), (20_000,)]
+        assert [s.group for s in await sum_stored(store, "day")] == [(19_999,), (20_000,)]
 
 
 @pytest.mark.parametrize("fault", ["refuses", "forgets_to_say"])
@@ -257,9 +259,9 @@ async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         clock.now += WRITE_INTERVAL_S  # nothing is stored of these threads
         await writer.write()
         assert await count(store) == 31
-        tenants = [s.group[0] for s in await stored(store)]
+        tenants = [s.group[0] for s in await sum_stored(store)]
         assert "" in tenants
-        assert {("other",)} < {s.group for s in await stored(store, "model")}
+        assert {("other",)} < {s.group for s in await sum_stored(store, "model")}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ async def test_names_of_models(tmp_path: Path, model: str | None, name: str) -> 
     async with writing(tmp_path) as (writer, store, _):
         writer.add_turn(turn(model=model))
         await writer.write()
-        assert [s.group for s in await stored(store, "model")] == [(name,)]
+        assert [s.group for s in await sum_stored(store, "model")] == [(name,)]
 
 
 async def test_the_end_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,37 +18,37 @@ from tests.storage.records_contract import RECEIPT
 
 
 @pytest.fixture
-async def stored(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+async def base_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     store = await SqliteStore.open(str(tmp_path / "om.db"))
     yield store
     await store.close()
 
 
-async def test_a_commit_stays_in_the_preview(stored: SqliteStore) -> None:
-    known = await stored.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
-    preview = PreviewStore(stored)
+async def test_a_commit_stays_in_the_preview(base_store: SqliteStore) -> None:
+    known = await base_store.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
+    preview = PreviewStore(base_store)
     changed = await preview.commit(known, replace(known, title="Docks"))
     assert (await preview.load(KEY)).title == "Docks"
     assert await preview.version(KEY) == changed.version
-    assert (await stored.load(KEY)).title == "Crates"
-    assert await stored.version(KEY) == known.version
-    assert (await PreviewStore(stored).load(KEY)).title == "Crates"
+    assert (await base_store.load(KEY)).title == "Crates"
+    assert await base_store.version(KEY) == known.version
+    assert (await PreviewStore(base_store).load(KEY)).title == "Crates"
 
 
-async def test_an_old_state_is_refused(stored: SqliteStore) -> None:
-    known = await stored.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
-    preview = PreviewStore(stored)
+async def test_an_old_state_is_refused(base_store: SqliteStore) -> None:
+    known = await base_store.commit(Memory(key=KEY), Memory(key=KEY, title="Crates"))
+    preview = PreviewStore(base_store)
     await preview.commit(known, replace(known, title="Docks"))
     with pytest.raises(Conflict):
         await preview.commit(known, replace(known, title="Piers"))
 
 
-async def test_a_commit_of_any_size_is_kept(stored: SqliteStore) -> None:
+async def test_a_commit_of_any_size_is_kept(base_store: SqliteStore) -> None:
     """A spool would drop it, and log a turn as lost."""
     before = Memory(key=KEY)
     large = item("x" * (MAX_SPOOLED_BYTES + 1))
     message = Message(1, large, extend_chain(EMPTY_CHAIN, large.fp), 1, 0.0)
-    preview = PreviewStore(stored)
+    preview = PreviewStore(base_store)
     await preview.commit(before, replace(before, tail=(message,), next_seq=2))
     assert len((await preview.load(KEY)).tail) == 1
 
@@ -69,7 +69,7 @@ async def test_a_commit_of_any_size_is_kept(stored: SqliteStore) -> None:
     ],
 )
 async def test_other_writes_are_refused(
-    stored: SqliteStore, write: Callable[[PreviewStore], Awaitable[object]]
+    base_store: SqliteStore, write: Callable[[PreviewStore], Awaitable[object]]
 ) -> None:
     with pytest.raises(Unwritable):
-        await write(PreviewStore(stored))
+        await write(PreviewStore(base_store))

@@ -42,10 +42,10 @@ class TestSpoolInFront(StoreContract):
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return SpoolingStore(await SqliteStore.open(tmp_path / "memory.db"))
 
-        return opened
+        return open_store
 
 
 @asynccontextmanager

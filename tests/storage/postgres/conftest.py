@@ -69,9 +69,9 @@ def empty_schema(url: str, kept_schema: str) -> str:
 
 @pytest.fixture
 def opener(url: str, schema: str) -> Opener:
-    async def opened() -> Store:
+    async def open_store() -> Store:
         # patient: a machine that tests many things at once may take seconds for one statement
         options = PostgresOptions(prefix=schema, connections=5, timeout_s=30.0)
         return await PostgresStore.open(url, options)
 
-    return opened
+    return open_store

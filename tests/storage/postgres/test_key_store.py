@@ -19,12 +19,12 @@ from tests.support.postgres_server import ask_server
 async def opener(url: str, schema: str) -> AsyncIterator[KeysOpener]:
     async with AsyncExitStack() as stack:
 
-        async def opened() -> KeyStore:
+        async def open_store() -> KeyStore:
             store = await PostgresKeyStore.open(url, schema, timeout_s=30.0)
             stack.push_async_callback(store.close)
             return store
 
-        yield opened
+        yield open_store
 
 
 class TestPostgresKeyStore(KeyStoreContract):

@@ -16,7 +16,7 @@ from tests.storage.conversion_contract import ConversionContract, OpenWith
 async def open_with(url: str, schema: str) -> AsyncIterator[OpenWith]:
     async with AsyncExitStack() as stack:
 
-        async def opened(*keys: bytes, begins_encryption: bool = False) -> PostgresStore:
+        async def open_store(*keys: bytes, begins_encryption: bool = False) -> PostgresStore:
             store = await PostgresStore.open(
                 url,
                 PostgresOptions(prefix=schema, connections=3, timeout_s=30.0),
@@ -26,7 +26,7 @@ async def open_with(url: str, schema: str) -> AsyncIterator[OpenWith]:
             stack.push_async_callback(store.close)
             return store
 
-        yield opened
+        yield open_store
 
 
 class TestPostgresConversion(ConversionContract):

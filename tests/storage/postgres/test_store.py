@@ -14,8 +14,8 @@ class TestPostgres(StoreContract):
 
     @pytest.fixture
     def opener(self, url: str, empty_schema: str) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             options = PostgresOptions(empty_schema, 5, timeout_s=30.0)
             return await PostgresStore.open(url, options)
 
-        return opened
+        return open_store

@@ -61,8 +61,8 @@ class TestPostgresBehindPooler(StoreContract):
     def opener(self, empty_schema: str) -> Opener:
         url = find_pooler_url()
 
-        async def opened() -> Store:
+        async def open_store() -> Store:
             options = PostgresOptions(empty_schema, 5, prepared=False, timeout_s=30.0)
             return await PostgresStore.open(url, options)
 
-        return opened
+        return open_store

@@ -22,8 +22,8 @@ class TestEncryptedPostgres(StoreContract):
 
     @pytest.fixture
     def opener(self, url: str, empty_schema: str) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             options = PostgresOptions(prefix=empty_schema, connections=5, timeout_s=30.0)
             return await PostgresStore.open(url, options, masters=MasterKeys([MASTER_KEY]))
 
-        return opened
+        return open_store

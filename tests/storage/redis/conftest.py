@@ -26,19 +26,19 @@ def prefix(url: str) -> Iterator[str]:
 
 @pytest.fixture
 def opener(url: str, prefix: str) -> Opener:
-    async def opened() -> Store:
+    async def open_store() -> Store:
         # patient: a machine that tests many things at once may take seconds for one script
         options = RedisOptions(prefix=prefix, connections=5, timeout_s=30.0)
         return await RedisStore.open(url, options)
 
-    return opened
+    return open_store
 
 
 @pytest.fixture
 async def open_with(url: str, prefix: str) -> AsyncIterator[OpenWith]:
     async with AsyncExitStack() as stack:
 
-        async def opened(*keys: bytes, begins_encryption: bool = False) -> RedisStore:
+        async def open_store(*keys: bytes, begins_encryption: bool = False) -> RedisStore:
             store = await RedisStore.open(
                 url,
                 RedisOptions(prefix=prefix, connections=3, timeout_s=30.0),
@@ -48,4 +48,4 @@ async def open_with(url: str, prefix: str) -> AsyncIterator[OpenWith]:
             stack.push_async_callback(store.close)
             return store
 
-        yield opened
+        yield open_store

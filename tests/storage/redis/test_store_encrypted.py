@@ -22,8 +22,8 @@ class TestEncryptedRedis(StoreContract):
 
     @pytest.fixture
     def opener(self, url: str, prefix: str) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             options = RedisOptions(prefix=prefix, connections=5, timeout_s=30.0)
             return await RedisStore.open(url, options, masters=MasterKeys([MASTER_KEY]))
 
-        return opened
+        return open_store

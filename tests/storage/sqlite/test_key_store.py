@@ -24,10 +24,10 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opener(file: Path) -> KeysOpener:
-    async def opened() -> KeyStore:
+    async def open_store() -> KeyStore:
         return SqliteKeyStore(file)
 
-    return opened
+    return open_store
 
 
 class TestSqliteKeyStore(KeyStoreContract):

@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 async def open_with(file: Path) -> AsyncIterator[OpenWith]:
     async with AsyncExitStack() as stack:
 
-        async def opened(*keys: bytes, begins_encryption: bool = False) -> SqliteStore:
+        async def open_store(*keys: bytes, begins_encryption: bool = False) -> SqliteStore:
             masters = MasterKeys(keys) if keys else None
             store = await SqliteStore.open(
                 file, masters=masters, begins_encryption=begins_encryption
@@ -35,7 +35,7 @@ async def open_with(file: Path) -> AsyncIterator[OpenWith]:
             stack.push_async_callback(store.close)
             return store
 
-        yield opened
+        yield open_store
 
 
 class TestSqliteConversion(ConversionContract):

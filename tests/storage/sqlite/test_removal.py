@@ -23,10 +23,10 @@ class TestSqliteErasure(ErasureContract):
 
     @pytest.fixture
     def opener(self, file: Path) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return await SqliteStore.open(file)
 
-        return opened
+        return open_store
 
     @pytest.fixture
     def read_cells(self, file: Path) -> ReadCells:

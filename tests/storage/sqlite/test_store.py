@@ -40,10 +40,10 @@ class TestSqliteFile(StoreContract):
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return await SqliteStore.open(tmp_path / "memory.db")
 
-        return opened
+        return open_store
 
 
 class TestSqliteInMemory(StoreContract):
@@ -54,10 +54,10 @@ class TestSqliteInMemory(StoreContract):
 
     @pytest.fixture
     def opener(self) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return await SqliteStore.open(":memory:")
 
-        return opened
+        return open_store
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def opened(
+async def open_file(
     path: Path, busy: float = 5.0, generations: int | None = None
 ) -> AsyncIterator[SqliteStore]:
     """Open a store, and close it at the end whatever happens. A store left open keeps its threads,
@@ -80,7 +80,7 @@ async def opened(
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(path) as store:
+    async with open_file(path) as store:
         yield store
 
 
@@ -116,7 +116,7 @@ async def work_of_load(store: SqliteStore, key: Key) -> int:
 async def test_older_generations_go(path: Path) -> None:
     """The newest two older generations are kept. Entries that none of them holds leave the file,
     and chunks stay."""
-    async with opened(path, generations=2) as store:
+    async with open_file(path, generations=2) as store:
         thread = MemoryBuilder().chat(40)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for _ in range(5):
@@ -227,7 +227,7 @@ async def test_load_does_not_wait_for_a_writer(store: SqliteStore, path: Path) -
 async def test_lock_held_too_long_is_an_error_and_passes(path: Path) -> None:
     """A commit that cannot get the lock in time raises StorageError, not Conflict, and works once
     the lock is free."""
-    async with opened(path, busy=0.05) as store:
+    async with open_file(path, busy=0.05) as store:
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -297,7 +297,9 @@ async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) 
 async def test_opened_by_many_at_once(path: Path) -> None:
     """Stores opened on a new file at the same moment all find it ready."""
     async with AsyncExitStack() as stack:
-        stores = await asyncio.gather(*(stack.enter_async_context(opened(path)) for _ in range(6)))
+        stores = await asyncio.gather(
+            *(stack.enter_async_context(open_file(path)) for _ in range(6))
+        )
         for store in stores:
             await store.ping()
 
@@ -352,7 +354,7 @@ async def test_place_that_cannot_be_a_database(tmp_path: Path, place: str) -> No
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()
     with pytest.raises(StorageError, match="folder"):
-        async with opened(tmp_path / place):
+        async with open_file(tmp_path / place):
             pass
 
 
@@ -372,9 +374,9 @@ def test_file_of_another_kind(path: Path) -> None:
 
 async def test_reopened_file_is_as_it_was(path: Path) -> None:
     """Opening a file again changes no table and loses no row."""
-    async with opened(path) as store:
+    async with open_file(path) as store:
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    async with opened(path) as store:
+    async with open_file(path) as store:
         assert await store.load(KEY) == memory
 
 
@@ -403,25 +405,25 @@ async def test_file_of_another_program_version_is_refused(
 ) -> None:
     """A file that excludes this program, or that another one made, is not opened. The message says
     what to do."""
-    async with opened(path):
+    async with open_file(path):
         pass
     change_schema(path, *changes)
     with pytest.raises(StorageError, match=words):
-        async with opened(path):
+        async with open_file(path):
             pass
 
 
 async def test_file_that_a_newer_release_has_expanded(path: Path) -> None:
     """A migration that this program does not know does not keep it away while the file lets it
     write: two releases serve side by side."""
-    async with opened(path) as store:
+    async with open_file(path) as store:
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         expanded = "ALTER TABLE thread ADD COLUMN future TEXT"
         change_schema(path, FUTURE, "UPDATE schema SET version = 9999", expanded)
         await store.check_schema()
         memory = await store.commit(memory, replace(memory, turns=1))
         assert (await store.describe()).schema_version == 9999
-    async with opened(path) as store:
+    async with open_file(path) as store:
         assert await store.load(KEY) == memory
         await store.commit(memory, replace(memory, turns=2))
         assert (await store.describe()).schema_version == 9999
@@ -429,7 +431,7 @@ async def test_file_that_a_newer_release_has_expanded(path: Path) -> None:
 
 async def test_file_that_excludes_an_open_store(path: Path) -> None:
     """A check of the schema finds it, and no new connection is opened to it."""
-    async with opened(path) as store:
+    async with open_file(path) as store:
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         change_schema(path, "UPDATE schema SET min_writer = 9999")
         with pytest.raises(ProgramTooOld):
@@ -454,10 +456,10 @@ async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.M
         lambda _: (*broken, Migration(2, "x", "SELECT nothing;")),
     )
     with pytest.raises(StorageError, match="OperationalError"):
-        async with opened(path):
+        async with open_file(path):
             pass
     monkeypatch.undo()
-    async with opened(path) as store:
+    async with open_file(path) as store:
         assert await store.load(KEY) == Memory(key=KEY)
 
 
@@ -476,7 +478,7 @@ def test_statements_are_split_where_they_end() -> None:
 
 async def test_files_are_their_owners(path: Path) -> None:
     """Only the owner may read the file and its WAL, because they hold conversations."""
-    async with opened(path.parent / "new" / "memory.db") as store:
+    async with open_file(path.parent / "new" / "memory.db") as store:
         await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         modes = {file.name: file.stat().st_mode & 0o777 for file in (path.parent / "new").iterdir()}
     assert {"memory.db", "memory.db-wal"} <= modes.keys()
@@ -655,13 +657,13 @@ async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:
 async def test_what_was_pending_at_the_end_is_done_by_the_next_process(path: Path) -> None:
     """A server that ends, or is killed, while a reader holds the bytes erases them after its next
     start."""
-    async with opened(path) as store:
+    async with open_file(path) as store:
         await canary(store)
         reading = snapshot(path)
         reading.__enter__()
         assert (await store.forget(KEY)).log == "pending"
     assert sum(canaries(path).values()) > 60
-    async with opened(path) as store:
+    async with open_file(path) as store:
         assert is_erasing(store)
         reading.__exit__(None, None, None)
         await erased(store)
@@ -673,7 +675,7 @@ async def test_another_process_goes_on_with_what_is_pending(store: SqliteStore, 
     next."""
     await canary(store)
     with snapshot(path):
-        async with opened(path) as command:
+        async with open_file(path) as command:
             await command.forget(KEY)
         assert await store.claim(1.0, 9, "me", 60) == ()
         assert is_erasing(store)
@@ -742,7 +744,7 @@ async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
     random = Random(20)
     for _ in range(20):
         acknowledged = acknowledged_until_killed(path, random.randint(1, 20))
-        async with opened(path) as store:
+        async with open_file(path) as store:
             memory = await store.load(KEY)
             every = await store.messages_by_seq(KEY, range(memory.next_seq + 9))
         assert memory.end >= acknowledged

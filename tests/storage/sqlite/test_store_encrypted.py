@@ -23,7 +23,7 @@ class TestEncryptedSqlite(StoreContract):
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             return await SqliteStore.open(tmp_path / "memory.db", masters=MasterKeys([MASTER_KEY]))
 
-        return opened
+        return open_store

@@ -112,9 +112,9 @@ class TestSqliteWithSeparateKeys(StoreContract):
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
-        async def opened() -> Store:
+        async def open_store() -> Store:
             separate = SeparateKeys(SqliteKeyStore(tmp_path / "keys.db"))
             masters = MasterKeys([OLD])
             return await SqliteStore.open(tmp_path / "m.db", masters=masters, separate=separate)
 
-        return opened
+        return open_store
