@@ -1,5 +1,5 @@
 """Fifty requests with look-ups and two activations: the tools never vary, each prompt is the beginning
-of the next one while the notes stay, and a provider's prompt cache keeps hitting."""
+of the next one while the notes stay, byte for byte, and a provider's prompt cache keeps hitting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.prompt_cache import CACHE_STEP_TOKENS, MIN_CACHED_TOKENS
 from om_proxy.testing.scripted import Message, RecordedRequest, ScriptedServer, message_text
+from tests.e2e.previewing import list_message_bytes, list_tool_bytes
 from tests.e2e.running import run_with_scripted_models
 
 MEMORY_SETTINGS = (
@@ -52,8 +52,8 @@ def notes_of(prompt: RecordedRequest) -> list[str]:
     return [t for t in map(message_text, prompt.messages) if "<observations>" in t]
 
 
-def tools_of(prompt: RecordedRequest) -> Any:
-    return json.loads(prompt.body).get("tools")
+def tools_of(prompt: RecordedRequest) -> list[bytes]:
+    return list_tool_bytes(prompt.body)
 
 
 async def test_fifty_requests(tmp_path: Path) -> None:
@@ -72,12 +72,13 @@ async def test_fifty_requests(tmp_path: Path) -> None:
             breaks += 1
             continue
         assert tools_of(after) == tools_of(before)
-        assert after.messages[: len(before.messages)] == before.messages
+        begun = list_message_bytes(before.body)
+        assert list_message_bytes(after.body)[: len(begun)] == begun
         if before.prompt_tokens >= MIN_CACHED_TOKENS:
             cached += after.cached_tokens
             cacheable += before.prompt_tokens // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
     assert breaks >= 2  # the notes of each activation
-    assert len({json.dumps(tools_of(prompt)) for prompt in prompts if notes_of(prompt)}) == 1
+    assert len({tuple(tools_of(prompt)) for prompt in prompts if notes_of(prompt)}) == 1
     look_ups = sum(prompt.messages[-1]["role"] == "tool" for prompt in prompts)
     assert look_ups >= 8
     assert cached / cacheable >= LEAST_CACHED_SHARE

@@ -178,11 +178,23 @@ class Talk:
         events = [*OURS, *their_call(1)]
         return b"".join(delta(1, tool_calls=e) for e in events) + delta(1, "tool_calls") + DONE
 
-    def theirs(self, number: int) -> bytes:
-        id_ = f"theirs-{number}"
-        if self.stream:
-            return calls_round(number, *their_call(id_=id_))
-        return whole.reply(number, None, whole.call(id_, "f", '{"a":1}'))
+    def round(self, number: int, text: str, calls: str) -> bytes:
+        """A round that says the text, and calls the proxy's tool (`o`) and the client's (`t`)."""
+        made = [
+            self.their_call(f"theirs-{number}")
+            if who == "t"
+            else whole.call(f"own-{number}{'b' * place}", arguments=QUERY)
+            for place, who in enumerate(calls)
+        ]
+        if not self.stream:
+            return whole.reply(number, text or None, *made)
+        if not made:
+            return text_round(number, text)
+        events = [[{"index": index, **call}] for index, call in enumerate(made)]
+        return calls_round(number, *events, text=text)
+
+    def their_call(self, id_: str) -> dict[str, Any]:
+        return whole.call(id_, "f", '{"a":1}')
 
     def begin(
         self, number: int, text: str, then: Callable[[Call], Coroutine[Any, Any, None]]
@@ -244,6 +256,10 @@ class Talk:
         """The thread's messages: their texts, and their states."""
         stored = await self.site.app.store.stored_messages(await self.key(), 0, limit=99)
         return [(str(orjson.loads(one.message.item.raw)["content"]), one.state) for one in stored]
+
+    async def has_stored(self, data: bytes) -> bool:
+        live = await self.site.app.store.messages(await self.key(), 0)
+        return any(data in message.item.raw for message in live)
 
     async def count_look_ups(self) -> int:
         """Count the live messages that keep look-ups."""
@@ -456,22 +472,59 @@ async def test_each_round_has_its_own_read_timeout(talk: Talk) -> None:
     assert talk.read(got) == "Blue."
 
 
-async def test_a_tool_loop_goes_on_with_what_was_looked_up(talk: Talk) -> None:
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a round before", "the same round"])
+async def test_a_tool_loop_goes_on_with_what_was_looked_up(talk: Talk, is_shared: bool) -> None:
     """The model looks up, calls a tool of the client, and then three more: each prompt begins with
-    the bytes of the one before, and has the look-up once."""
+    the bytes of the one before, and has the look-up once, in its place."""
     await talk.begin_with_a_turn()
-    got = await talk.ask(say(talk.ours()), say(talk.theirs(0)))
-    before = list_message_bytes(talk.seen[1].body)
+    rounds = ["ot"] if is_shared else ["o", "t"]
+    got = await talk.ask(*(say(talk.round(n, "", calls)) for n, calls in enumerate(rounds)))
+    before = list_message_bytes(talk.seen[-1].body)
     for number in range(1, 5):
         message = talk.read_message(got)
         (call,) = message["tool_calls"]
-        assert (call["id"], call["function"]["arguments"]) == (f"theirs-{number - 1}", '{"a":1}')
         talk.history += [message, {"role": "tool", "tool_call_id": call["id"], "content": "3"}]
         ends = number == 4
-        got = await talk.ask(say(talk.text(9, "Done.") if ends else talk.theirs(number)))
+        says = talk.text(9, "Done.") if ends else talk.round(number + 1, "", "t")
+        got = await talk.ask(say(says))
         (prompt,) = (list_message_bytes(seen.body) for seen in talk.seen)
         assert prompt[: len(before)] == before
-        assert sum(b'"own"' in one for one in prompt) == 2  # the call and its result
+        assert [b'"own-0"' in one for one in prompt[3:5]] == [True, True]  # the call, its result
+        assert sum(b'"own-0"' in one for one in prompt) == 2
         before = prompt
     assert talk.read(got) == "Done."
-    assert not any("own" in text for text, _ in await talk.stored())
+    assert not await talk.has_stored(b"own-0")
+
+
+# what the rounds say: a text, calls of ours (o) and theirs (t); what the client gets
+SAID: dict[str, tuple[list[tuple[str, str]], str, list[str]]] = {
+    "text": ([("Blue.", "")], "Blue.", []),
+    "ours, then text": ([("", "o"), ("Blue.", "")], "Blue.", []),
+    "text, ours, then text": ([("Wait.", "o"), ("Blue.", "")], "Wait.\n\nBlue.", []),
+    "ours three times": ([("", "o")] * 3 + [("Blue.", "")], "Blue.", []),
+    "ours twice in one round": ([("", "oo"), ("Blue.", "")], "Blue.", []),
+    "ours and theirs": ([("", "ot")], "", ["theirs-0"]),
+    "theirs and ours": ([("Hm.", "to")], "Hm.", ["theirs-0"]),
+    "ours, then theirs": ([("", "o"), ("", "t")], "", ["theirs-1"]),
+    "more than max_steps": ([("", "o")] * 5 + [("Blue.", "")], "Blue.", []),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+async def test_what_the_client_sees(talk: Talk, name: str) -> None:
+    """One message without a trace of the proxy's calls, and its own calls as the server sent them;
+    the thread keeps that. Between two requests of the client it is no different."""
+    rounds, text, theirs = SAID[name]
+    await talk.begin_with_a_turn()
+    got = await talk.ask(say(talk.round(9, "", "t")))
+    talk.history += [
+        talk.read_message(got),
+        {"role": "tool", "tool_call_id": "theirs-9", "content": "3"},
+    ]
+    got = await talk.ask(*(say(talk.round(n, *said)) for n, said in enumerate(rounds)))
+    message = talk.read_message(got)
+    assert (message["content"] or "") == text
+    assert message.get("tool_calls", []) == [talk.their_call(id_) for id_ in theirs]
+    assert b"recall" not in got.body
+    assert len(talk.seen) == len(rounds)
+    assert not await talk.has_stored(b'"own')
