@@ -106,7 +106,8 @@ class ReplicaClient:
             again = None
             if reply is not None:
                 history = [*kept, message, {"role": "assistant", "content": reply}]
-            elif self._kind == "full" and kept is history and self._dice.random() < 0.5:
+            elif self._kind == "full" and history and kept is history and self._dice.random() < 0.5:
+                # not alone: after a reply that went out, that is a message said again
                 again = message
             if self._dice.random() < 0.2:
                 await self._read(thread)
