@@ -99,7 +99,7 @@ def _count(running: Running, name: str, connections: int, body: bytes, profile: 
     requests = list(_list_requests(running.target, name, connections, warm + counted, body))
     if name != "grow" and running.target.headers:
         make_known(running, name, connections, body)
-    _control(running.pid, "--instr=on")
+    control_callgrind(running.pid, "--instr=on")
     spans = SpanCounter(running.pid, profile)
     of_a_part = FEW_REQUESTS_OF_A_PART if few else REQUESTS_OF_A_PART
     parts: list[Span] = []
@@ -190,7 +190,8 @@ async def _read_reply(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int(length[1]))
 
 
-def _control(pid: int, *options: str) -> None:
+def control_callgrind(pid: int, *options: str) -> None:
+    """Tell a server that runs under callgrind what to do."""
     subprocess.run(
         ["callgrind_control", *options, str(pid)],
         check=True,
@@ -203,7 +204,7 @@ def _control(pid: int, *options: str) -> None:
 def _dump(pid: int, label: str, profile: Path) -> int:
     """Instructions since the dump before. Each dump sets the counters back."""
     known = set(profile.parent.glob(f"{profile.name}.*"))
-    _control(pid, f"--dump={label}")
+    control_callgrind(pid, f"--dump={label}")
     until = time.monotonic() + DUMP_TIMEOUT_S
     while time.monotonic() < until:
         for new in set(profile.parent.glob(f"{profile.name}.*")) - known:
