@@ -111,6 +111,8 @@ class Splice(Protocol):
     Call `feed` with the bytes of a round, `end_round` at its end, and then either `begin_round` for
     the next one or `finish`."""
 
+    is_reading: bool  # whether events are read; until then the client gets them as they came
+
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the round. Return those that the client gets now."""
 
@@ -209,6 +211,10 @@ class Api(Protocol):
 
     def write_tool(self, name: str, *, has_threads: bool) -> bytes:
         """Return the tool as JSON, as `write_round` adds it."""
+
+    def offer_tool(self, request: Request, body: bytes, tool: str, *, has_threads: bool) -> bytes:
+        """Return `write_round(body, tool, ())`, and read nothing of what is known of the request.
+        `body`: the request's, or the same with other messages."""
 
     def write_round(
         self,

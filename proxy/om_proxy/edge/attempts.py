@@ -97,11 +97,12 @@ class Attempts:
         it, send a prompt that has nothing of the tool (docs/spec/recall.md#offered)."""
         assert exchange.request is not None  # only a readable request has a turn
         assert exchange.context is not None  # the same
+        assert recall.tool is not None  # it is sent
         who_asks_whom = (turn.opened.key.tenant, exchange.upstream.name, exchange.request.model)
         has_threads = exchange.context.effective.memory.retrieval.scope == "resource"
         try:
-            offering = exchange.request.api.write_round(
-                body, recall.tool, (), has_threads=has_threads
+            offering = exchange.request.api.offer_tool(
+                exchange.request, body, recall.tool, has_threads=has_threads
             )
         except Unreadable:
             exchange.recall = None

@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from om_proxy.apis.api import ToolCall, Unreadable
-from om_proxy.apis.chat.recall_tool import read_tool_use, write_answer, write_round, write_tool
+from om_proxy.apis.chat.chat_request import build_request_split, replace_messages
+from om_proxy.apis.chat.recall_tool import (
+    offer_tool,
+    read_tool_use,
+    write_answer,
+    write_round,
+    write_tool,
+)
 from om_proxy.apis.registry import CHAT
 from om_proxy.memory.recall.offering import Offer, decide_offering
+from om_proxy.memory.transcript.sent_history import recognise
 from tests.docs.reference import ROOT
 
 TOOL = b'{"t":1}'
@@ -45,6 +53,38 @@ def test_the_tool_is_the_last_one(body: bytes, written: bytes | None) -> None:
             write_round(body, TOOL, ())
     else:
         assert write_round(body, TOOL, ()) == written
+
+
+OTHER = [b'{"role":"user","content":"a longer text"}', b'{"role":"assistant"}']
+MEMBERS = {
+    "none": b"{%s}",
+    "none, and blanks": b' {%s , "a":1 } \n',
+    "behind": b'{%s,"tools" : [ {"a" : 1.0} ] }',
+    "before": b'{"tools":[{"a":1}, {"b":2}], %s,"z":0}',
+    "empty": b'{"tools":[ ],%s}',
+    "null": b'{%s,"tools":null}',
+    "twice": b'{"tools":[{"a":1}],%s,"tools":[{"b":2}]}',
+    "escaped": rb'{"to\u006fls":[{"a":1}],%s}',
+    "half a character": rb'{"a":"\ud800",%s,"tools":[{"a":1}]}',
+}
+
+
+@pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_offering_writes_the_first_round(
+    members: bytes, is_known: bool, is_rewritten: bool
+) -> None:
+    """What is known of the request's messages is not read again, and the body is the same."""
+    messages = [b'{"role":"user","content":"%d%s"}' % (n, b" word" * 200) for n in range(20)]
+    body = members % (b'"messages": [ %s]' % b" , ".join(messages))
+    request = CHAT.parse_request(body)
+    if is_known:
+        split = build_request_split(request, recognise((), request.messages).digests)
+        request = CHAT.parse_request(body, split)
+        assert len(request.frame) < len(body) or split is None
+    written = replace_messages(request, OTHER) if is_rewritten else body
+    assert offer_tool(request, written, TOOL) == write_round(written, TOOL, ())
 
 
 def test_a_later_round() -> None:

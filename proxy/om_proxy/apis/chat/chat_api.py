@@ -59,6 +59,11 @@ class ChatApi:
         return chat_request.replace_messages(request, messages)
 
     @staticmethod
+    def offer_tool(request: Request, body: bytes, tool: str, *, has_threads: bool) -> bytes:
+        tool_json = recall_tool.write_tool(tool, has_threads=has_threads)
+        return recall_tool.offer_tool(request, body, tool_json)
+
+    @staticmethod
     def write_round(
         body: bytes,
         tool: str | None,

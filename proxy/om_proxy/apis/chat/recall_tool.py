@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.apis.api import Request, ToolCall, Unreadable
+from om_proxy.apis.chat.chat_request import split_members
 from om_proxy.apis.json_members import find_value_span
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.memory.recall.offering import ToolUse
@@ -34,6 +35,7 @@ _THREAD_MODE = (
 )
 # a tool whose name can clash has one of these words in its JSON
 _NAME_HINT = b"recall"
+_PLAIN_USE = ToolUse(choices=1, has_functions=False, names=frozenset())
 
 
 class _Members(msgspec.Struct):
@@ -95,27 +97,51 @@ def read_tool_use(request: Request) -> ToolUse | None:
     the model server reports that."""
     try:
         members = _members_of_use.decode(request.readable)
-        names = frozenset(_list_tool_names(bytes(members.tools)))
+        names = _find_tool_names(bytes(members.tools))
     except (ValueError, RecursionError):
         return None
+    has_functions = members.functions is not None or members.function_call is not None
+    if not (names or has_functions) and members.n is None:
+        return _PLAIN_USE  # nearly all requests
     return ToolUse(
         choices=members.n if type(members.n) is int else 1,
-        has_functions=members.functions is not None or members.function_call is not None,
+        has_functions=has_functions,
         names=names,
     )
 
 
-def _list_tool_names(tools: bytes) -> Iterator[str]:
-    """List the names of the tools that can clash. Raise ValueError if `tools` is no list."""
+def _find_tool_names(tools: bytes) -> frozenset[str]:
+    """Return the names of the tools that can clash. Raise ValueError if `tools` is no list."""
     if not tools.startswith((b"[", b"null")):
         raise ValueError("tools is no list")
     # 100 kB of tools are not built for names that cannot clash
-    if _NAME_HINT not in tools:
-        return
+    return frozenset(_list_tool_names(tools)) if _NAME_HINT in tools else _PLAIN_USE.names
+
+
+def _list_tool_names(tools: bytes) -> Iterator[str]:
     for tool in _any.decode(tools):
         for holder in (tool, *(tool.values() if isinstance(tool, dict) else ())):
             if isinstance(holder, dict) and isinstance(holder.get("name"), str):
                 yield holder["name"]
+
+
+def offer_tool(request: Request, body: bytes, tool: bytes) -> bytes:
+    """Return `body` with the tool behind the client's. `body`: the request's, or the same with other
+    messages. Only the request's frame is read: its known messages are not. Raise Unreadable."""
+    frame = request.readable  # of the length of the frame
+    try:
+        members = split_members(request)
+    except (ValueError, RecursionError) as exc:
+        raise Unreadable("the body is no JSON object") from exc
+    if "tools" not in members and (end := body.rstrip()).endswith(b"}"):
+        return b"".join((end[:-1].rstrip(), b',"tools":[', tool, b"]}"))
+    tools = find_value_span("tools", members, frame)
+    messages = find_value_span("messages", members, frame)
+    if tools is None or messages is None:
+        return write_round(body, tool, ())
+    shift = len(body) - len(frame) if tools.start > messages.start else 0
+    start, stop = tools.start + shift, tools.stop + shift
+    return b"".join((body[:start], _add_item(body[start:stop], tool), body[stop:]))
 
 
 def write_round(
@@ -148,10 +174,8 @@ def _change_member(body: bytes, name: str, value: bytes, *, is_list: bool) -> by
     """Return the body with this value as its member. `is_list`: the value is added behind the
     member's items; `null` counts as no items."""
     members, readable = _read_members(body)
-    old = bytes(members.get(name, b"null"))
     if is_list:
-        items = old[1:-1].rstrip() if old.startswith(b"[") else b""
-        value = b"[" + items + (b"," if items.strip() else b"") + value + b"]"
+        value = _add_item(bytes(members.get(name, b"null")), value)
     if name not in members and (end := readable.rstrip()).endswith(b"}"):
         new_member = b'"' + name.encode() + b'":' + value
         return body[: len(end) - 1].rstrip() + b"," + new_member + b"}"
@@ -164,14 +188,23 @@ def _change_member(body: bytes, name: str, value: bytes, *, is_list: bool) -> by
     return b"{" + b",".join(own + value if p.startswith(own) else p for p in parts) + b"}"
 
 
+def _add_item(items: bytes, item: bytes) -> bytes:
+    """Return a list with one more item; any other value counts as no items."""
+    old = items[1:-1].rstrip() if items.startswith(b"[") else b""
+    return b"".join((b"[", old, b"," if old.strip() else b"", item, b"]"))
+
+
 def _read_members(body: bytes) -> tuple[dict[str, Raw], bytes]:
     """Return the members, and the body without half characters, which has the same length."""
-    for readable in (body, replace_lone_surrogates(body)):
-        try:
-            if readable is not None:
-                return _members.decode(readable), readable
-        except (ValueError, RecursionError):
-            continue
+    try:
+        return _members.decode(body), body
+    except (ValueError, RecursionError):
+        pass  # half characters are looked for only then: every backslash of the body is
+    try:
+        if (readable := replace_lone_surrogates(body)) is not None:
+            return _members.decode(readable), readable
+    except (ValueError, RecursionError):
+        pass
     raise Unreadable("the body is no JSON object")
 
 

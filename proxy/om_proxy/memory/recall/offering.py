@@ -39,6 +39,9 @@ class Offering(NamedTuple):
     tool: str | None = None  # the tool's name; None: it is not offered
 
 
+_OFFERINGS = {name: Offering(Offer.OFFERED, name) for name in TOOL_NAMES}
+
+
 def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
     """Return whether the tool is offered. `is_refused`: the model server has refused it lately."""
     if use.choices > 1:
@@ -50,4 +53,4 @@ def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
         return Offering(Offer.NAME)
     if is_refused:
         return Offering(Offer.REFUSED)
-    return Offering(Offer.OFFERED, name)
+    return _OFFERINGS[name]
