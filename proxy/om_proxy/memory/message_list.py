@@ -103,12 +103,13 @@ class MessageList(tuple["Message", ...]):
             longer._json_bytes = self._json_bytes + _sum_bytes(fresh)
         if self._encodings is not None:
             longer._encodings = self._encodings.union([m.encoding for m in fresh])
-        if self._with_look_ups is not None:
-            longer._with_look_ups = self._with_look_ups + _find_look_ups(fresh)
+        # looked for once, however long the list grows
+        longer._with_look_ups = self.with_look_ups + _find_look_ups(fresh)
         return longer
 
     def _first_messages(self, count: int) -> MessageList:
         shorter = MessageList(self[:count])
+        shorter._with_look_ups = tuple([m for m in self.with_look_ups if m.seq < self[count].seq])
         if self._marks is not None:
             shorter._marks = self._marks[:count]
         if len(self) >= 2 * count:

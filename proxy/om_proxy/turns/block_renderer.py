@@ -94,18 +94,20 @@ class BlockRenderer:
         self, memory: Memory, date: datetime, context: MemoryContext, recall_tool: str | None
     ) -> str:
         options = context.context_options
+        entries = memory.log.entries
         state = (
             memory.log.generation,
-            tuple(hash(entry.text) for entry in memory.log.entries),
+            # a range line changes only where its entry does
+            tuple([hash((e.text, e.after, e.last, e.parts)) for e in entries])
+            if options.shows_ranges
+            else tuple([hash(e.text) for e in entries]),
             hash(memory.other_threads_text),
             memory.scope,
             tuple(hash(pin.text) for pin in memory.log.pins),
         )
         hints = active_hints(memory)
         # only the day of `date`: the moment differs for each request. The zone: hints contain times.
-        entries = memory.log.entries if options.shows_ranges else ()
-        covered = tuple([(entry.after, entry.last, entry.parts) for entry in entries])
-        shown = (date.date(), str(date.tzinfo), options, recall_tool, covered)
+        shown = (date.date(), str(date.tzinfo), options, recall_tool)
         key = (memory.key, state, shown, hints)
         block = self._rendered.get(key)
         if block is None:

@@ -65,9 +65,11 @@ class PromptBuilder:
         look_ups: Mapping[int, LookedUp] = {}
         # only a request that offers the tool shows what was looked up with it
         if turn.recall_tool:
-            projected = drop_left_look_ups(projected, shown.log.state)
-            look_ups = choose_shown_look_ups(projected)
-            turn = replace_projected(turn, projected)
+            without_left = drop_left_look_ups(projected, shown.log.state)
+            look_ups = choose_shown_look_ups(without_left)
+            if without_left is not projected:
+                projected = without_left
+                turn = replace_projected(turn, projected)
         max_tokens = turn.context.effective.limits.tail_limit_tokens
         is_plain = not has_notes and not look_ups
         if is_plain and max_tokens is None and is_everything_sent(projected, sent):

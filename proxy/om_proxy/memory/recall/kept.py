@@ -49,9 +49,11 @@ def _find_loop_start(memory: Memory) -> int:
 def choose_shown_look_ups(memory: Memory) -> Mapping[int, LookedUp]:
     """Return the look-ups that a prompt shows, by the seq of their message. `memory`: after
     `drop_left_look_ups`."""
+    if not (with_look_ups := MessageList.of(memory.tail).with_look_ups):
+        return {}
     shown: dict[int, LookedUp] = {}
     free_tokens = MAX_SHOWN_TOKENS
-    for message in MessageList.of(memory.tail).with_look_ups:
+    for message in with_look_ups:
         look_ups = message.look_ups
         if look_ups and message.seq > memory.look_ups_after and look_ups.tokens <= free_tokens:
             shown[message.seq] = look_ups
