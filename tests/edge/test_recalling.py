@@ -4,6 +4,7 @@ client gets, and what each fault of a later round becomes."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
@@ -112,7 +113,12 @@ class Play:
         self.exchange.recall = self.record
         facts = Facts()
         facts.subscribe(self.looked_up.append, LookUpsMade)
-        self.recalling = Recalling(server.send, lambda turn: self.notebook, facts)
+        self.created: list[object] = []
+        self.recalling = Recalling(server.send, self._create_look_ups, facts)
+
+    def _create_look_ups(self, turn: object) -> Notebook:
+        self.created.append(turn)
+        return self.notebook
 
     async def follow(self) -> UpstreamResponse:
         first = self.server.answers.pop(0)
@@ -187,6 +193,33 @@ async def test_without_look_ups_nothing_differs(stream: bool) -> None:
     play = Play(server, stream=stream)
     assert await play.read() == (data, False)
     assert (server.bodies, play.record.steps) == ([], 0)
+
+
+async def test_a_stream_without_calls_comes_event_by_event() -> None:
+    """Half an event waits for its end; no event waits for another one. The look-ups of a reply that
+    makes none are not even created."""
+    server, events = Server(), [delta(1, content=word) for word in ("A", "B")]
+    halves = [events[0][:9], events[0][9:]]
+    server.answers = [server.respond(*halves, events[1], DONE, b"data: half")]
+    play = Play(server, stream=True)
+    answer = await play.follow()
+    assert [chunk async for chunk in answer.chunks()] == [*events, DONE, b"data: half"]
+    assert not play.created
+    assert server.closed == 0
+    await answer.aclose()
+    assert server.closed == 1
+
+
+async def test_a_compressed_stream_is_decompressed_once() -> None:
+    """A tool call in its middle: what reads the rest goes on with the same decoder."""
+    server = Server()
+    packed = gzip.compress(calls_round(1, *OURS, text="Wait. " * 50))
+    pieces = [packed[start : start + 40] for start in range(0, len(packed), 40)]
+    server.answers = [server.respond(*pieces), server.respond(text_round(2, "Blue."))]
+    server.answers[0].headers.append((b"content-encoding", b"gzip"))
+    data, is_broken = await Play(server, stream=True).read()
+    assert not is_broken
+    assert (read_as_client(data).choices[0].message.content or "").endswith("Wait. \n\nBlue.")
 
 
 async def test_both_kinds_of_calls() -> None:

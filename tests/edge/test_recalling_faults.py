@@ -182,3 +182,17 @@ async def test_a_fault_between_rounds(
     assert b"Unknown." in data
     assert play.exchange.status == "degraded"
     assert play.record.rounds == []
+
+
+async def test_a_fault_at_the_end_of_a_stream_without_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What went out stays, and the connection breaks: nobody knows whether the reply is complete."""
+    server = Server()
+    server.answers = streamed(server, text_round(1, "Blue."))
+    plant_fault(monkeypatch, "end_round")
+    play = Play(server, stream=True)
+    data, is_broken = await play.read()
+    assert is_broken
+    assert data == text_round(1, "Blue.")
+    assert play.exchange.status == "degraded"

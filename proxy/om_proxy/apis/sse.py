@@ -108,6 +108,7 @@ class EventCutter:
         # pieces of the unfinished event; they are joined once, however long it grows
         self._pieces: list[bytes] = []
         self._before = b""
+        self.is_event_open = False  # whether the beginning of an event is held
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes up to the end of the last complete event."""
@@ -116,15 +117,18 @@ class EventCutter:
         self._before = window[-self._MAX_UNFINISHED_BYTES :]
         if end < 0 or not (end or self._pieces):
             self._pieces.append(data)
+            self.is_event_open = True
             return b""
         complete = b"".join((*self._pieces, data[:end]))
-        self._pieces = [data[end:]] if end < len(data) else []
+        self.is_event_open = end < len(data)
+        self._pieces = [data[end:]] if self.is_event_open else []
         self._before = data[end:][-self._MAX_UNFINISHED_BYTES :]
         return complete
 
     def take_rest(self) -> bytes:
         """Return the event that has not ended, and forget it."""
         rest, self._pieces, self._before = b"".join(self._pieces), [], b""
+        self.is_event_open = False
         return rest
 
 

@@ -15,12 +15,13 @@ from om_proxy.upstream.transport import RawResponse
 
 
 async def buffer_body(
-    answer: UpstreamResponse, max_bytes: int
+    answer: UpstreamResponse, max_bytes: int, *, is_compressed: bool = True
 ) -> tuple[UpstreamResponse, bytes | None]:
     """Read the body. Return an equal answer, and the body decompressed; None for a body that is
     larger than `max_bytes`, breaks off or cannot be read.
 
-    If there is a body, the connection is released already, and the answer need not be closed.
+    `is_compressed`: False if the body is known not to be. If there is a body, the connection is
+    released already, and the answer need not be closed.
     """
     read_chunks: list[bytes] = []
     read_bytes = 0
@@ -30,15 +31,17 @@ async def buffer_body(
             read_chunks.append(chunk)
             read_bytes += len(chunk)
             if read_bytes > max_bytes:
-                return replay(answer, read_chunks, chunks), None
+                answer.put_back(read_chunks)
+                return answer, None
     except UpstreamError as exc:
-        return replay(answer, read_chunks, break_off(exc)), None
+        return _replay(answer, read_chunks, break_off(exc)), None
     except BaseException:
         await answer.aclose()
         raise
     await answer.aclose()
-    body = _decompress(answer, b"".join(read_chunks), max_bytes)
-    return replay(answer, read_chunks, chunks), body
+    answer.put_back(read_chunks)
+    body = b"".join(read_chunks)
+    return answer, _decompress(answer, body, max_bytes) if is_compressed else body
 
 
 class _ReplayedBody(httpx.AsyncByteStream):
@@ -55,10 +58,10 @@ class _ReplayedBody(httpx.AsyncByteStream):
             yield chunk
 
 
-def replay(
+def _replay(
     answer: UpstreamResponse, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]
 ) -> UpstreamResponse:
-    """Return the answer as if nothing of its body had been read."""
+    """Return the answer as if nothing of its body had been read, with another end."""
 
     async def close(_response: RawResponse, _is_read: bool) -> None:
         await answer.aclose()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import httpx
 
 from om_proxy.apis.compression import create_decoder
-from om_proxy.edge.buffered_response import replay
 from om_proxy.edge.headers import select_response_headers
 from om_proxy.server.headers import Header, find_header
 from om_proxy.upstream import UpstreamResponse
@@ -17,7 +16,9 @@ from om_proxy.upstream.transport import RawResponse
 BODY_HEADERS = frozenset((b"content-length", b"content-encoding"))
 
 
-class _Body(httpx.AsyncByteStream):
+class Body(httpx.AsyncByteStream):
+    """A body of these pieces."""
+
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
 
@@ -45,23 +46,27 @@ def replace_body(
 ) -> UpstreamResponse:
     """Return an answer with another body, which is not compressed. `length`: of the body; None: it
     is not known yet."""
-    headers: list[Header] = [
-        (name, value) for name, value in answer.headers if name.lower() not in BODY_HEADERS
-    ]
+    headers = leave_out_body_headers(answer.headers)
     if length is not None:
         headers.append((b"content-length", b"%d" % length))
 
     async def close_all(_response: RawResponse, _is_read: bool) -> None:
         await close()
 
-    return UpstreamResponse(RawResponse(answer.status, headers, _Body(pieces)), close_all)
+    return UpstreamResponse(RawResponse(answer.status, headers, Body(pieces)), close_all)
 
 
-async def peek(answer: UpstreamResponse) -> tuple[UpstreamResponse, bytes]:
-    """Return an equal answer, and its first chunk; an empty one if there is none."""
-    chunks = answer.chunks()
-    first = await anext(chunks, b"")
-    return replay(answer, [first] if first else [], chunks), first
+def leave_out_body_headers(headers: Sequence[Header]) -> list[Header]:
+    """Return the headers of an answer with another body."""
+    return [header for header in headers if header[0].lower() not in BODY_HEADERS]
+
+
+async def peek(answer: UpstreamResponse) -> bytes:
+    """Return the answer's first chunk, which stays in it; an empty one if there is none."""
+    first = await anext(answer.chunks(), b"")
+    if first:
+        answer.put_back([first])
+    return first
 
 
 def create_body_decoder(answer: UpstreamResponse) -> Callable[[bytes], bytes] | None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.apis.api import Api, Request, Unreadable
@@ -329,6 +328,7 @@ class ChatRoute:
     def _report_end(self, exchange: Exchange, status: int, end: str) -> None:
         turn = exchange.turn
         receipt = turn.receipt if turn else {}
+        recall = exchange.recall
         ended = TurnEnded(
             key=exchange.caller.key,
             status=status,
@@ -344,12 +344,10 @@ class ChatRoute:
             upstream=exchange.upstream.name,
             first_byte_s=exchange.first_byte_s,
             usage=exchange.usage,
+            recall=recall.word if recall else None,
+            recall_steps=recall.steps if recall else 0,
+            later_rounds=len(recall.later_usages) if recall else 0,
         )
-        if (recall := exchange.recall) is not None:
-            later_rounds = len(recall.later_usages)
-            ended = replace(
-                ended, recall=recall.word, recall_steps=recall.steps, later_rounds=later_rounds
-            )
         self._facts.emit(ended)
         if exchange.span is not None:
             exchange.span.end(ended)

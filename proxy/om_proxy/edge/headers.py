@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
 from om_proxy.server.headers import HOP_BY_HOP_HEADERS, Header, find_header
+from om_proxy.upstream import UpstreamResponse
 
 # The next connection has its own values, set by its opener or its body.
 REFRAMED_HEADERS = frozenset((b"host", b"content-length", b"expect"))
@@ -51,6 +52,13 @@ def select_response_headers(headers: Sequence[Header]) -> list[Header]:
         and not name.startswith(OWN_HEADER_PREFIX)
         and name not in connection_names
     ]
+
+
+def read_client_headers(answer: UpstreamResponse) -> list[Header]:
+    """Return `select_response_headers` of an answer, which are selected once."""
+    if answer.client_headers is None:
+        answer.client_headers = select_response_headers(answer.headers)
+    return answer.client_headers
 
 
 def set_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:

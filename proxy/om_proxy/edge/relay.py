@@ -28,7 +28,7 @@ from starlette.types import Send
 
 from om_proxy.apis.api import EndFinder
 from om_proxy.apis.compression import create_decoder
-from om_proxy.edge.headers import is_event_stream, select_response_headers
+from om_proxy.edge.headers import is_event_stream, read_client_headers
 from om_proxy.errors import UpstreamError
 from om_proxy.server.disconnect import run_unless_disconnected
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES, wait_slot
@@ -113,7 +113,7 @@ class _ReplyRelay:
         comments: bytes,
     ) -> None:
         self._status = answer.status
-        self._headers = select_response_headers(answer.headers)
+        self._headers = read_client_headers(answer)
         self._chunks = chunks
         self._send = send
         self._reader = reader

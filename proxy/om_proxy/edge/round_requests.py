@@ -13,6 +13,7 @@ from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import is_event_stream, select_response_headers
 from om_proxy.errors import OmError, UpstreamError, raise_site
 from om_proxy.reasons import Reason, Status
+from om_proxy.server.headers import Header
 from om_proxy.upstream import UpstreamResponse
 
 logger = structlog.get_logger("recall")
@@ -106,21 +107,23 @@ class RoundRequests:
         """Wait for the round's first byte. None: it broke off before, or is of another kind than
         the rounds before it."""
         try:
-            answer, first = await peek(answer)
+            first = await peek(answer)
         except UpstreamError:
             return None
         if create_body_decoder(answer) is None:
             return None
-        is_same_kind = is_whole_reply(self._exchange, answer, first) is self.is_whole
+        headers = select_response_headers(answer.headers)
+        is_same_kind = is_whole_reply(self._exchange, headers, first) is self.is_whole
         return answer if is_same_kind else None
 
 
-def is_whole_reply(exchange: Exchange, answer: UpstreamResponse, first: bytes) -> bool:
-    """Return whether the reply is one JSON object, whatever was asked for."""
+def is_whole_reply(exchange: Exchange, headers: Sequence[Header], first: bytes) -> bool:
+    """Return whether the reply is one JSON object, whatever was asked for. `headers`: of its
+    answer, as `select_response_headers` gives them. `first`: its first bytes."""
     if first.lstrip().startswith(b"{"):
         return True
     wants_stream = exchange.request is not None and exchange.request.stream
-    return not (wants_stream or is_event_stream(select_response_headers(answer.headers)))
+    return not (wants_stream or is_event_stream(headers))
 
 
 def report_fault(exchange: Exchange, exc: Exception) -> None:

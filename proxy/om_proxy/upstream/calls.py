@@ -189,8 +189,10 @@ class UpstreamResponse:
         "_close",
         "_is_closed",
         "_is_read",
+        "_put_back",
         "_response",
         "_url",
+        "client_headers",
         "headers",
         "status",
     )
@@ -203,12 +205,15 @@ class UpstreamResponse:
     ) -> None:
         self.status = response.status
         self.headers = response.headers
+        # those that go to the client (edge/headers.py); None: not selected yet
+        self.client_headers: list[tuple[bytes, bytes]] | None = None
         self._response = response
         self._body = aiter(response.body)
         self._close = close
         self._url = url  # for an error's message
         self._is_closed = False
         self._is_read = False  # whether the body was read to its end
+        self._put_back: list[bytes] = []  # the next chunks, the first one last
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives: raw, not decompressed. If it breaks off, all
@@ -219,6 +224,8 @@ class UpstreamResponse:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._put_back:
+            return self._put_back.pop()
         try:
             return await anext(self._body)
         except StopAsyncIteration:
@@ -226,6 +233,20 @@ class UpstreamResponse:
             raise
         except TRANSPORT_ERRORS as exc:
             raise make_interrupted_error(exc, self._url) from exc
+
+    @property
+    def transport_chunks(self) -> AsyncIterator[bytes]:
+        """The chunks without a coroutine for each around the transport's. They leave out those that
+        were put back, raise TRANSPORT_ERRORS as they are, and do not note the end of the body."""
+        return self._body
+
+    def make_error(self, exc: Exception) -> UpstreamError:
+        """Return what `chunks` raises for an error of the transport."""
+        return make_interrupted_error(exc, self._url)
+
+    def put_back(self, chunks: Sequence[bytes]) -> None:
+        """Let chunks that were read come again, before those that were not."""
+        self._put_back += reversed(chunks)
 
     async def read(self) -> bytes:
         """Return the whole body. Use it for short responses."""

@@ -65,7 +65,7 @@ class StreamSplice:
     def _begin(self) -> None:
         self._cutter = EventCutter()
         # whether each event is read; the first round's are from its first tool call on
-        self._is_reading = not self._is_first
+        self.is_reading = not self._is_first
         # of the first round; it is read from its beginning only if a call is the proxy's
         self._remembered: list[bytes] = []
         self._round_bytes = 0
@@ -88,11 +88,19 @@ class StreamSplice:
     # ── the three steps of a round ────────────────────────────────────────────────────────────────
 
     def feed(self, data: bytes) -> bytes:
-        events = self._cutter.feed(data)
-        if not self._is_reading and _CALLS_HINT not in events:
-            self._remember(events)
+        if self._cutter.is_event_open or data[-2:] != b"\n\n" or b"\r" in data:
+            events = self._cutter.feed(data)
+        else:
+            events = data  # whole events, as in nearly all chunks: the cutter would return them
+        if not self.is_reading and _CALLS_HINT not in events:
+            # `_remember`, without a call for each event of nearly all replies
+            self._round_bytes += len(events)
+            if self._round_bytes > MAX_ROUND_BYTES:
+                self._is_given_up, self._remembered = True, []
+            elif events:
+                self._remembered.append(events)
             return events
-        self._is_reading = True
+        self.is_reading = True
         self._take_events(events)
         return self._flush()
 
@@ -106,11 +114,11 @@ class StreamSplice:
 
     def end_round(self) -> tuple[bytes, RoundEnd]:
         if rest := self._cutter.take_rest():
-            if not self._is_reading and _CALLS_HINT not in rest:
+            if not self.is_reading and _CALLS_HINT not in rest:
                 return rest, RoundEnd()
-            self._is_reading = True
+            self.is_reading = True
             self._take_events(rest)
-        if not self._is_reading:
+        if not self.is_reading:
             return b"", RoundEnd()
         self._judge_calls(is_end=True)
         if self._has_own_calls and self._is_first:

@@ -33,6 +33,7 @@ def may_call_tools(body: bytes) -> bool:
 class WholeSplice:
     """The splice of a chat reply that comes as one JSON object (`Splice` in apis/api.py)."""
 
+    is_reading = True  # nothing goes out before the end
     is_round_complete = False  # the whole body is read
 
     def __init__(self, tool: str, usage_rule: UsageRule) -> None:
