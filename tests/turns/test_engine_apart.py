@@ -83,7 +83,7 @@ async def open_processes(file: Path, settings: str, clock: Clock) -> AsyncIterat
     async with AsyncExitStack() as stack:
         for _ in range(PROCESS_COUNT):
             opener = Opener()
-            opening = open_parts(settings=settings, path=file, opened=opener, clock=clock)
+            opening = open_parts(settings=settings, path=file, opener=opener, clock=clock)
             parts = await stack.enter_async_context(opening)
             renderer, counter = BlockRenderer(), TokenCounter()
             engine = Engine(
