@@ -32,6 +32,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "upstream/test_tls.py": "all of the room, behind TLS",
     "moving/test_round_trips.py": "exports of any threads, between stores of all kinds",
     "storage/sqlite/test_ended_process.py": "what stands in a file after a process ended anywhere",
+    "storage/postgres/test_ended_process.py": "what stands in a schema after a process ended anywhere",
     "storage/redis/test_ended_process.py": "what stands in a server after a process ended anywhere",
     "storage/redis/test_races.py": "what several processes do at once on one server",
     "storage/postgres/test_failover.py": "what stands of a server that lost its newest commits",

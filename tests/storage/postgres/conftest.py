@@ -1,13 +1,16 @@
 """A schema of its own for each test, or one for all tests of a file, emptied before each."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 from om_proxy.storage.base import Store
+from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.contract import Opener
+from tests.storage.conversion_contract import OpenWith
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
 
 # What the migrations leave in a new schema, and nothing else. A new schema takes many times as long.
@@ -75,3 +78,20 @@ def opener(url: str, schema: str) -> Opener:
         return await PostgresStore.open(url, options)
 
     return open_store
+
+
+@pytest.fixture
+async def open_with(url: str, schema: str) -> AsyncIterator[OpenWith]:
+    async with AsyncExitStack() as stack:
+
+        async def open_store(*keys: bytes, begins_encryption: bool = False) -> PostgresStore:
+            store = await PostgresStore.open(
+                url,
+                PostgresOptions(prefix=schema, connections=3, timeout_s=30.0),
+                masters=MasterKeys(keys) if keys else None,
+                begins_encryption=begins_encryption,
+            )
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_store

@@ -25,7 +25,7 @@ from tests.storage.conversion_contract import fill, without_version
 from tests.storage.memory_builder import KEY
 
 MASTERS = MasterKeys([bytes(range(32))])
-MAX_CHECKED = 16  # ends, evenly spaced, of all that differ
+MAX_CHECKED = 10  # ends, evenly spaced, of all that differ
 
 
 @asynccontextmanager
