@@ -70,7 +70,7 @@ def own_place(backend: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def held_by_process(place: tuple[str, str]) -> AsyncIterator[KeyHolder]:
+async def run_key_holder(place: tuple[str, str]) -> AsyncIterator[KeyHolder]:
     holder = KeyHolder(*place)
     try:
         yield holder
@@ -79,7 +79,7 @@ async def held_by_process(place: tuple[str, str]) -> AsyncIterator[KeyHolder]:
 
 
 @asynccontextmanager
-async def opened(place: tuple[str, str]) -> AsyncIterator[Store]:
+async def open_at(place: tuple[str, str]) -> AsyncIterator[Store]:
     store = await open_encrypted(*place)
     try:
         yield store
@@ -109,7 +109,7 @@ async def read_data_keys(store: Store, threads: Sequence[str]) -> list[bytes]:
 async def test_no_copy_of_a_forgotten_key_is_in_the_process(tmp_path: Path, backend: str) -> None:
     """After one more piece of work: the calls of the last one leave copies on the stack."""
     with own_place(backend, tmp_path) as place:
-        async with opened(place) as store, held_by_process(place) as holder:
+        async with open_at(place) as store, run_key_holder(place) as holder:
             await store_thread(store, KEY._replace(thread="older"))
             holder.tell("store made")  # its key is made in the process
             holder.tell("read older")  # its key is unwrapped there

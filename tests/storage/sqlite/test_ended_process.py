@@ -29,7 +29,7 @@ MAX_CHECKED = 10  # ends, evenly spaced, of all that differ
 
 
 @asynccontextmanager
-async def opened(
+async def open_file(
     file: Path, masters: MasterKeys | None, *, begins: bool = False
 ) -> AsyncIterator[SqliteStore]:
     store = await SqliteStore.open(file, masters=masters, begins_encryption=begins)
@@ -80,10 +80,10 @@ async def test_an_end_while_texts_are_encrypted(
     """Every memory reads as before at each end, and the next run encrypts what is left."""
     monkeypatch.setattr(reencryption, "MAX_BATCH_MESSAGES", 12)  # some memories in each transaction
     file = tmp_path / "om.db"
-    async with opened(file, None) as plain:
+    async with open_file(file, None) as plain:
         keys = await fill(plain)
         before = await load_all(plain, keys)
-    async with opened(file, MASTERS, begins=True) as store:
+    async with open_file(file, MASTERS, begins=True) as store:
 
         async def encrypt() -> None:
             assert await encrypt_memories(store) == len(keys)
@@ -91,7 +91,7 @@ async def test_an_end_while_texts_are_encrypted(
         ends = await note_ends(store, file, encrypt)
     counts = []
     for end in ends:
-        async with opened(end, MASTERS) as store:
+        async with open_file(end, MASTERS) as store:
             assert await load_all(store, keys) == before
             counts.append(await encrypt_memories(store))
             assert await encrypt_memories(store) == 0
@@ -116,7 +116,7 @@ async def test_an_end_while_a_tenant_is_forgotten(
             if batch.is_last:
                 return count
 
-    async with opened(file, masters) as store:
+    async with open_file(file, masters) as store:
         keys = await fill(store)
         before = await load_all(store, keys)
         threads = [key for key in keys if key.thread != RESOURCE_THREAD]
@@ -127,7 +127,7 @@ async def test_an_end_while_a_tenant_is_forgotten(
         ends = await note_ends(store, file, forget)
     counts = []
     for end in ends:
-        async with opened(end, masters) as store:
+        async with open_file(end, masters) as store:
             for key, memory in (await load_all(store, keys)).items():
                 whole_or_gone = (before[key], Memory(key=key))
                 assert _say_content(memory) in map(_say_content, whole_or_gone)
