@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from zoneinfo import ZoneInfo
 
 from hypothesis import given, settings
@@ -65,6 +66,21 @@ def test_any_answer_fits_and_is_read_back(
     assert estimate_tokens(text) <= max_tokens
     assert [each.id for each in read_quotes(text)] == [each.id for each in quoted[:shown]]
     assert text.startswith(f"{shown} of 50 messages")
+
+
+def test_a_long_query_and_title_give_way() -> None:
+    """Where an encoder needs three tokens for each of their characters."""
+
+    def count_tokens(text: str) -> int:
+        others = len(re.sub("[\x00-\x7f]", "", text))
+        return 3 * others + (len(text) - others) // 4 + 1
+
+    message = make_message(12, QuotedPart("text", "🔴" * 600))
+    message = message._replace(label="3f9c2a7714e0b6d2", title="🔴" * 60)
+    found = FoundMessages("🔴" * 200, ("x",), (message,) * 5, 9)
+    text, shown = write_found_messages(found, UTC, 500, count_tokens, find_words)
+    assert count_tokens(text) <= 500
+    assert shown == len(read_quotes(text)) > 1
 
 
 def test_results_that_touch_are_one() -> None:

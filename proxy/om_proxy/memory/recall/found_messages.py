@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.quoted_message import (
+    MAX_TITLE_CHARS,
     QuotedMessage,
     QuotedPart,
     write_attachment,
@@ -23,9 +24,28 @@ from om_proxy.memory.recall.quoted_message import (
 from om_proxy.memory.recall.quoting import clean_line, quote
 from om_proxy.memory.recall.snippets import FindWords, Hit, cut_snippet, find_hits
 
-SNIPPET_TOKENS = (80, 65, 50, 40, 30, 20, 12)
 MAX_SHOWN_QUERY_CHARS = 100
 MAX_MISSING_WORDS = 8
+
+
+class _Clips(NamedTuple):
+    """How much of each text is shown, in tokens, and of the query and of titles, in characters."""
+
+    snippet: int
+    query: int = MAX_SHOWN_QUERY_CHARS
+    title: int = MAX_TITLE_CHARS
+
+
+# from the widest to the narrowest; the first that fits is taken
+_CLIPS = (
+    _Clips(80),
+    _Clips(65),
+    _Clips(50),
+    _Clips(40),
+    _Clips(30, 60, 30),
+    _Clips(20, 30, 20),
+    _Clips(12, 12, 12),
+)
 
 
 class SeqPlace(NamedTuple):
@@ -81,13 +101,13 @@ def write_found_messages(
     What does not fit is left out from the end, and told by the first line."""
     chosen = [_choose_part(message, found.words, find_words) for message in found.messages]
     shown = len(found.messages)
-    for snippet_tokens in SNIPPET_TOKENS:
-        text = _write(found, shown, chosen, snippet_tokens, zone, count_tokens)
+    for clips in _CLIPS:
+        text = _write(found, shown, chosen, clips, zone, count_tokens)
         if count_tokens(text) <= max_tokens:
             return text, shown
     while shown > 1:
         shown -= 1
-        text = _write(found, shown, chosen, SNIPPET_TOKENS[-1], zone, count_tokens)
+        text = _write(found, shown, chosen, _CLIPS[-1], zone, count_tokens)
         if count_tokens(text) <= max_tokens:
             break
     return text, shown
@@ -112,22 +132,22 @@ def _write(
     found: FoundMessages,
     shown: int,
     chosen: Sequence[tuple[QuotedPart | None, list[Hit]]],
-    snippet_tokens: int,
+    clips: _Clips,
     zone: tzinfo,
     count_tokens: CountTokens,
 ) -> str:
-    lines = [_write_header(found, shown)]
+    lines = [_write_header(found, shown, clips.query)]
     for message, (part, hits) in zip(found.messages[:shown], chosen, strict=False):
-        lines.append(write_message_header(message, zone, with_title=True))
+        lines.append(write_message_header(message, zone, title_chars=clips.title))
         if part is not None and part.kind in ("image", "file"):
             lines.append(write_attachment(part))
         elif part is not None:
-            lines.append(quote(cut_snippet(part.text, hits, snippet_tokens, count_tokens)))
+            lines.append(quote(cut_snippet(part.text, hits, clips.snippet, count_tokens)))
     return "\n".join(lines)
 
 
-def _write_header(found: FoundMessages, shown: int) -> str:
-    query = clean_line(found.query, MAX_SHOWN_QUERY_CHARS)
+def _write_header(found: FoundMessages, shown: int, query_chars: int) -> str:
+    query = clean_line(found.query, query_chars)
     return (
         f'{shown} of {max(found.total, shown)} messages for "{query}", best first'
         f'{_write_share(found.share_read)}. To read around one: mode "messages", cursor its id.'

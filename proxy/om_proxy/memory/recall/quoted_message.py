@@ -45,8 +45,9 @@ class QuotedMessage(NamedTuple):
         return write_message_id(self.seq, self.label)
 
 
-def write_message_header(message: QuotedMessage, zone: tzinfo, *, with_title: bool = False) -> str:
-    """Write the line above a quoted message: `[m12] user, May 8, 2023 13:56`."""
+def write_message_header(message: QuotedMessage, zone: tzinfo, *, title_chars: int = 0) -> str:
+    """Write the line above a quoted message: `[m12] user, May 8, 2023 13:56`. `title_chars`: of its
+    conversation's title; 0: without one."""
     role = message.role if message.role in KNOWN_ROLES else UNKNOWN_ROLE
     when = (
         format_time(message.at, zone)
@@ -54,9 +55,7 @@ def write_message_header(message: QuotedMessage, zone: tzinfo, *, with_title: bo
         else (f"on or before {format_day(message.at, zone)}")
     )
     where = (
-        f', in "{clean_line(message.title, MAX_TITLE_CHARS)}"'
-        if with_title and message.title
-        else ""
+        f', in "{clean_line(message.title, title_chars)}"' if title_chars and message.title else ""
     )
     return f"[{message.id}] {role}, {when}{where}{STATE_REMARKS.get(message.state, '')}"
 
