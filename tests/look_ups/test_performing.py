@@ -171,6 +171,27 @@ async def test_other_conversations(stored: StoredConversations) -> None:
     )
 
 
+async def test_an_id_that_begins_several_is_told(stored: StoredConversations) -> None:
+    """With the whole ids to choose from."""
+    by_beginning: dict[str, Key] = {}
+    for number in range(100_000):
+        key = CURRENT._replace(thread=f"thread {number}")
+        beginning = stored.label(key)[:6]
+        if beginning in by_beginning:
+            break
+        by_beginning[beginning] = key
+    alike = [by_beginning[beginning], key]
+    for each in alike:
+        await stored.add(each, ["bees"])
+    labels = sorted(map(stored.label, alike))
+    answer = await stored.ask(threadId=beginning)
+    assert answer.text == (
+        f"recall: {beginning} begins several conversations' ids; give one of {', '.join(labels)}"
+    )
+    for label in labels:
+        assert (await stored.ask(threadId=label)).outcome == "found"
+
+
 async def test_conversations_are_listed(stored: StoredConversations) -> None:
     for number, key in enumerate((OTHER, CURRENT, FOREIGN)):
         builder = await stored.add(key, ["one", "two"])

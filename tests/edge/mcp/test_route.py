@@ -17,7 +17,7 @@ from om_proxy.edge.mcp.route import MAX_MCP_BODY_BYTES
 from om_proxy.edge.mcp.tools import TOOL_NAMES
 from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.support.hostile_texts import encode_json, list_utf8_texts
 from tests.support.long_forms import IS_LONG, long_form
 
@@ -243,6 +243,16 @@ async def test_it_can_be_switched_off(tmp_path: Path) -> None:
     async with run_with_scripted_models(tmp_path, more="mcp: {enabled: false}") as run:
         answer = await post(run, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, OWN)
         assert answer.status_code == 404
+
+
+async def test_a_caller_on_this_machine_needs_no_key(tmp_path: Path) -> None:
+    """It reads the tenant `local`, and nothing of those who have a key."""
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat("trip", **{"x-om-resource": "alice"}).say("a violin with a key")
+        await Chat(run, {"x-om-thread": "trip", "x-om-resource": "alice"}).say("a local violin")
+        found, _ = await use(run, "search_memory", {"query": "violin"}, {})
+        assert "a local violin" in found
+        assert "with a key" not in found
 
 
 async def test_the_admin_token_may_see_no_text(tmp_path: Path) -> None:

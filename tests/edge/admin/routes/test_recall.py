@@ -58,3 +58,18 @@ async def test_what_cannot_be_looked_up(harbour_run: Running) -> None:
         assert answer["status"] == status
         assert words in answer["error"]["message"]
     assert (await recall(harbour_run, {}, headers=CREDENTIALS["foreign"]))["status"] == 404
+
+
+async def test_what_was_taken_back_is_read_on_request(harbour_run: Running) -> None:
+    talk = harbour_run.chat("edited", **{"x-om-resource": "harbour"})
+    await talk.say("Crate 8 is red.")
+    await talk.say("Crate 9 is red.")
+    del talk.history[-2:]
+    await talk.say("Crate 9 is blue.")
+    path = "/threads/edited/recall?resource=harbour"
+    for body, states in (
+        ({}, ["live"] * 4),
+        ({"superseded": True}, ["live"] * 2 + ["superseded"] * 2 + ["live"] * 2),
+    ):
+        answer = await ask(harbour_run, "POST", path, CREDENTIALS["own"], body)
+        assert [item["state"] for item in answer.json()["items"]] == states
