@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import orjson
 import pytest
 
+from om_proxy.look_ups import conversations
 from om_proxy.look_ups.performing import FoundByPerson, ReadingRights
 from om_proxy.look_ups.searching import MessageSearch, SearchResult
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.memory.recall.look_ups import LookUpCall
+from om_proxy.storage import newest_passages
 from om_proxy.storage.listing import ThreadInfo
 from tests.look_ups.stored_conversations import (
     CURRENT,
@@ -346,13 +350,32 @@ async def test_a_search_over_resources_ends_in_time(stored: StoredConversations)
         await find(FOREIGN, CURRENT)
 
 
+async def test_shown_ids_are_accepted_among_very_many(
+    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the latest conversations always, and in a reply those that it has shown."""
+    monkeypatch.setattr(conversations, "MAX_LISTED_THREADS", 1)
+    monkeypatch.setattr(conversations, "THREADS_A_READ", 1)
+    monkeypatch.setattr(newest_passages, "MAX_SEARCHED_THREADS", 1)
+    first, found, latest = (CURRENT._replace(thread=name) for name in "abc")
+    for turn_at, key in enumerate((first, found, latest, FOREIGN)):
+        await stored.commit(await stored.add(key, [f"bees {key.thread}"]), turn_at=float(turn_at))
+    for key, is_known in ((first, True), (found, False), (latest, True), (FOREIGN, False)):
+        answer = await stored.ask(threadId=stored.label(key))
+        assert answer.text.startswith("recall: no conversation") is not is_known
+    look_ups = stored.create_look_ups()
+    asked = ({"query": "bees"}, {"threadId": stored.label(found)}, {"cursor": "m1"})
+    calls = [LookUpCall(str(n), orjson.dumps(fields).decode()) for n, fields in enumerate(asked)]
+    assert "bees b" in (await look_ups.answer(calls))[1].text
+
+
 async def test_labels_are_listed_once_in_a_reply(
     stored: StoredConversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many a reply names, and however many threads the resource has."""
     await stored.add(CURRENT, ["bees"])
     await stored.add(OTHER, ["more bees"])
-    conversations = stored.performer.open_conversations(
+    opened = stored.performer.open_conversations(
         ReadingRights(CURRENT, "resource", ZoneInfo("UTC"), 2_000)
     )
     pages: list[Key | None] = []
@@ -365,5 +388,5 @@ async def test_labels_are_listed_once_in_a_reply(
     monkeypatch.setattr(stored.memories.store, "threads", list_counted)
     for key in (OTHER, CURRENT, OTHER):
         look_up = LookUp(mode="messages", thread=stored.label(key)[:6])
-        assert (await conversations.find(look_up)).key == key
+        assert (await opened.find(look_up)).key == key
     assert len(pages) == 1

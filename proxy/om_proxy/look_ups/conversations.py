@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from om_proxy.memory.model import Key, Memory, Scope
@@ -13,6 +13,7 @@ from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.message_ids import MessageId, parse_label, parse_message_id
 from om_proxy.memory_cache import Memories
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
+from om_proxy.storage.newest_passages import find_latest_threads
 
 THREADS_A_READ = 500
 MAX_LISTED_THREADS = 5_000  # of a resource, of which a label may be one
@@ -41,6 +42,7 @@ class Conversations:
     scope: Scope
     # the resource's threads by label, once a label was looked for
     _listed: dict[str, Key] | None = None
+    _opened: dict[str, Key] = field(default_factory=dict)  # by label
 
     async def find(self, look_up: LookUp) -> Conversation:
         """Return the conversation that the look-up names. Raise LookUpFault."""
@@ -48,7 +50,9 @@ class Conversations:
 
     async def open(self, key: Key) -> Conversation:
         memory = await self.memories.load(key)
-        return Conversation(key, self.memories.label(key), key == self.key, memory)
+        label = self.memories.label(key)
+        self._opened[label] = key
+        return Conversation(key, label, key == self.key, memory)
 
     async def list_recent(self) -> AsyncIterator[ThreadInfo]:
         """Yield the threads, the latest turn first."""
@@ -66,7 +70,7 @@ class Conversations:
             if own.startswith(label):
                 return self.key
             raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
-        listed = await self._list_labels() | {own: self.key}
+        listed = await self._list_labels() | self._opened | {own: self.key}
         found = {whole: key for whole, key in listed.items() if whole.startswith(label)}
         if len(found) > 1:
             raise faults.ambiguous_label(label, sorted(found)[:5])
@@ -76,7 +80,8 @@ class Conversations:
         return key
 
     async def _list_labels(self) -> dict[str, Key]:
-        """Return the threads of the resource by label: once in a reply, and a bounded number."""
+        """Return the threads of the resource by label: once in a reply, and a bounded number, the
+        first by name and the latest."""
         if self._listed is None:
             listed: dict[str, Key] = {}
             cursor: Key | None = None
@@ -86,6 +91,9 @@ class Conversations:
                 if len(page) < THREADS_A_READ:
                     break
                 cursor = page[-1].key
+            else:
+                latest = await find_latest_threads(self.memories.store, self.key)
+                listed |= {self.memories.label(info.key): info.key for info in latest.values()}
             self._listed = listed
         return self._listed
 

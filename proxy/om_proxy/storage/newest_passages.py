@@ -78,11 +78,11 @@ async def list_latest_threads(store: Store, key: Key) -> list[ThreadInfo]:
             break
         cursor = page[-1].key
     else:
-        listed |= await _find_latest_of_many(store, key)
+        listed |= await find_latest_threads(store, key)
     return sorted(listed.values(), key=lambda info: (info.active_at, info.row_id), reverse=True)
 
 
-async def _find_latest_of_many(store: Store, key: Key) -> dict[int, ThreadInfo]:
+async def find_latest_threads(store: Store, key: Key) -> dict[int, ThreadInfo]:
     """Return threads of the resource with the latest turns, by row id: those among the latest of
     its tenant, of which a bounded number is looked at."""
     selection = ThreadSelection(key.tenant, key.resource, order="recent")
