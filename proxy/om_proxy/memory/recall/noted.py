@@ -112,12 +112,10 @@ def _read_days(text: str, rarity: Mapping[str, float]) -> dict[date | None, list
             day = heading
         elif read_bound(line):
             day = None
-        else:
-            line_words = dict.fromkeys(words(line))
+        elif rarity.keys() & (line_words := words(line)):
             # in the order of the query: sums are the same in every process
             share = sum(weight for word, weight in rarity.items() if word in line_words) / total
-            if share:
-                days[day].append(_Line(tuple(line_words), share))
+            days[day].append(_Line(tuple(dict.fromkeys(line_words)), share))
     return days
 
 
@@ -142,13 +140,12 @@ def _share_lines(
         roots.append(sqrt(len(own)))
         for word in wanted & own:
             having[word].append(number)
+    rarity = {word: weigh_word(len(numbers), len(passages)) for word, numbers in having.items()}
     for line in lines:
         fits: defaultdict[int, float] = defaultdict(float)
         for word in line.words:
-            numbers = having.get(word, [])
-            rarity = weigh_word(len(numbers), len(passages))
-            for number in numbers:
-                fits[number] += rarity / roots[number]
+            for number in having.get(word, ()):
+                fits[number] += rarity[word] / roots[number]
         most = max(fits.values(), default=0.0)
         for number, fit in fits.items():
             yield passages[number].seq, line.share * fit / most
