@@ -16,7 +16,7 @@ from tests.bench.recall_quality import (
     read_conversations,
 )
 from tests.support.long_forms import long_form
-from tests.support.postgres_server import find_postgres_url, own_schema
+from tests.support.postgres_server import find_postgres_url
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo10.json"
 
@@ -78,13 +78,14 @@ def read_few() -> list[Conversation]:
 
 
 async def test_a_live_proxy_finds_the_same(tmp_path: Path) -> None:
-    """Import and `POST …/recall` give the order of the rules alone."""
+    """Import and `POST …/recall` give the order of the rules alone, with the notes of the export."""
     few = read_few()
-    assert await measure_sqlite(few, tmp_path) == measure_rules(few)
+    found = await measure_sqlite(few, tmp_path, with_notes=True)
+    assert found == measure_rules(few, with_notes=True)
 
 
 async def test_postgres_finds_the_same(tmp_path: Path) -> None:
     """The times of sessions count, whatever the clock of its server says."""
-    few, url = read_few(), find_postgres_url()
-    with own_schema(url) as schema:
-        assert await measure_postgres(few, url, schema, tmp_path) == measure_rules(few)
+    few = read_few()
+    found = await measure_postgres(few, find_postgres_url(), tmp_path, with_notes=True)
+    assert found == measure_rules(few, with_notes=True)

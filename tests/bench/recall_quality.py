@@ -5,7 +5,8 @@ a question's evidence among the first 5, 10 and 20 messages, and of its sessions
 
 A proxy serves on a loopback port. It imports an export of each conversation, in which each message
 has the time of its session, and each question is asked by `POST …/recall`; sessions are those of
-the first 100 messages of `GET /om/v1/search`. A photo's caption is part of its message, as in
+the first 100 messages of `GET /om/v1/search`. Each store is asked without notes, and with LoCoMo's
+own observations as the notes of the thread. A photo's caption is part of its message, as in
 LoCoMo's own evaluation; `--without-captions` leaves it out.
 """
 
@@ -26,7 +27,7 @@ import orjson
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.facts import Facts
 from om_proxy.look_ups.similar_messages import choose_similar, measure_similarity
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key
 from om_proxy.memory.recall.found import FoundPassage, RankedMessage
 from om_proxy.memory.recall.fusing import fuse
 from om_proxy.memory.recall.matching import NO_FILTER, match_passages
@@ -40,7 +41,7 @@ from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 
-# no notes: what is measured is the search by words
+# a conversation has the notes of its export, and gets no others
 MEMORY_SETTINGS = "retrieval: true, observation: {message_tokens: 500000, buffer_tokens: false}"
 EVIDENCE = re.compile(r"D\d+:\d+")
 
@@ -194,15 +195,21 @@ def _average(shares: Sequence[tuple[float, ...]]) -> Quality:
     return Quality(len(shares), *means)
 
 
-async def write_exports(conversations: Sequence[Conversation]) -> list[bytes]:
+async def write_exports(
+    conversations: Sequence[Conversation], *, with_notes: bool = False
+) -> list[bytes]:
     """Return an export of each conversation, as one thread of a resource of its name. Its messages
     have the times of their sessions: a proxy gives all that it takes in the time of its store."""
     with tempfile.TemporaryDirectory() as folder:
         async with run_with_scripted_models(Path(folder), MEMORY_SETTINGS) as run:
-            return [await _write_export(run, conversation) for conversation in conversations]
+            exports = [await _export(run, conversation) for conversation in conversations]
+    if with_notes:
+        for conversation, records in zip(conversations, exports, strict=True):
+            _add_notes(records, conversation.notes)
+    return [b"\n".join(map(orjson.dumps, records)) for records in exports]
 
 
-async def _write_export(run: Running, conversation: Conversation) -> bytes:
+async def _export(run: Running, conversation: Conversation) -> list[dict[str, Any]]:
     said = [message for session in conversation.sessions for message in session.said]
     body = {"model": "scripted-actor", "messages": said}
     url = f"{run.base}/om/v1/threads/t/messages?resource={conversation.name}"
@@ -211,20 +218,47 @@ async def _write_export(run: Running, conversation: Conversation) -> bytes:
     exported = await run.http.get(f"{run.base}/om/v1/export", params=asked)
     lines = exported.raise_for_status().content.splitlines()
     times = [session.at for session in conversation.sessions for _ in session.said]
-    return b"\n".join(_set_time(orjson.loads(line), times) for line in lines)
+    records: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
+    for record in records:
+        if record["om"] == "message":
+            record["at"] = times[record["seq"] - 1]
+    return records
 
 
-def _set_time(record: dict[str, Any], times: Sequence[float]) -> bytes:
-    if record["om"] == "message":
-        record["at"] = times[record["seq"] - 1]
-    return orjson.dumps(record)
+def _add_notes(records: list[dict[str, Any]], notes: Sequence[NotedRange]) -> None:
+    """Make the notes the log of the thread, which covers all of its messages."""
+    _, thread, *messages, _ = records
+    tokens = [message["tokens"] + MESSAGE_FRAMING_TOKENS for message in messages]
+    thread["coverage"] = thread["covered_count"] = len(messages)
+    thread["covered_tokens"] = sum(tokens)
+    thread["next_id"] = len(notes) + 1
+    entries = [
+        {
+            "om": "observation",
+            "state": "log",
+            "id": number,
+            "after": noted.after,
+            "last": noted.last,
+            "chain": messages[noted.last - 1]["chain"],
+            "text": noted.text,
+            "tokens": 1,
+            "source_tokens": sum(tokens[noted.after : noted.last]),
+            "at": messages[noted.last - 1]["at"],
+        }
+        for number, noted in enumerate(notes, start=1)
+    ]
+    ids = [entry["id"] for entry in entries]
+    generation = {"om": "generation", "number": 0, "entries": ids, "began": None}
+    records[-1:-1] = [*entries, generation]
 
 
-async def measure(conversations: Sequence[Conversation], storage: str, folder: Path) -> Quality:
+async def measure(
+    conversations: Sequence[Conversation], storage: str, folder: Path, *, with_notes: bool
+) -> Quality:
     """Serve a proxy with this storage (keys of the section), import the conversations, and ask each
     its questions."""
     shares: list[tuple[float, float, float, float]] = []
-    exports = await write_exports(conversations)
+    exports = await write_exports(conversations, with_notes=with_notes)
     async with run_with_scripted_models(folder, MEMORY_SETTINGS, storage=storage) as run:
         for conversation, export in zip(conversations, exports, strict=True):
             await _import(run, conversation.name, export)
@@ -308,14 +342,19 @@ async def _search(run: Running, name: str, query: str) -> dict[str, Any]:
     return found
 
 
-async def measure_sqlite(conversations: Sequence[Conversation], folder: Path) -> Quality:
-    return await measure(conversations, f'url: "sqlite:///{folder}/om.db"', folder)
+async def measure_sqlite(
+    conversations: Sequence[Conversation], folder: Path, *, with_notes: bool = False
+) -> Quality:
+    storage = f'url: "sqlite:///{folder}/om.db"'
+    return await measure(conversations, storage, folder, with_notes=with_notes)
 
 
 async def measure_postgres(
-    conversations: Sequence[Conversation], url: str, schema: str, folder: Path
+    conversations: Sequence[Conversation], url: str, folder: Path, *, with_notes: bool = False
 ) -> Quality:
-    return await measure(conversations, f'url: "{url}", prefix: {schema}', folder)
+    with own_schema(url) as schema:
+        storage = f'url: "{url}", prefix: {schema}'
+        return await measure(conversations, storage, folder, with_notes=with_notes)
 
 
 def main() -> None:
@@ -334,15 +373,18 @@ def main() -> None:
         found = asyncio.run(measure_vectors(conversations, options.vectors))
         print(f"| words and vectors | {found} |")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure_sqlite(conversations, Path(folder)))
-        print(f"| SQLite | {found} |", flush=True)
-        if options.postgres:
-            with own_schema(options.postgres) as schema:
-                measured = measure_postgres(conversations, options.postgres, schema, Path(folder))
-                print(f"| PostgreSQL | {asyncio.run(measured)} |", flush=True)
-    print(f"| the rules alone | {measure_rules(conversations)} |", flush=True)
-    print(f"| with LoCoMo's notes | {measure_rules(conversations, with_notes=True)} |")
+    for with_notes, suffix in ((False, ""), (True, ", with LoCoMo's notes")):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            found = asyncio.run(measure_sqlite(conversations, folder, with_notes=with_notes))
+            print(f"| SQLite{suffix} | {found} |", flush=True)
+            if options.postgres:
+                measured = measure_postgres(
+                    conversations, options.postgres, folder, with_notes=with_notes
+                )
+                print(f"| PostgreSQL{suffix} | {asyncio.run(measured)} |", flush=True)
+        ruled = measure_rules(conversations, with_notes=with_notes)
+        print(f"| the rules alone{suffix} | {ruled} |", flush=True)
 
 
 if __name__ == "__main__":
