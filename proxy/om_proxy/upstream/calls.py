@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from om_proxy.errors import Overloaded, UpstreamError
+from om_proxy.running_time import limit_running_time
 from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error
 from om_proxy.upstream.transport import AiohttpTransport, RawResponse, is_single_write
 
@@ -137,7 +138,7 @@ class Upstream:
 
     async def _wait_for_slot(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit_running_time(timeout_s):
                 await self._slots.acquire()
         except TimeoutError as exc:
             raise Overloaded(

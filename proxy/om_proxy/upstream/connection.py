@@ -34,7 +34,7 @@ MAX_CUT_END_BYTES = len(END_OF_HEAD) - 1
 
 
 class Connection(ResponseHandler):
-    """The protocol in place of aiohttp's own. It is made by `connector._factory`, because aiohttp
+    """The protocol in place of aiohttp's own. It is made by `Connector._factory`, because aiohttp
     has no public way to set its protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

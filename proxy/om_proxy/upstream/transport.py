@@ -7,8 +7,8 @@ requests succeed). With 16 requests at once, it costs 2.1 ms of CPU a request, a
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeGuard
+from functools import lru_cache
+from typing import NamedTuple, TypeGuard
 
 import aiohttp
 import httpx
@@ -17,9 +17,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from om_proxy.upstream import single_write
-from om_proxy.upstream.connection import Connection
+from om_proxy.upstream.connector import Connector
 
-KEEP_ALIVE_S = 15.0  # of an idle connection; a server that closes it earlier is noticed at once
 MAX_SINGLE_WRITE_BYTES = 1 << 20  # of a body that is joined to its head and written at once
 BODY_PIECE_BYTES = 1 << 18  # of a larger body
 
@@ -194,19 +193,14 @@ def _make_timeouts(
 ) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(
         total=None,
-        connect=connect_timeout_s,
         sock_connect=connect_timeout_s,
         sock_read=read_timeout_s,
     )
 
 
 def _open_session() -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-    # Any, because aiohttp declares a partial of its own class
-    factory: Any = partial(Connection, connector._loop)
-    connector._factory = factory
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=Connector(),
         # one caller's cookie must never travel with another's request
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
