@@ -486,6 +486,47 @@ def test_a_setting_that_nothing_reads_is_found() -> None:
     assert not is_read("telemetry.metrics", program)
 
 
+# each key that storage and retention are set by → a test that shows what the page says of it
+SHOWN_BY = {
+    "storage.url": ("e2e/test_postgres.py", "test_a_command_line_that_cannot_start"),
+    "storage.required": ("cli/test_serve.py", "test_serve_without_a_usable_store"),
+    "storage.prefix": ("storage/redis/test_pool.py", "test_two_prefixes_share_nothing"),
+    "storage.connections": (
+        "storage/postgres/test_pool.py",
+        "test_a_pool_without_a_connection_left",
+    ),
+    "storage.prepared": (
+        "storage/postgres/test_store_behind_pooler.py",
+        "TestPostgresBehindPooler",
+    ),
+    "storage.timeout": ("storage/postgres/test_pool.py", "test_a_statement_that_takes_too_long"),
+    "storage.on_down": ("e2e/test_missed_turns.py", "test_refused_where_settings_ask_for_it"),
+    "storage.durable": (
+        "storage/postgres/test_promise.py",
+        "test_a_power_cut_may_lose_the_turns_of_the_last_second",
+    ),
+    "storage.search": ("test_composition.py", "test_a_search_right_after_an_import"),
+    "storage.encryption_key": (
+        "storage/sqlite/test_encryption.py",
+        "test_another_key_or_none_is_refused",
+    ),
+    "storage.keys_url": ("e2e/test_separate_keys.py", "test_a_key_store_goes_away_and_comes_back"),
+    "background.external": ("e2e/test_external_work.py", "test_a_worker_does_the_work"),
+    "retention.ttl_days": ("background/test_retention.py", "test_threads_go_by_their_age"),
+    "retention.max_observations": ("test_memory_cache.py", "test_log_is_kept_within_its_limit"),
+    "retention.max_reflections": ("background/test_retention.py", "test_older_generations_go"),
+    "retention.generations": ("storage/sqlite/test_store.py", "test_older_generations_go"),
+}
+
+
+def test_each_key_of_storage_has_a_test() -> None:
+    sections = ("storage.", "retention.", "background.external")
+    assert set(SHOWN_BY) == {key for key in leaves() if key.startswith(sections)}
+    for file, name in SHOWN_BY.values():
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(async def|def|class) {name}\(", text, flags=re.M), name
+
+
 def test_profiles_do_what_they_say() -> None:
     """No profile sets what is not in effect."""
     text = re.findall(r"(?:^#\| .*\n?)+", CONFIG, flags=re.M)
