@@ -23,6 +23,7 @@ import structlog
 
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.running_time import RunningTimer, limit_running_time
+from om_proxy.storage.limited_work import wait_for_work
 from om_proxy.storage.postgres.kept_connections import (
     CANCEL_TIMEOUT_S,
     KeptConnection,
@@ -216,32 +217,9 @@ class ConnectionPool:
             raise StorageError("the store is closed")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[T] = loop.create_future()
         idle_s = IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else LONG_IDLE_TIMEOUT_S
         task = loop.create_task(self._perform(work, isolation, idle_s, is_read))
-
-        def give_up() -> None:
-            task.cancel()
-            if not outcome.done():
-                outcome.set_exception(StorageError(f"no answer of the server in {limit_s:g} s"))
-
-        def take_outcome(done: asyncio.Task[T]) -> None:
-            self._tasks.discard(done)
-            deadline.cancel()
-            error = None if done.cancelled() else done.exception()
-            if outcome.done():  # nobody waits for it any more
-                return
-            if done.cancelled():
-                outcome.set_exception(StorageError("the store was closed"))
-            elif error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(done.result())
-
-        deadline = RunningTimer(limit_s, give_up)
-        self._tasks.add(task)
-        task.add_done_callback(take_outcome)
-        return await outcome
+        return await wait_for_work(task, self._tasks, limit_s, RunningTimer)
 
     async def _perform(
         self, work: Work[T], isolation: Isolation, idle_s: float, is_read: bool

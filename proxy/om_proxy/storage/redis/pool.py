@@ -36,6 +36,7 @@ from redis.exceptions import (
 )
 
 from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.storage.limited_work import wait_for_work
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.rights import check_rights
 from om_proxy.storage.redis.server import ServerState, check_server, read_server_state
@@ -147,31 +148,8 @@ class ConnectionPool:
             raise StorageError("the store is closed")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[T] = loop.create_future()
         task = loop.create_task(self._perform(work, is_read))
-
-        def give_up() -> None:
-            task.cancel()
-            if not outcome.done():
-                outcome.set_exception(StorageError(f"no answer of the server in {limit_s:g} s"))
-
-        def take_outcome(done: asyncio.Task[T]) -> None:
-            self._tasks.discard(done)
-            deadline.cancel()
-            error = None if done.cancelled() else done.exception()
-            if outcome.done():  # nobody waits for it any more
-                return
-            if done.cancelled():
-                outcome.set_exception(StorageError("the store was closed"))
-            elif error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(done.result())
-
-        deadline = loop.call_later(limit_s, give_up)
-        self._tasks.add(task)
-        task.add_done_callback(take_outcome)
-        return await outcome
+        return await wait_for_work(task, self._tasks, limit_s, loop.call_later)
 
     async def _perform(self, work: Work[T], is_read: bool) -> T:
         attempt = 1
