@@ -1,4 +1,5 @@
-"""The index in PostgreSQL, when the server or this process fails in the middle of writing it."""
+"""The index in PostgreSQL: what stands in its rows and reads it, and what is left of it when the
+server or this process fails in the middle of writing it."""
 
 from __future__ import annotations
 
@@ -11,10 +12,39 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage.postgres import search
+from om_proxy.storage.postgres.search import POSTED
 from om_proxy.storage.postgres.session import Session
 from tests.storage.contract import Opener
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.storage.search_contract import add_said, store_thread
+from tests.storage.search_contract import add_said, index_all, store_thread
+
+
+async def test_the_words_of_a_passage_stand_in_its_row_once(
+    opener: Opener, url: str, schema: str
+) -> None:
+    """The index makes them from what ranking reads, by the expression that a search asks for, and
+    no statistics copy them."""
+    store = await opener()
+    thread = add_said(MemoryBuilder(), *["quorum canary"] * 9)
+    await store_thread(store, thread)
+    await index_all(store, thread.key)
+    await store.close()
+    connection = await asyncpg.connect(url, server_settings={"search_path": schema})
+    try:
+        row: dict[str, Any] = dict(await connection.fetchrow("SELECT * FROM passage LIMIT 1"))
+        scope, words = row["scope"], row["words"]
+        assert [value for value in row.values() if "quorum" in str(value)] == [words]
+        await connection.execute("ANALYZE passage; SET enable_seqscan = off")
+        found = f"FROM passage WHERE {POSTED} @> ARRAY['{scope}zquorum']"
+        assert await connection.fetchval(f"SELECT count(*) {found}") == len(thread.live)
+        plan = await connection.fetch(f"EXPLAIN SELECT id {found}")
+        assert any("Index Scan on passage_words" in step for (step,) in plan)
+        copied = (
+            "SELECT count(*) FROM pg_stats WHERE schemaname = $1 AND tablename = 'passage_words'"
+        )
+        assert await connection.fetchval(copied, schema) == 0
+    finally:
+        await connection.close()
 
 
 def raise_error(connection: asyncpg.Connection) -> None:

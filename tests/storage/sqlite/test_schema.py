@@ -56,7 +56,9 @@ async def test_a_message_pays_for_no_index_that_nobody_reads(tmp_path: Path) -> 
     await store.close()
     with contextlib.closing(sqlite3.connect(file)) as db:
         names = {row[1] for row in db.execute("PRAGMA index_list(message)")}
+        of_passages = {row[1] for row in db.execute("PRAGMA index_list(passage)")}
     assert names == {"message_live", "message_look_ups", "sqlite_autoindex_message_1"}
+    assert of_passages == {"passage_scope", "sqlite_autoindex_passage_1"}
 
 
 async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:

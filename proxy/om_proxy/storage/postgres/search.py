@@ -30,14 +30,17 @@ COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
     WHERE tenant = $1 AND resource = $2"""
 FIND_SCOPE = """SELECT id, (SELECT count(*) FROM om.passage WHERE passage.scope = search_scope.id AND place = 0)
     FROM om.search_scope WHERE tenant = $1 AND resource = $2"""
+# The words of a passage, each with its scope before it, as migration 0009 indexes them. A row keeps none of them.
+POSTED = """string_to_array(scope::text || 'z'
+    || replace(words || ' ' || side_words, ' ', ' ' || scope::text || 'z'), ' ')"""
 # of each word, how many passages have it, and the newest of those that the filter lets pass
-FIND_WORDS = """SELECT word, holders.count, holders.ids FROM unnest($1::text[]) AS word CROSS JOIN LATERAL (
+FIND_WORDS = f"""SELECT word, holders.count, holders.ids FROM unnest($1::text[]) AS word CROSS JOIN LATERAL (
         SELECT count(*), (array_agg(passage.id ORDER BY passage.id DESC) FILTER (WHERE
             ($4::text IS NULL OR thread_id IN (SELECT thread_id FROM om.indexed_thread
                 JOIN om.thread ON thread.id = thread_id WHERE indexed_thread.scope = $2 AND thread.thread = $4))
             AND ($5::float8 IS NULL OR at < $5) AND ($6::float8 IS NULL OR at >= $6)
             AND ($7::bytea[] IS NULL OR role = ANY ($7))))[1:$3] AS ids
-        FROM om.passage WHERE posted @> ARRAY[word]) AS holders"""
+        FROM om.passage WHERE {POSTED} @> ARRAY[word]) AS holders"""
 PASSAGE: Columns = {
     "seq": "bigint",
     "place": "bigint",
@@ -54,11 +57,16 @@ _PASSAGE_COLUMNS = f"thread.thread, passage.thread_id, {list_names(PASSAGE, 'pas
 SELECT_MATCHES = f"""SELECT {_PASSAGE_COLUMNS} FROM om.passage
     JOIN om.thread ON thread.id = passage.thread_id AND tenant = $2 AND resource = $3
     WHERE passage.id = ANY ($1::bigint[]) ORDER BY passage.id DESC"""
-# of threads that matches are of
-SELECT_NEIGHBOURS = f"""SELECT {_PASSAGE_COLUMNS}
-    FROM unnest($1::bigint[], $2::bigint[]) AS beside (thread_id, position)
-    JOIN om.passage ON passage.thread_id = beside.thread_id AND passage.position = beside.position AND place = 0
-    JOIN om.thread ON thread.id = passage.thread_id ORDER BY passage.id"""
+# the first passages of the messages right before and after those of the list
+SELECT_NEIGHBOURS = f"""WITH matched (of_thread, at_seq) AS (SELECT * FROM unnest($1::bigint[], $2::bigint[])),
+    beside AS (
+        SELECT of_thread, (SELECT max(seq) FROM om.passage WHERE thread_id = of_thread AND seq < at_seq) AS beside_seq
+        FROM matched
+        UNION SELECT of_thread, (SELECT min(seq) FROM om.passage WHERE thread_id = of_thread AND seq > at_seq)
+        FROM matched
+        EXCEPT SELECT of_thread, at_seq FROM matched)
+    SELECT {_PASSAGE_COLUMNS} FROM beside JOIN om.passage ON thread_id = of_thread AND seq = beside_seq AND place = 0
+    JOIN om.thread ON thread.id = thread_id ORDER BY passage.id"""
 
 # not of a memory that others have encrypted: this process cannot read it
 SELECT_STATE = f"""SELECT id, version, state, coalesce(rules, 0), coalesce(indexed_to, 0), coalesce(remade_to, 0)
@@ -75,11 +83,9 @@ ADD_SCOPE = """INSERT INTO om.search_scope (tenant, resource) VALUES ($1, $2)
 UPSERT_STATE = """INSERT INTO om.indexed_thread VALUES ($1, $2, $3, $4, $5) ON CONFLICT (thread_id) DO UPDATE
     SET (rules, indexed_to, remade_to) = (excluded.rules, excluded.indexed_to, excluded.remade_to)"""
 DELETE_RANGE = "DELETE FROM om.passage WHERE thread_id = $1 AND seq > $2 AND seq <= $3"
-_POSTED = """(SELECT array_agg(DISTINCT $1::text || 'z' || word)
-    FROM unnest(string_to_array(new.words || ' ' || new.side_words, ' ')) AS word)"""
-_NEW_PASSAGES = write_unnest(PASSAGE, 4, "new").replace(", place)", ", number)")
-INSERT_PASSAGES = f"""INSERT INTO om.passage (scope, thread_id, {list_names(PASSAGE)}, posted)
-    SELECT $2::bigint, $3::bigint, {list_names(PASSAGE, "new.")}, {_POSTED}
+_NEW_PASSAGES = write_unnest(PASSAGE, 3, "new").replace(", place)", ", number)")
+INSERT_PASSAGES = f"""INSERT INTO om.passage (scope, thread_id, {list_names(PASSAGE)})
+    SELECT $1::bigint, $2::bigint, {list_names(PASSAGE, "new.")}
     FROM {_NEW_PASSAGES} ORDER BY number"""
 
 _IS_UNINDEXED = """NOT coalesce((SELECT rules = $1 AND indexed_to >= coalesce(
@@ -142,9 +148,9 @@ async def find_passages(
     matching = {posted[word]: [*reversed(ids or ())] for word, _, ids in found}
     chosen, left_out = choose_matches(matching, limit)
     matches = await session.select(SELECT_MATCHES, [*chosen], *resource)
-    beside = _list_places_beside(matches)
+    matched = {(row[1], row[2]) for row in matches}
     neighbours = await session.select(
-        SELECT_NEIGHBOURS, [place[0] for place in beside], [place[1] for place in beside]
+        SELECT_NEIGHBOURS, [place[0] for place in matched], [place[1] for place in matched]
     )
     return Found(
         messages,
@@ -153,14 +159,6 @@ async def find_passages(
         tuple(map(_decode_passage, neighbours)),
         left_out,
         unread,
-    )
-
-
-def _list_places_beside(matches: Sequence[Row]) -> list[tuple[int, int]]:
-    places = {(row[1], row[4]) for row in matches}
-    return sorted(
-        {(thread_id, position + step) for thread_id, position in places for step in (-1, 1)}
-        - places
     )
 
 
@@ -228,7 +226,7 @@ async def index_passages(
     await session.execute(DELETE_RANGE, read.row_id, read.place.indexed_to, replaced_to)
     if passages:
         columns = transpose([_encode_passage(passage) for passage in passages], PASSAGE)
-        await session.execute(INSERT_PASSAGES, str(scope), scope, read.row_id, *columns)
+        await session.execute(INSERT_PASSAGES, scope, read.row_id, *columns)
     return True
 
 

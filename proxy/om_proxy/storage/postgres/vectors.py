@@ -21,8 +21,9 @@ _LACKS_VECTOR = """place = 0 AND NOT EXISTS (SELECT FROM om.passage_vector
 FIND_THREAD = f"SELECT id FROM om.thread WHERE {IS_THREAD} AND key_id IS NULL"
 SELECT_LACKING = f"""SELECT passage.id, passage.seq, passage.length, earlier.seq, earlier.length
     FROM om.passage LEFT JOIN om.passage AS earlier ON earlier.thread_id = passage.thread_id
-        AND earlier.position = passage.position - 1 AND earlier.place = 0
-        AND earlier.visit = passage.visit
+        AND earlier.seq = (SELECT max(seq) FROM om.passage AS near
+            WHERE near.thread_id = passage.thread_id AND near.seq < passage.seq)
+        AND earlier.place = 0 AND earlier.visit = passage.visit
     WHERE passage.thread_id = $1 AND passage.{_LACKS_VECTOR.format("$2")}
     ORDER BY passage.seq LIMIT $3"""
 SELECT_MESSAGES = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message

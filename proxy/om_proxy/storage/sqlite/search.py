@@ -51,10 +51,17 @@ _FROM_LIST = (
 SELECT_MATCHES = f"""{_FROM_LIST} ON passage.id = value
     CROSS JOIN thread ON thread.id = passage.thread_id AND tenant = ?2 AND resource = ?3
     ORDER BY passage.id DESC"""
-# of threads that matches are of
-SELECT_NEIGHBOURS = f"""{_FROM_LIST} ON passage.thread_id = json_extract(value, '$[0]')
-    AND position = json_extract(value, '$[1]') AND place = 0
-    CROSS JOIN thread ON thread.id = passage.thread_id ORDER BY passage.id"""
+# the first passages of the messages right before and after those of the list
+SELECT_NEIGHBOURS = f"""WITH matched (of_thread, at_seq) AS MATERIALIZED (
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?1)),
+    beside (of_thread, at_seq) AS MATERIALIZED (
+        SELECT of_thread, (SELECT max(seq) FROM passage WHERE thread_id = of_thread AND seq < at_seq) FROM matched
+        UNION
+        SELECT of_thread, (SELECT min(seq) FROM passage WHERE thread_id = of_thread AND seq > at_seq) FROM matched
+        EXCEPT SELECT * FROM matched)
+    SELECT thread, thread_id, {PASSAGE_COLUMNS}
+    FROM beside CROSS JOIN passage ON thread_id = of_thread AND seq = at_seq AND place = 0
+    CROSS JOIN thread ON thread.id = thread_id ORDER BY passage.id"""
 
 # not of a memory that others have encrypted: this process cannot read it
 SELECT_STATE = f"""SELECT id, version, state, ifnull(rules, 0), ifnull(indexed_to, 0), ifnull(remade_to, 0)
@@ -124,9 +131,8 @@ def find_passages(
     }
     chosen, left_out = choose_matches(matching, limit)
     matches = db.execute(SELECT_MATCHES, (json.dumps([*chosen]), *resource)).fetchall()
-    neighbours = db.execute(
-        SELECT_NEIGHBOURS, (json.dumps(_list_places_beside(matches)),)
-    ).fetchall()
+    matched = json.dumps([*{(row[1], row[2]) for row in matches}])
+    neighbours = db.execute(SELECT_NEIGHBOURS, (matched,)).fetchall()
     return Found(
         messages,
         counts,
@@ -148,14 +154,6 @@ def _find_word(
         parameters = (match, limit + 1, chosen_by.thread, chosen_by.before, chosen_by.after, roles)
         found = db.execute(FIND_FILTERED_WORD, parameters)
     return [id_ for (id_,) in reversed(found.fetchall())]
-
-
-def _list_places_beside(matches: Sequence[row_decoding.Row]) -> list[tuple[int, int]]:
-    places = {(row[1], row[4]) for row in matches}
-    return sorted(
-        {(thread_id, position + step) for thread_id, position in places for step in (-1, 1)}
-        - places
-    )
 
 
 def _decode_passage(row: row_decoding.Row) -> FoundPassage:
