@@ -186,6 +186,10 @@ class ServedProxy(NamedTuple):
     pid: int
 
 
+def find_command() -> str:
+    return os.environ.get("OM_PROXY", str(Path(sys.executable).with_name("om-proxy")))
+
+
 @contextmanager
 def proxy(
     folder: Path,
@@ -204,7 +208,7 @@ def proxy(
         "memory": memory or {},
     }
     (folder / "om.yaml").write_text(json.dumps(config))
-    command = os.environ.get("OM_PROXY", str(Path(sys.executable).with_name("om-proxy")))
+    command = find_command()
     # a wrapper follows no script to its interpreter
     start = [*wrapper, Path(command).with_name("python"), command] if wrapper else [command]
     process = subprocess.Popen(

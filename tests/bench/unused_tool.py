@@ -22,6 +22,7 @@ import shutil
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -40,7 +41,7 @@ from tests.bench.instructions import (
     control_callgrind,
     count_request,
 )
-from tests.bench.long_thread import headers, proxy, said, seed
+from tests.bench.long_thread import find_command, headers, proxy, said, seed
 from tests.bench.table import aligned
 
 KINDS = ("retry json", "retry stream", "turn json", "turn stream")
@@ -49,7 +50,7 @@ FIGURES = ("cpu_us", "first_us", "last_us", "end_us")
 MESSAGES = 100  # of each thread, 60 of them observed
 TURNS_OF_A_THREAD = 20
 WARM_ROUNDS = 20
-WARM_PARTS, REQUESTS_OF_A_PART = 1, 10
+WARM_PARTS, REQUESTS_OF_A_PART = 2, 20
 EVENTS = 20  # of a stream, without its end
 # no notes come due meanwhile
 MEMORY = {"observation": {"message_tokens": 10**9, "buffer_tokens": False}}
@@ -296,6 +297,8 @@ def serve_states(model: Model, threads: int, *, is_counted: bool) -> Iterator[li
         served = []
         for folder, state in zip(folders, STATES, strict=True):
             memory = {**MEMORY, **({"retrieval": True} if state == "on" else {})}
+            if state == "on":
+                fill_index(folder, memory)
             profile = folder / "callgrind.out"
             wrapper = (*CALLGRIND, f"--callgrind-out-file={profile}") if is_counted else ()
             port, pid = servers.enter_context(proxy(folder, model.port, memory, wrapper))
@@ -303,6 +306,16 @@ def serve_states(model: Model, threads: int, *, is_counted: bool) -> Iterator[li
         for one in served:
             wait_loaded(one.port)
         yield served
+
+
+def fill_index(folder: Path, memory: Mapping[str, Any]) -> None:
+    """Index what was seeded: else the background would do so while it is measured. Turns that are
+    played are indexed in the background, as ever."""
+    settings = folder / "index.yaml"
+    storage = {"url": f"sqlite:///{folder}/om.db"}
+    settings.write_text(json.dumps({"storage": storage, "memory": memory}))
+    command = [find_command(), "index", "--config", settings]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def create_talkers(
@@ -383,7 +396,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=400, help="requests of each kind, timed")
     options.add_argument("--count", action="store_true", help="count instructions by callgrind")
     options.add_argument(
-        "--parts", type=int, default=5, help=f"of {REQUESTS_OF_A_PART} requests, counted"
+        "--parts", type=int, default=8, help=f"of {REQUESTS_OF_A_PART} requests, counted"
     )
     options.add_argument("--kinds", default=",".join(KINDS))
     chosen = options.parse_args()
