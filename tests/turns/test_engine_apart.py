@@ -103,8 +103,11 @@ class Talker:
     history: list[Message] = field(default_factory=list)
     said_count: int = 0
 
-    async def ask(self, process: Process, kept: list[Message]) -> None:
-        """Say something behind `kept`. The prompt is just what is sent, or the original bytes."""
+    async def ask(
+        self, process: Process, kept: list[Message], found_by: Process | None = None
+    ) -> None:
+        """Say something behind `kept`. The prompt is just what is sent, or the original bytes.
+        `found_by`: a process that finds the store while the model answers."""
         self.said_count += 1
         self.clock.now += 1
         sent, reply = [*kept, user(f"u{self.said_count}")], f"a{self.said_count}"
@@ -117,6 +120,8 @@ class Talker:
             if opened.body is not None:
                 assert texts(read_forwarded(opened))[1:] == texts(sent)
             self.clock.now += 1
+            if found_by is not None:
+                await found_by.find_store()
             await engine.close_turn(opened, make_reply(reply), accepted=True)
             await process.turns.parts.background.wait_idle()
         self.history = [*sent, assistant(reply)]
@@ -155,7 +160,10 @@ async def test_a_history_whose_turns_wait_in_several_processes(
                 kept = client.history
                 if len(kept) >= 4 and dice.random() < 0.2:
                     kept = kept[: dice.randrange(1, len(kept) // 2) * 2]
-                await client.ask(process, kept)
+                finds_store = dice.random() < 0.3
+                await client.ask(
+                    process, kept, dice.choice([process, *processes]) if finds_store else None
+                )
         for process in processes:
             await process.find_store()
         for process in processes:

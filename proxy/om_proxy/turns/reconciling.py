@@ -32,7 +32,7 @@ from om_proxy.memory.model import (
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.digests import HashedMessages
 from om_proxy.memory.transcript.own_attempt import find_own_attempt
-from om_proxy.memory.transcript.rebase_turn import rebase_turn, resume_turn
+from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     NeedOutline,
@@ -364,9 +364,10 @@ class Reconciler:
             should_store = turn.should_store and not self.is_forgotten(turn, memory)
             memory = await self._change_scope(memory, turn.scope, should_store=should_store)
         sent = reconciled.sent
-        if memory.end == reconciled.memory.end:
-            verdict: Verdict | None = reconciled.verdict
-        elif (verdict := rebase_turn(memory, reconciled.verdict, sent)) is None:
+        verdict: Verdict | None = None
+        if keeps_numbers(memory, reconciled.memory):
+            verdict = rebase_turn(memory, reconciled.verdict, sent, turn.asked_at)
+        if verdict is None:
             message_count = len(turn.request.messages)
             # `sent` was recognised by the views of another memory
             sent = await run_off_loop(

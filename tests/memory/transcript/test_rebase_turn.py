@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from om_proxy.memory.model import Item, Memory
 from om_proxy.memory.prompt.tail import build_tail
 from om_proxy.memory.transcript.apply_turn import apply_turn
-from om_proxy.memory.transcript.rebase_turn import rebase_turn
+from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
 from tests.memory.clients import (
     Thread,
@@ -93,6 +93,31 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
     memory = closed(memory, *second, "B")
     assert live(memory) == after
     assert [m.seq for m in memory.tail] == sorted({m.seq for m in memory.tail})
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "is_compared_anew"), [(9.0, True), (7.0, False), (0.0, False)]
+)
+def test_an_edit_beside_a_turn_that_was_stored_late(
+    asked_at: float, is_compared_anew: bool
+) -> None:
+    """Its client took back what had ended before its request came, wherever that waited."""
+    thread = build_thread(LONG)
+    waiting, edit = open_turn(thread, LONG + " u4"), open_turn(thread, "u1 a1 u5")
+    memory = apply_turn(thread.memory, *waiting, {}, 8.0, answer("A"), 1)
+    rebased = rebase_turn(memory, *edit, asked_at)
+    assert (rebased is None) is is_compared_anew
+
+
+def test_numbers_of_messages_that_waited() -> None:
+    """They are good as long as the newest of them has its own."""
+    thread = build_thread("u1 a1")
+    waiting = replace(build_thread("u1 a1 u2 a2").memory, version=-1)
+    merged = build_thread("u1 a1 u3 a3 u2 a2").memory
+    assert keeps_numbers(build_thread("u1 a1 u2 a2 u3 a3").memory, waiting)
+    assert not keeps_numbers(merged, waiting)
+    assert not keeps_numbers(thread.memory, waiting)
+    assert keeps_numbers(merged, replace(waiting, version=1))  # a stored number is never used again
 
 
 def test_the_ground_is_gone() -> None:

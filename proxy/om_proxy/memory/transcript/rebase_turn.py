@@ -7,15 +7,28 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Memory, View
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from om_proxy.memory.transcript.verdict import Verdict, is_shown, is_unsent, merge_neighbours
 
 
-def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict | None:
+def keeps_numbers(memory: Memory, earlier: Memory) -> bool:
+    """Return whether what `earlier` numbered has these numbers in `memory`. What waits to be stored
+    is numbered anew if others came first."""
+    if earlier.version >= 0:
+        return True
+    chain = next((mark.chain for mark in reversed(memory.marks) if mark.seq == earlier.end), None)
+    return chain == earlier.chain
+
+
+def rebase_turn(
+    memory: Memory, verdict: Verdict, sent: SentHistory, asked_at: float = 0.0
+) -> Verdict | None:
     """Return the verdict of the same turn on top of what was committed since. None: the messages
-    before it are gone, so reconcile again.
+    before it are gone, or what came since had ended before this request came, and was only stored
+    late. So reconcile again. `asked_at`: when the request came; 0: not known.
 
     The client had not seen the messages after `verdict.end`, so it cannot have meant to take them
     back. They are never superseded, and this turn follows them. The one exception is a reply to the
@@ -34,6 +47,9 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
     if verdict.forks:
+        late = MessageList.of(memory.tail).messages_after(verdict.end)
+        if len(late) == len(since) and all(message.at < asked_at for message in late):
+            return None
         unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
         return replace(
             verdict,
