@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import Cell, Memory, View
+from om_proxy.memory.model import Cell, Mark, Memory, View
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from om_proxy.memory.transcript.verdict import Verdict, is_shown, is_unsent, merge_neighbours
@@ -47,17 +47,7 @@ def rebase_turn(
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
     if verdict.forks:
-        late = MessageList.of(memory.tail).messages_after(verdict.end)
-        if len(late) == len(since) and all(message.at < asked_at for message in late):
-            return None
-        unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
-        return replace(
-            verdict,
-            cut_seq=None,
-            end=memory.end,
-            after_seq=memory.end,
-            cells=_insert_unsent(verdict.cells, unseen, verdict.new),
-        )
+        return _follow_others(memory, verdict, sent, since, asked_at)
     shared = 0
     while (
         shared < min(len(verdict.new), len(since))
@@ -80,6 +70,24 @@ def rebase_turn(
         cells = _insert_unsent(cells, unseen, new)
     return replace(
         verdict, end=memory.end, after_seq=memory.end, new=new, cells=merge_neighbours(cells)
+    )
+
+
+def _follow_others(
+    memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark], asked_at: float
+) -> Verdict | None:
+    """Return the verdict of a fork behind what others said since. None: all of it had ended before
+    the fork was asked."""
+    late = MessageList.of(memory.tail).messages_after(verdict.end)
+    if len(late) == len(since) and all(message.at < asked_at for message in late):
+        return None
+    unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
+    return replace(
+        verdict,
+        cut_seq=None,
+        end=memory.end,
+        after_seq=memory.end,
+        cells=_insert_unsent(verdict.cells, unseen, verdict.new),
     )
 
 
