@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tests.simulation.talk import Exchange, Talk
 
 
+# how `branch.ROLLBACK_NOTE` begins
+NOTE_OF_FORK = "The conversation was taken back to an earlier point"
+
+
 def named(ids: Iterable[str]) -> str:
     return " ".join(numbered(ids)) or "none"
 
@@ -215,7 +219,7 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
         named(exchange.asked - set(raw)),
         raw,
     )
-    both = set(told) & observed - exchange.asked - exchange.calls
+    both = set(told) & observed - exchange.disclaimed - exchange.asked - exchange.calls
     must(
         not both,
         "in the tail or in a range, never both",
@@ -228,6 +232,14 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
         [one for one in told if one in shown] == order, "in the client's order", raw, exchange.shown
     )
     _check_tools(exchange, raw)
+
+
+def find_disclaimed(notes: str) -> set[str]:
+    """Ids that the notes of a thread tell before the last note of a fork, and not behind it. If the
+    client returns to what was taken back there, that is raw: the notes about it do not hold. Without
+    such a note, one was reflected together with what stood before it."""
+    before, note, behind = notes.rpartition(NOTE_OF_FORK)
+    return ids_in(before) - ids_in(behind) if note else ids_in(notes)
 
 
 def _late_results(exchange: Exchange, observed: set[str]) -> set[str]:
@@ -265,6 +277,12 @@ def parts(body: bytes) -> tuple[set[str], list[str]]:
         elif one := id_of(orjson.dumps(said)):
             raw.append(one)
     return observed, raw
+
+
+def find_block(body: bytes) -> str:
+    """The text of the message with the observation block."""
+    texts = [_text(said) for said in orjson.loads(body)["messages"]]
+    return "\n".join(text for text in texts if "<observations>" in text)
 
 
 def _text(said: dict[str, Any]) -> str:

@@ -311,6 +311,7 @@ class SharedWorld(World):
         if made.number in self.asked_alone:
             self._forgiven(made, body)
             observed, raw = super()._read(made, body)
+            self._disclaim(made, oracle.find_block(body))
             must(
                 {one[0] for one in {*observed, *raw}} <= {letter},
                 "a log of its own is its own",
@@ -333,16 +334,21 @@ class SharedWorld(World):
     def _forgiven(self, made: Exchange, body: bytes) -> None:
         """What its notes say of an abandoned branch may be told behind the note that says so."""
         talk = made.client.talk
-        self._note(
-            talk, b"taken back to an earlier point" in body and SWITCHES in self.plan.settings
-        )
+        self._note(talk, oracle.NOTE_OF_FORK.encode() in body and SWITCHES in self.plan.settings)
         if talk.letter in self.revised:
             talk.unsure |= talk.ever
+
+    def _disclaim(self, made: Exchange, notes: str) -> None:
+        """`notes`: what its block says of this thread."""
+        talk = made.client.talk
+        if talk.letter in self.revised:
+            made.disclaimed |= oracle.find_disclaimed(notes) & talk.withdrawn
 
     def _read_block(self, made: Exchange, own: str, text: str) -> set[str]:
         letters = {self.label(key): talk.letter for key, talk in self.talks.items()}
         log = _OBSERVATIONS.search(text)
         noted = _SECTION.findall(log[1] if log else "")
+        self._disclaim(made, "\n".join(said for label, said in noted if label == own))
         for label, said in [*noted, *_ELSEWHERE.findall(text)]:
             must(
                 {one[0] for one in ids_in(said)} <= {letters.get(label)},

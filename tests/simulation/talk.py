@@ -102,6 +102,8 @@ class Exchange:
     receipt: dict[str, str] = field(default_factory=dict)
     received: bytes = b""
     ended: bool = False  # the last bytes came
+    # taken back at some time, and told by notes of which a note of a fork says that they do not hold
+    disclaimed: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)  # of the original, where that went upstream
     kept: bool = False  # memory promised to hold it
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -12,10 +13,15 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import log_sharing
+from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
 from om_proxy.memory.notes import sections
-from tests.simulation.sharing import SharedWorld, plan_of
+from om_proxy.memory.prompt import tail
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.turns import prompt_builder
+from tests.simulation import oracle
+from tests.simulation.sharing import SWITCHES, SharedWorld, plan_of
 from tests.simulation.world import World, simulate
 from tests.support.long_forms import IS_LONG
 
@@ -158,6 +164,61 @@ def test_a_store_that_checks_no_version_is_found() -> None:
         world.disk.checks_version = False
 
     assert found(without_version_check) is not None
+
+
+# ── notes of a fork ───────────────────────────────────────────────────────────────────────────────
+
+
+def noted(seed: int) -> World:
+    """A world whose clients change the scope and go back into reflections whose sources are no longer
+    kept, so that notes of forks are frequent."""
+    plan = plan_of(Random(seed))
+    scopes = plan.settings if SWITCHES in plan.settings else plan.settings + SWITCHES
+    settings = re.sub("observation_tokens: [0-9]+", "observation_tokens: 150", scopes)
+    plan = dataclasses.replace(
+        plan,
+        settings=settings + "retention: {generations: 1}\n",
+        kinds=tuple(("whole",) for _ in plan.kinds[:3]),
+        moves=16,
+        minds=0.0,
+        crashes=0.0,
+        faults=False,
+        people=0,
+    )
+    return simulate(seed, plan=plan, made=SharedWorld)
+
+
+def test_notes_about_what_a_note_of_a_fork_took_back_do_not_hold() -> None:
+    """It may be raw again, and what is told behind the note may not. A reflection of the note may
+    hold its words no more."""
+    note = branch.ROLLBACK_NOTE.format(date="Nov 14, 2023", time="10:00")
+    assert oracle.find_disclaimed(f"B4..7\n{note}\nB6 B8") == {"B4", "B5", "B7"}
+    assert oracle.find_disclaimed("B4..5") == {"B4", "B5"}
+
+
+def test_a_message_raw_and_told_behind_a_note_of_a_fork_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def careless(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[tail.Piece, ...]:
+        """The newest message that entries behind a note cover is shown as well."""
+        pieces = tail.build_tail(memory, verdict, sent)
+        entries = [
+            entry
+            for entry in memory.log.entries
+            if not entry.parts or log_sharing.find_part(entry, memory.thread_label)
+        ]
+        is_behind_note = any(entry.is_rollback_note for entry in entries[:-1])
+        first = sent.count - len(pieces)
+        return (
+            (tail._client_piece(sent, first - 1), *pieces)
+            if is_behind_note and first > 0
+            else pieces
+        )
+
+    assert noted(2).broken is None
+    monkeypatch.setattr(prompt_builder, "build_tail", careless)
+    broken = (str(noted(seed).broken) for seed in range(2, FOUND_WITHIN))
+    assert any("never both" in one for one in broken)
 
 
 def found(change: Callable[[World], None] = lambda world: None) -> int | None:
