@@ -31,6 +31,25 @@ def test_copy_and_what_came_since(folder: Path, capsys: pytest.CaptureFixture[st
     assert "copied: 1 threads with 2 messages\nalready there: 1" in capsys.readouterr().out
 
 
+def test_a_variable_stands_in_place_of_no_file_s_store(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image sets such a variable. A copy into the store that it names would look like one into
+    the store of the file; a file that names none takes it."""
+    Path("new.yaml").write_text("storage: {url: sqlite:///new.db}\n")
+    Path("no-store.yaml").write_text("storage: {connections: 4}\n")
+    monkeypatch.setenv("OM_PROXY__STORAGE__URL", "sqlite:///other.db")
+    assert main(["copy", "om.db", "new.yaml"]) == 3
+    error = capsys.readouterr().err
+    assert error == (
+        "om-proxy: new.yaml:1: storage.url: OM_PROXY__STORAGE__URL names another store: run this "
+        "command without that variable\n"
+    )
+    assert not Path("other.db").exists()
+    assert main(["copy", "om.db", "no-store.yaml"]) == 0
+    assert Path("other.db").exists()
+
+
 def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["copy", "om.db", "new.db"]) == 0
     assert main(["forget", "t", "--yes", "--config", "om.yaml"]) == 0

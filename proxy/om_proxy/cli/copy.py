@@ -16,7 +16,7 @@ from om_proxy.errors import UsageError
 from om_proxy.memory.model import Key
 from om_proxy.moving.copying import CopyResult, StoreCopier
 from om_proxy.moving.importing import show_names
-from om_proxy.settings import load
+from om_proxy.settings import load_named_store
 from om_proxy.settings.service import StorageSettings
 from om_proxy.store_opening import open_store
 
@@ -37,7 +37,7 @@ def read_place(argument: str) -> StorageSettings:
     """Return the storage that an argument names: a URL, or a configuration file, whose URL and
     password no process list shows."""
     if argument.endswith((".yaml", ".yml")):
-        settings = load(argument).storage
+        settings = load_named_store(argument)
     else:
         url = argument if "://" in argument else f"sqlite:///{argument}"
         try:

@@ -2,7 +2,7 @@
 
 from om_proxy.settings.admin_token import render_admin_token_file
 from om_proxy.settings.effective import Effective, compute_limits, merge_thread_overrides
-from om_proxy.settings.loading import find_config_file, load, parse
+from om_proxy.settings.loading import find_config_file, load, load_named_store, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
 from om_proxy.settings.report import (
     THREAD_ORIGIN,
@@ -37,6 +37,7 @@ __all__ = [
     "list_settings",
     "list_warnings",
     "load",
+    "load_named_store",
     "merge_thread_overrides",
     "parse",
     "render_admin_token_file",

@@ -11,11 +11,13 @@ from pydantic import ValidationError
 
 from om_proxy.errors import ConfigError
 from om_proxy.settings.admin_token import add_admin_token
+from om_proxy.settings.service import StorageSettings
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.source import read_document
 from om_proxy.settings.validation_messages import list_faults, render_fault
 
 DEFAULT_FILE = Path("config/om-proxy.yaml")
+STORE_URL = ("storage", "url")
 
 
 def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -35,6 +37,25 @@ def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -
         if token_fault is None:
             raise
         raise ConfigError(f"{exc}\n{token_fault}") from exc
+
+
+def load_named_store(path: str | Path, env: Mapping[str, str] | None = None) -> StorageSettings:
+    """Load the store that a command names by its file. Raises ConfigError, also if a variable
+    stands in place of the file's `storage.url`: the command would open another store."""
+    env = os.environ if env is None else env
+    settings = load(path, env)
+    origin = settings.origin(STORE_URL) or ""
+    variable = origin.removeprefix("env ")
+    if variable == origin:
+        return settings.storage
+    of_file = load(path, {name: value for name, value in env.items() if name != variable})
+    file_origin = of_file.origin(STORE_URL)
+    if file_origin is not None and of_file.storage.url != settings.storage.url:
+        raise ConfigError(
+            f"{file_origin}: storage.url: {variable} names another store: "
+            "run this command without that variable"
+        )
+    return settings.storage
 
 
 def find_config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
