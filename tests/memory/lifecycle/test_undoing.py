@@ -100,6 +100,23 @@ def test_one_made_before_ids_were_kept_is_found_by_its_range() -> None:
     )
 
 
+def test_an_edit_that_was_taken_back_is_nothing_it_was_made_from() -> None:
+    """The edit of a reflection whose sources are not known by id covers the same range."""
+    reflection = replace(SHORT.log.entries[0], sources=())
+    old = replace_log(SHORT, entries=(reflection, *SHORT.log.entries[1:]))
+    edited = edits.edit_entry(old, reflection.id, "other words", 3, 8_000.0)
+    assert edited is not None
+    kept: Older = [(old.log.generation, old.log.entries)]
+    back = undo_newest_change(edited, [*kept, *KEPT], 9_000.0)
+    assert back is not None
+    assert back.log.entries == old.log.entries
+    kept = [(edited.log.generation, edited.log.entries), *kept]
+    assert undo_newest_change(back, kept, 9_500.0) is None
+    again = undo_newest_change(back, [*kept, *KEPT], 9_500.0)
+    assert again is not None
+    assert again.log.entries == THREE.log.entries
+
+
 def test_what_was_not_kept_cannot_come_back() -> None:
     assert undo_newest_change(THREE, KEPT, 9_000.0) is None
     assert undo_newest_change(SHORT, (), 9_000.0) is None

@@ -41,7 +41,7 @@ def undo_newest_change(
     if not first_ids:
         return None
     newest = max(first_ids, key=first_ids.__getitem__)
-    before = _find_before(newest, older_generations)
+    before = _find_before(newest, first_ids[newest], older_generations)
     if not before:
         return None
     index = entries.index(newest)
@@ -86,10 +86,11 @@ def _find_first_id(changed: Observation, older_generations: Sequence[Generation]
 
 
 def _find_before(
-    changed: Observation, older_generations: Sequence[Generation]
+    changed: Observation, first_id: int, older_generations: Sequence[Generation]
 ) -> tuple[Observation, ...]:
-    """Return the entries that this one replaced, by id; for a reflection made before ids were kept,
-    the newest entries that cover the same range; empty: they were not kept."""
+    """Return the entries that this one replaced, by id; for a reflection whose sources have no ids
+    here, the newest entries that cover the same range and are older than it; empty: they were not
+    kept. `first_id`: from `_find_first_id`."""
     # of entries with one id, the newest generation's
     entries_by_id = index_entries(reversed(older_generations))
     ids = (changed.replaces,) if changed.replaces else changed.sources
@@ -106,7 +107,8 @@ def _find_before(
             for entry in entries
             if entry.after >= changed.after and entry.last <= changed.last
         )
-        if not sources or changed in sources:
+        # an edit of it that was taken back is newer
+        if not sources or any(source.id >= first_id for source in sources):
             continue
         if (sources[0].after, sources[-1].last) == covered_range:
             return sources
