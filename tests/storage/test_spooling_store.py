@@ -25,6 +25,7 @@ from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain
 from om_proxy.storage.base import Change, EventPage, Store
 from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spool_budget import SpoolBudget
+from om_proxy.storage.spool_flusher import MAX_RESOURCES_AT_ONCE
 from om_proxy.storage.spooled_resource import SpooledResource
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -102,6 +103,35 @@ async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path
         assert await list_stored_texts(faulty) == ["u1", "a1"]
         assert store.is_degraded(KEY)
         assert not store.is_degraded(OTHER)
+
+
+async def test_a_forgetting_waits_for_those_that_are_being_written_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many turns of others wait."""
+    keys = [KEY._replace(resource=str(number)) for number in range(3 * MAX_RESOURCES_AT_ONCE)]
+    async with open_spool(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for key in keys:
+            await say(store, key, "u1", "a1")
+        faulty.refuses = False
+        is_writing, may_write = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            is_writing.set()
+            await may_write.wait()
+
+        monkeypatch.setattr(faulty, "_fail_before", hold)
+        flushing = asyncio.create_task(store.flusher.flush())
+        await is_writing.wait()
+        forgetting = asyncio.create_task(store.forget(keys[-1]))
+        may_write.set()
+        await forgetting
+        assert store.spool.resources
+        assert not await list_stored_texts(faulty, keys[-1])
+        assert await flushing
+        assert not await list_stored_texts(faulty, keys[-1])
+        assert await list_stored_texts(faulty, keys[-2]) == ["u1", "a1"]
 
 
 async def test_what_others_stored_behind_it_is_read_once_both_are_merged(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class SpoolFlusher:
         self._retry_s = retry_s
         self._wanted = asyncio.Event()
         self._flushing = asyncio.Lock()
+        self._writing = asyncio.Lock()  # held for some resources at a time
         # called with the new seq of each waiting message, by its old one, if other writers came
         # first
         self.renumbered: Callable[[Key, Mapping[int, int]], None] = lambda *_: None
@@ -64,9 +65,9 @@ class SpoolFlusher:
         self._wanted.set()
 
     def pause(self) -> AbstractAsyncContextManager[object]:
-        """Write no waiting turn until the block ends. It begins once a flush under way has
-        ended."""
-        return self._flushing
+        """Write no waiting turn until the block ends. It begins once those that are being written
+        are stored, however many wait."""
+        return self._writing
 
     def record_failure(self, exc: Exception) -> None:
         """Count a failure of the store, and have it tried again."""
@@ -96,11 +97,14 @@ class SpoolFlusher:
             without_keys: set[Key] = set()
             self._forgotten_threads = ForgottenThreads(self._inner, self.label)
             try:
-                await _run_in_time(self._flush_oldest(without_keys))
-                while keys := self._list_resources(without_keys):
-                    await _await_all(
-                        _run_in_time(self._try_resource(key, without_keys)) for key in keys
-                    )
+                async with self._writing:
+                    await _run_in_time(self._flush_oldest(without_keys))
+                while self._list_resources(without_keys):
+                    async with self._writing:  # whoever waits for it comes first
+                        await _await_all(
+                            _run_in_time(self._try_resource(key, without_keys))
+                            for key in self._list_resources(without_keys)
+                        )
             except (StorageError, TimeoutError) as exc:
                 self.record_failure(exc)
                 return False
