@@ -23,7 +23,6 @@ from om_proxy.turns.engine import Engine
 from tests.e2e.running import Clock
 from tests.memory.building import KEY
 from tests.support.faulty_store import Faulty
-from tests.support.long_forms import IS_LONG
 from tests.support.performing import SMALL, open_parts
 from tests.turns.test_engine import (
     Message,
@@ -38,7 +37,7 @@ from tests.turns.test_engine import (
 
 PROCESS_COUNT = 3
 STEP_COUNT = 40
-SEED_COUNT = 300 if IS_LONG else 6
+SEED_COUNT = 6
 # nothing becomes active: each prompt is the history, word for word
 PATIENT = SMALL.replace("message_tokens: 1000", "message_tokens: 100000")
 WITHOUT_CHUNKS = PATIENT.replace("buffer_tokens: 200", "buffer_tokens: false")
