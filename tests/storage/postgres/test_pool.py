@@ -21,6 +21,7 @@ from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.two_prefixes import check_that_nothing_is_shared
 from tests.support.postgres_server import find_pooler_url, find_postgres_url, own_schema
 from tests.support.wire import open_wire
 
@@ -252,16 +253,9 @@ async def test_a_read_only_server(url: str, store: PostgresStore, schema: str) -
 
 
 async def test_two_prefixes_share_nothing(store: PostgresStore, url: str) -> None:
-    """Not the secret either. What one of them forgets, the other keeps."""
     with own_schema(url) as other_prefix:
         other = await PostgresStore.open(url, PostgresOptions(other_prefix, 2, timeout_s=30.0))
-        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        assert await other.load(KEY) == Memory(key=KEY)
-        assert await other.threads(None) == ()
-        assert await other.secret() != await store.secret()
-        await other.commit(Memory(key=KEY), MemoryBuilder().chat(3).memory())
-        await other.forget_batch(KEY.tenant)
-        assert await store.load(KEY) == memory
+        await check_that_nothing_is_shared(store, other)
         await other.close()
 
 

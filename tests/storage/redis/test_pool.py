@@ -16,6 +16,7 @@ from om_proxy.storage.redis import queries
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.two_prefixes import check_that_nothing_is_shared
 from tests.support.own_redis import OwnRedis, own_redis
 from tests.support.redis_server import own_prefix
 
@@ -197,16 +198,9 @@ async def test_a_cancelled_caller_only_stops_waiting(server: OwnRedis) -> None:
 
 
 async def test_two_prefixes_share_nothing(store: RedisStore, url: str) -> None:
-    """Not the secret either. What one of them forgets, the other keeps."""
     with own_prefix(url) as other_prefix:
         other = await RedisStore.open(url, RedisOptions(other_prefix, 2, timeout_s=30.0))
-        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        assert await other.load(KEY) == Memory(key=KEY)
-        assert await other.threads(None) == ()
-        assert await other.secret() != await store.secret()
-        await other.commit(Memory(key=KEY), MemoryBuilder().chat(3).memory())
-        await other.forget_batch(KEY.tenant)
-        assert await store.load(KEY) == memory
+        await check_that_nothing_is_shared(store, other)
         await other.close()
 
 
