@@ -44,7 +44,7 @@ from tests.bench.instructions import (
 from tests.bench.long_thread import find_command, headers, proxy, said, seed
 from tests.bench.table import aligned
 
-KINDS = ("retry json", "retry stream", "turn json", "turn stream")
+REQUEST_KINDS = ("retry json", "retry stream", "turn json", "turn stream")
 STATES = ("off", "on")
 FIGURES = ("cpu_us", "first_us", "last_us", "end_us")
 MESSAGES = 100  # of each thread, 60 of them observed
@@ -53,7 +53,7 @@ WARM_ROUNDS = 20
 WARM_PARTS, REQUESTS_OF_A_PART = 2, 20
 EVENTS = 20  # of a stream, without its end
 # no notes come due meanwhile
-MEMORY = {"observation": {"message_tokens": 10**9, "buffer_tokens": False}}
+MEMORY_SETTINGS = {"observation": {"message_tokens": 10**9, "buffer_tokens": False}}
 CALLGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
 ACCEPTED_SHARE = 0.05
 
@@ -296,7 +296,7 @@ def serve_states(model: Model, threads: int, *, is_counted: bool) -> Iterator[li
         shutil.copy(folders[0] / "om.db", folders[1] / "om.db")
         served = []
         for folder, state in zip(folders, STATES, strict=True):
-            memory = {**MEMORY, **({"retrieval": True} if state == "on" else {})}
+            memory = {**MEMORY_SETTINGS, **({"retrieval": True} if state == "on" else {})}
             if state == "on":
                 fill_index(folder, memory)
             profile = folder / "callgrind.out"
@@ -398,7 +398,7 @@ def main() -> None:
     options.add_argument(
         "--parts", type=int, default=8, help=f"of {REQUESTS_OF_A_PART} requests, counted"
     )
-    options.add_argument("--kinds", default=",".join(KINDS))
+    options.add_argument("--kinds", default=",".join(REQUEST_KINDS))
     chosen = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end too
     kinds = chosen.kinds.split(",")

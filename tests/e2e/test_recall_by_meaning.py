@@ -12,7 +12,7 @@ from tests.e2e.running import Running, run_with_scripted_models
 
 AUTH = {"authorization": "Bearer sk-a"}
 # of [PAD], [UNK], cat, dog, violin, music
-VECTORS = [(0.0, 0.0), (0.1, 0.1), (1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0)]
+TEXT_VECTORS = [(0.0, 0.0), (0.1, 0.1), (1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0)]
 
 
 async def search(run: Running, query: str, thread: str = "pets") -> list[tuple[str, int]]:
@@ -25,7 +25,7 @@ async def search(run: Running, query: str, thread: str = "pets") -> list[tuple[s
 async def test_what_shares_no_word_with_the_query_is_found(tmp_path: Path) -> None:
     """Once its thread is quiet. Another resource has the same words and is never found; what is
     forgotten is not either."""
-    model = write_model(tmp_path, VECTORS)
+    model = write_model(tmp_path, TEXT_VECTORS)
     memory = f"scope: resource, retrieval: {{vector: true, embedding_model: 'local:{model}', timeout: 60s}}"
     async with run_with_scripted_models(
         tmp_path, memory, more="background: {observer_interval: 50ms}"

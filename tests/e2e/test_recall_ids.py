@@ -10,7 +10,7 @@ from typing import Any
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
 
-MEMORY = (
+MEMORY_SETTINGS = (
     "scope: resource, retrieval: true, "
     "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 900}"
 )
@@ -49,7 +49,7 @@ def list_prompts(models: ScriptedServer, first: int) -> list[str]:
 async def test_what_prompts_show_can_be_looked_up(tmp_path: Path) -> None:
     """Ranges of observations and reflections, of the conversation itself and of another one, and
     labels of conversations. To another resource all but bare numbers are unknown."""
-    async with run_with_scripted_models(tmp_path, MEMORY) as run:
+    async with run_with_scripted_models(tmp_path, MEMORY_SETTINGS) as run:
         await run.chat("foreign", **EVE).say("Crate 1 is elsewhere.")
         talks = {name: run.chat(name, **ADA) for name in ("dock", "yard")}
         shown: dict[str, set[str]] = {name: set() for name in talks}

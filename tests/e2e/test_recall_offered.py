@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy, each test wi
 RETRIEVAL = ", retrieval: {enabled: true, offer: always, scope: resource, max_steps: 2}"
 ASKED = b'"messages" : [ {"role":"user","content":"f\\u00fcnf"}]'
 F = b'{"type":"function","function":{"name":"f", "strict":true}}'
-TOOL = write_tool("recall", has_threads=True)
+RECALL_TOOL = write_tool("recall", has_threads=True)
 JSON = b"Content-Type: application/json"
 numbers = count(1)
 
@@ -66,10 +66,10 @@ async def test_it_is_offered(site: ProxyUnderTest, members: bytes, tools: bytes 
     """It is the last tool, and the only change: else the provider's cache would break."""
     if tools is None:
         body = b"{%s%s}" % (members, ASKED)
-        offering = b'{%s%s,"tools":[%s]}' % (members, ASKED, TOOL)
+        offering = b'{%s%s,"tools":[%s]}' % (members, ASKED, RECALL_TOOL)
     else:
         body = b'{%s"tools": [ %s],%s }' % (members, tools, ASKED)
-        offering = b'{%s"tools": [ %s,%s],%s }' % (members, tools, TOOL, ASKED)
+        offering = b'{%s"tools": [ %s,%s],%s }' % (members, tools, RECALL_TOOL, ASKED)
     got = await ask(site, body)
     assert got.header(b"x-om-recall") == [b"offered"]
     assert site.seen.body == offering
@@ -116,7 +116,7 @@ async def test_a_client_with_a_tool_of_its_name(site: ProxyUnderTest) -> None:
 async def test_a_caller_that_only_reads_may_look_up(site: ProxyUnderTest) -> None:
     got = await ask(site, b"{%s}" % ASKED, b"X-OM-Mode: read")
     assert got.header(b"x-om-recall") == [b"offered"]
-    assert TOOL in site.seen.body
+    assert RECALL_TOOL in site.seen.body
 
 
 async def test_shadow(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.support.long_forms import IS_LONG
 from tests.support.postgres_server import find_postgres_url, own_schema
 from tests.support.redis_server import find_redis_url, own_prefix
 
-KINDS = ("sqlite", "postgres", "redis")
+BACKENDS = ("sqlite", "postgres", "redis")
 FEW = settings(MACHINE, max_examples=5, stateful_step_count=20)
 MANY = settings(MACHINE, max_examples=60, stateful_step_count=50)
 
@@ -50,7 +50,7 @@ def stores(runner: asyncio.Runner) -> Iterator[Stores]:
                 RedisStore.open(redis, RedisOptions(prefix, 3, timeout_s=30.0))
             )
             secret = runner.run(opened["sqlite"].secret())
-            for kind in KINDS[1:]:
+            for kind in BACKENDS[1:]:
                 runner.run(opened[kind].adopt_secret(secret))
             yield opened
         finally:
@@ -106,7 +106,7 @@ class ExportedSharedMachine(SharedMachine):
         self.runner.run(check_round_trips(self.stores, lines, [tenant]))
 
 
-@pytest.mark.parametrize("origin", KINDS)
+@pytest.mark.parametrize("origin", BACKENDS)
 def test_any_thread_goes_from_any_store_to_any(
     runner: asyncio.Runner, stores: Stores, origin: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_any_thread_goes_from_any_store_to_any(
     run_state_machine_as_test(machine, settings=MANY if IS_LONG else FEW)
 
 
-@pytest.mark.parametrize("origin", KINDS)
+@pytest.mark.parametrize("origin", BACKENDS)
 def test_threads_that_share_a_log_go_from_any_store_to_any(
     runner: asyncio.Runner, stores: Stores, origin: str
 ) -> None:

@@ -22,7 +22,7 @@ from tests.storage.memory_builder import KEY
 
 # the class of a store's sessions, and the names of its methods that ask the server
 Methods = tuple[type, *tuple[str, ...]]
-WAYS = pytest.mark.parametrize("is_process", [True, False], ids=["process", "error"])
+EACH_END = pytest.mark.parametrize("is_process", [True, False], ids=["process", "error"])
 
 
 class Ending:
@@ -90,7 +90,7 @@ class EndedProcessContract:
     methods: Methods
     removal: ModuleType  # forgets a few threads in each transaction
 
-    @WAYS
+    @EACH_END
     async def test_an_end_while_texts_are_encrypted(
         self, open_with: OpenWith, is_process: bool
     ) -> None:
@@ -109,7 +109,7 @@ class EndedProcessContract:
         assert ends > 5
         assert await encrypt_memories(await open_with(OLD)) == 0
 
-    @WAYS
+    @EACH_END
     async def test_an_end_while_a_tenant_is_forgotten(
         self, open_with: OpenWith, monkeypatch: pytest.MonkeyPatch, is_process: bool
     ) -> None:

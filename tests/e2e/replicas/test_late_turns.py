@@ -14,7 +14,7 @@ LATE_AT = AT + MAX_COMMIT_WAIT_S
 QUICK = Turn("a", "U1", AT, AT + 1, "acknowledged", "R1")
 LATE = QUICK._replace(ended_at=LATE_AT)
 WITHOUT_MEMORY = QUICK._replace(has_memory=False)
-UNANSWERED = LATE._replace(outcome="unknown", reply="", has_memory=False)
+UNANSWERED_TURN = LATE._replace(outcome="unknown", reply="", has_memory=False)
 HEALED_AT = QUICK.ended_at + MAX_WAIT_S  # of a turn without memory
 OUTAGE = Outage(AT, HEALED_AT + 10)
 
@@ -53,7 +53,7 @@ CASES = {
         (Outage(AT + 2, HEALED_AT + 9),),
         WAITED,
     ),
-    "unanswered": (UNANSWERED, ServedBy(), (), FREE),
+    "unanswered": (UNANSWERED_TURN, ServedBy(), (), FREE),
 }
 
 

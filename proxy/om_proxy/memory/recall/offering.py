@@ -39,7 +39,7 @@ class Offering(NamedTuple):
     tool: str | None = None  # the tool's name; None: it is not offered
 
 
-_OFFERINGS = {name: Offering(Offer.OFFERED, name) for name in TOOL_NAMES}
+_OFFERINGS_BY_NAME = {name: Offering(Offer.OFFERED, name) for name in TOOL_NAMES}
 
 
 def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
@@ -53,4 +53,4 @@ def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
         return Offering(Offer.NAME)
     if is_refused:
         return Offering(Offer.REFUSED)
-    return _OFFERINGS[name]
+    return _OFFERINGS_BY_NAME[name]

@@ -43,7 +43,7 @@ _MARKS = (
 )
 _SOFT_HYPHEN = "\u00ad"  # may stand inside a word, and says nothing
 # `_` is a letter for `re`: `_separate` takes it out before. One class is twice as fast as two.
-_RUN = re.compile(rf"[\w{_MARKS}{_SOFT_HYPHEN}]+")
+_WORD_RUN = re.compile(rf"[\w{_MARKS}{_SOFT_HYPHEN}]+")
 _ASCII_SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _PAIRED = re.compile(
     "(["
@@ -101,7 +101,7 @@ def query_words(text: str) -> list[str]:
 def find_words(text: str) -> Iterator[WordPlace]:
     """Yield the runs that have index words, with their places, for a caller that shows where words
     were found."""
-    for run in _RUN.finditer(_separate(text)):
+    for run in _WORD_RUN.finditer(_separate(text)):
         if found := _read_run(run[0]):
             yield WordPlace(run.start(), run.end(), found)
 
@@ -109,7 +109,7 @@ def find_words(text: str) -> Iterator[WordPlace]:
 def _list_runs(text: str) -> list[str]:
     if text.isascii():  # three times as fast as the expression
         return text.translate(_ASCII_SEPARATORS).split()
-    return _RUN.findall(_separate(text))
+    return _WORD_RUN.findall(_separate(text))
 
 
 def _separate(text: str) -> str:
