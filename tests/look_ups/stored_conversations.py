@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -87,6 +88,21 @@ class StoredConversations:
     def label(self, key: Key) -> str:
         return label_thread(SECRET, key)
 
+    async def list_pages(self, limit: int) -> list[str]:
+        """List all conversations, page by page as each answer says. Return their labels as they
+        are shown."""
+        shown: list[str] = []
+        fields: dict[str, Any] = {"page": 1}
+        for _ in range(200):
+            answer = await self.ask(mode="threads", limit=limit, **fields)
+            first, *lines = answer.text.split("\n")
+            shown += (line.partition("[")[2][:8] for line in lines)
+            way_on = re.search(r"; more: (page|before) (\S.*)$", first)
+            if way_on is None:
+                return shown
+            fields = {**(fields if way_on[1] == "page" else {}), way_on[1]: way_on[2]}
+        raise AssertionError("the list does not end")
+
     def create_look_ups(self, key: Key = CURRENT, **options: Any) -> TurnLookUps:
         rights = ReadingRights(
             key,
@@ -123,10 +139,14 @@ def make_item(message: Mapping[str, Any]) -> Any:
 async def open_conversations(path: Path | str = ":memory:") -> AsyncIterator[StoredConversations]:
     store = await SqliteStore.open(path)
     try:
-        memories = Memories(
-            store, build_policies(parse("")), label=lambda key: label_thread(SECRET, key)
-        )
-        performer = LookUpPerformer(memories, MessageSearch(CutMessages(store)), estimate_tokens)
-        yield StoredConversations(store, memories, performer)
+        yield look_into(store)
     finally:
         await store.close()
+
+
+def look_into(store: Store) -> StoredConversations:
+    memories = Memories(
+        store, build_policies(parse("")), label=lambda key: label_thread(SECRET, key)
+    )
+    performer = LookUpPerformer(memories, MessageSearch(CutMessages(store)), estimate_tokens)
+    return StoredConversations(store, memories, performer)

@@ -218,24 +218,39 @@ async def test_conversations_are_listed(stored: StoredConversations) -> None:
     assert (await stored.ask(mode="threads", page=9)).outcome == "nothing"
 
 
-async def test_every_conversation_is_listed_once(stored: StoredConversations) -> None:
-    """Page by page, and behind the last page as the answer says."""
+@pytest.mark.parametrize("step_s", [0.001, 1e-6, 0.0])
+async def test_every_conversation_is_listed_once(
+    stored: StoredConversations, step_s: float
+) -> None:
+    """Page by page, and behind the last page as the answer says; also where they ended in one
+    moment."""
     keys = [CURRENT._replace(thread=f"thread {number}") for number in range(53)]
     for number, key in enumerate(keys):
         builder = await stored.add(key, ["one"])
-        await stored.commit(builder, turn_at=1_700_000_000.0 + number * 0.001)
-    shown: list[str] = []
-    fields: dict[str, Any] = {"page": 1}
-    while True:
-        answer = await stored.ask(mode="threads", limit=1, **fields)
-        first, *lines = answer.text.split("\n")
-        shown += (line.partition("[")[2][:8] for line in lines)
-        way_on = re.search(r"; more: (page|before) (\S+)$", first)
-        if way_on is None:
-            break
-        fields = {**(fields if way_on[1] == "page" else {}), way_on[1]: way_on[2]}
-        assert len(shown) < len(keys)
+        await stored.commit(builder, turn_at=1_700_000_000.0 + number * step_s)
+    shown = await stored.list_pages(limit=1)
     assert shown == [stored.label(key)[:8] for key in reversed(keys)]
+
+
+async def test_a_list_goes_on_behind_a_conversation_that_is_gone(
+    stored: StoredConversations,
+) -> None:
+    """What was not shown is: behind the one that was named, or by the time alone."""
+    keys = [CURRENT._replace(thread=f"thread {number}") for number in range(4)]
+    for key in keys:
+        await stored.commit(await stored.add(key, ["one"]), turn_at=1_700_000_000.0)
+    labels = [stored.label(key)[:8] for key in reversed(keys)]
+    before = "2023-11-14T22:13:20.000002+00:00"
+    for written, expected in (
+        (f"{before} {labels[1]}", labels[2:]),
+        (f" {before}  [{labels[1]}] ", labels[2:]),
+        (f"{before} 00112233aabbccdd", labels),
+        (before, labels),
+    ):
+        answer = await stored.ask(mode="threads", before=written)
+        assert re.findall(r"\[([0-9a-f]{8})\]", answer.text) == expected
+    answer = await stored.ask(mode="search", query="one", before=f"{before} {labels[1]}")
+    assert answer.text == "recall: before must be an ISO date, such as 2023-05-08"
 
 
 async def test_one_conversation_alone(stored: StoredConversations) -> None:

@@ -21,6 +21,7 @@ from om_proxy.storage.listing import (
     find_place,
     is_selected,
 )
+from tests.look_ups.stored_conversations import CURRENT, look_into
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 THREAD_STATES: tuple[ThreadState | None, ...] = (None, *get_args(ThreadState))
@@ -139,6 +140,15 @@ class ListingContract:
         await store.forget(keys[2])
         page = await store.find_threads(ThreadSelection("s", order="recent"), place)
         assert [info.key.thread for info in page.threads] == ["b", "a"]
+
+    async def test_conversations_of_one_moment_are_looked_up_once(self, store: Store) -> None:
+        """More than 50 pages hold: the answers go on by time, and then behind a conversation."""
+        stored = look_into(store)
+        keys = [CURRENT._replace(thread=f"thread {number}") for number in range(53)]
+        for key in keys:
+            await stored.commit(MemoryBuilder(key).chat(1), turn_at=1_700_000_000.123456)
+        shown = await stored.list_pages(limit=1)
+        assert shown == [stored.label(key)[:8] for key in reversed(keys)]
 
     async def test_windows_of_a_line(self, store: Store) -> None:
         """A line has the tokens of the tail, and of the log that the thread reads."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from om_proxy.look_ups.conversations import Conversation, Conversations
+from om_proxy.look_ups.listing_conversations import read_list_page
 from om_proxy.look_ups.message_reading import Run, ThreadMessages
 from om_proxy.look_ups.quoting_messages import has_unnamed_result, quote_message, quote_page
 from om_proxy.look_ups.searching import MessageSearch
@@ -38,6 +39,7 @@ from om_proxy.memory.recall.thread_list import (
 from om_proxy.memory.recall.words import find_words
 from om_proxy.memory_cache import Memories
 from om_proxy.storage.base import StoredMessage
+from om_proxy.storage.listing import ThreadInfo
 
 CALLS_BEFORE_PAGE = 20  # messages in which the calls of a page's first results are looked for
 
@@ -252,33 +254,13 @@ class LookUpPerformer:
         self, look_up: LookUp, rights: ReadingRights, conversations: Conversations
     ) -> LookUpResult:
         limit = find_list_limit(look_up.limit, rights.max_tokens)
-        skip = (look_up.page - 1) * limit
-        listed: list[ListedThread] = []
-        keys: dict[str, Key] = {}
-        async for info in conversations.list_recent():
-            if look_up.before is not None and info.active_at >= look_up.before:
-                continue
-            if look_up.after is not None and info.active_at < look_up.after:
-                break
-            if skip:
-                skip -= 1
-                continue
-            label = self.memories.label(info.key)
-            keys[label] = info.key
-            listed.append(
-                ListedThread(
-                    label,
-                    info.title,
-                    info.messages,
-                    info.created_at,
-                    info.active_at,
-                    info.key == rights.key,
-                )
-            )
-            if len(listed) > limit:
-                break
+        infos = await read_list_page(
+            conversations.list_recent(), look_up, limit, self.memories.label
+        )
+        listed = tuple(self._describe_thread(info, rights) for info in infos)
+        keys = {thread.label: info.key for thread, info in zip(listed, infos, strict=True)}
         next_at = listed[limit].active_at if len(listed) > limit else None
-        page = ThreadListPage(tuple(listed[:limit]), look_up.page, limit, next_at)
+        page = ThreadListPage(listed[:limit], look_up.page, limit, next_at)
         text, shown = await asyncio.to_thread(
             write_thread_list, page, rights.zone, rights.max_tokens, self.count_tokens
         )
@@ -286,6 +268,16 @@ class LookUpPerformer:
             left_out = page.threads[shown]
             page = page._replace(threads=page.threads[:shown], next_at=left_out.active_at)
         return LookUpResult(text, "threads", shown, page, keys=keys)
+
+    def _describe_thread(self, info: ThreadInfo, rights: ReadingRights) -> ListedThread:
+        return ListedThread(
+            self.memories.label(info.key),
+            info.title,
+            info.messages,
+            info.created_at,
+            info.active_at,
+            info.key == rights.key,
+        )
 
     # ── search ────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,13 +11,16 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.edge.mcp.memory_tools import MAX_SEARCHED_RESOURCES
 from om_proxy.edge.mcp.route import MAX_MCP_BODY_BYTES
 from om_proxy.edge.mcp.tools import TOOL_NAMES
 from om_proxy.identity.user_token import Claims, sign_claims
+from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
 from tests.e2e.running import Chat, Running, run_with_scripted_models
+from tests.storage.memory_builder import MemoryBuilder
 from tests.support.hostile_texts import encode_json, list_utf8_texts
 from tests.support.long_forms import IS_LONG, long_form
 
@@ -121,6 +124,36 @@ async def test_a_whole_tenant_is_listed_and_searched_by_resource(run: Running) -
         text, is_error = await use(run, tool, arguments)
         assert is_error
         assert text.startswith("recall: say whose conversation: resource")
+
+
+@pytest.mark.parametrize("resource", [None, "bob"])
+async def test_conversations_of_one_moment_are_listed_once(
+    run: Running, resource: str | None
+) -> None:
+    """Also more than an answer has room for: names of resources are long."""
+    await run.chat("t", **{"x-om-resource": "carol"}).say("one")
+    infos = await run.app.store.threads(None)
+    [tenant] = (info.key.tenant for info in infos if info.key.resource == "carol")
+    shared, long = 1_900_000_000.0, "bob" if resource else "\\" * 200
+    for number in range(23):
+        key = Key(tenant, long, f"imported {number}")
+        memory = replace(MemoryBuilder(key).chat(1).memory(), turn_at=shared, title="好" * 60)
+        await run.app.store.commit(Memory(key=key), memory)
+    all_shown: list[str] = []
+    fields: dict[str, str] = {"resource": resource} if resource else {}
+    way_on = "; more: page 1"
+    while "; more: " in way_on:
+        assert len(all_shown) < 50
+        text, is_error = await use(run, "list_threads", fields)
+        assert not is_error
+        way_on, *lines = text.splitlines()
+        all_shown += (line.partition("[")[2][:8] for line in lines)
+        if "; more: " in way_on:
+            name, _, value = way_on.partition("; more: ")[2].partition(" ")
+            fields = fields | {name: value}
+            if name == "before":
+                fields.pop("page", None)
+    assert len(all_shown) == len(set(all_shown)) == 23 + (1 if resource else 3)
 
 
 async def test_nobody_sees_another_tenant(run: Running) -> None:

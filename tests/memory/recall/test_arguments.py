@@ -43,6 +43,14 @@ def read(fields: dict[str, Any]) -> LookUp:
         ),
         ({"after": "2023-05-08"}, LookUp(mode="messages", after=MAY_8_IN_ROME)),
         ({"before": "2023-05-07T22:00:00Z"}, LookUp(mode="messages", before=MAY_8_IN_ROME)),
+        (
+            {"mode": "threads", "before": " 2023-05-07T22:00:00Z [3F9C2A77]"},
+            LookUp(mode="threads", before=MAY_8_IN_ROME, behind="3f9c2a77"),
+        ),
+        (
+            {"mode": "threads", "before": "2023-05-08 000000"},
+            LookUp(mode="threads", before=MAY_8_IN_ROME),
+        ),
         ({"threadId": "", "toolName": "", "unheard": [1]}, LookUp(mode="messages")),
         (
             {"partType": "tool-invocation", "toolName": "ls"},

@@ -64,6 +64,17 @@ def test_what_does_not_fit_is_reached_by_its_time() -> None:
     assert estimate_tokens(write(threads[0]._replace(title="好" * 60))) <= 500
 
 
+def test_a_time_that_would_show_the_last_one_again_names_it() -> None:
+    """The conversation behind it ended in the same moment, or right before."""
+    thread = ListedThread("3f9c2a7714e0b6d2", None, 1, MAY_8, MAY_8, False)
+    for next_at, way_on in (
+        (MAY_8, "before 2023-05-08T13:56:00.000002+00:00 3f9c2a7714e0b6d2"),
+        (MAY_8 - 1e-6, "before 2023-05-08T13:56:00.000001+00:00 3f9c2a7714e0b6d2"),
+        (MAY_8 - 4e-6, "before 2023-05-08T13:55:59.999998+00:00"),
+    ):
+        assert write(thread, page=50, next_at=next_at).split("\n")[0].endswith(f"; more: {way_on}")
+
+
 def test_the_last_page_is_followed_by_a_time() -> None:
     """A page behind the 50th cannot be asked for."""
     thread = ListedThread("3f9c2a7714e0b6d2", None, 1, MAY_8, MAY_8, False)

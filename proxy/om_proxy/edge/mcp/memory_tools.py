@@ -23,6 +23,7 @@ from om_proxy.edge.mcp.tools import (
     use_tool_names,
 )
 from om_proxy.errors import OmError, raise_site
+from om_proxy.look_ups.listing_conversations import read_list_page
 from om_proxy.look_ups.performing import ReadingRights
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
@@ -202,22 +203,15 @@ class MemoryTools:
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "threads"}, zone)
         limit = find_list_limit(look_up.limit, settings.retrieval.tokens)
-        skip = (look_up.page - 1) * limit
-        listed: list[ListedThread] = []
-        selection = ThreadSelection(asked.tenant, order="recent")
-        async for info in self._list(selection):
-            if look_up.before is not None and info.active_at >= look_up.before:
-                continue
-            if look_up.after is not None and info.active_at < look_up.after:
-                break
-            if skip:
-                skip -= 1
-                continue
-            listed.append(self._describe_thread(info))
-            if len(listed) > limit:
-                break
+        infos = await read_list_page(
+            self._list(ThreadSelection(asked.tenant, order="recent")),
+            look_up,
+            limit,
+            self.services.look_ups.memories.label,
+        )
+        listed = tuple(self._describe_thread(info) for info in infos)
         next_at = listed[limit].active_at if len(listed) > limit else None
-        page = ThreadListPage(tuple(listed[:limit]), look_up.page, limit, next_at)
+        page = ThreadListPage(listed[:limit], look_up.page, limit, next_at)
         count_tokens = self.services.look_ups.count_tokens
         text, _ = await asyncio.to_thread(
             write_thread_list, page, zone, settings.retrieval.tokens, count_tokens

@@ -18,6 +18,7 @@ from om_proxy.memory.recall.look_ups import LookUpMode
 from om_proxy.memory.recall.message_ids import (
     IdRange,
     MessageId,
+    parse_label,
     parse_message_id,
     write_message_id,
 )
@@ -54,6 +55,9 @@ class LookUp(Struct, frozen=True, kw_only=True):
     part: int | None = None  # show this part in full
     char_offset: int = 0
     before: float | None = None  # unix seconds: only what is older
+    # of `threads`, the beginning of a label: of those that end at `before`, only what is listed
+    # behind this conversation
+    behind: str | None = None
     after: float | None = None  # unix seconds: only what is not older
     part_kinds: frozenset[PartKind] = ALL_PART_KINDS
     tool_name: str | None = None  # only calls of this tool and their results
@@ -77,6 +81,7 @@ def read_look_up(fields: Mapping[str, object], zone: tzinfo) -> LookUp:
         raise LookUpFault(faults.NO_CURSOR_FOR_PART)
     page = _clamp(_read_number(fields, "page"), -MAX_PAGE, MAX_PAGE, 1) or 1
     kind = _read_choice(fields, "partType", tuple(PART_KINDS_BY_NAME))
+    before, behind = _read_place(fields, mode, zone)
     return LookUp(
         mode=mode,
         query=query[:MAX_QUERY_CHARS],
@@ -86,7 +91,8 @@ def read_look_up(fields: Mapping[str, object], zone: tzinfo) -> LookUp:
         limit=_clamp(_read_number(fields, "limit"), 1, MAX_LIMIT, MAX_LIMIT),
         part=max(part or 0, 0) if part is not None or is_high else None,
         char_offset=max(_read_number(fields, "charOffset") or 0, 0),
-        before=_read_time(fields, "before", zone),
+        before=before,
+        behind=behind,
         after=_read_time(fields, "after", zone),
         part_kinds=PART_KINDS_BY_NAME[kind] if kind else ALL_PART_KINDS,
         tool_name=_read_text(fields, "toolName") or None,
@@ -176,6 +182,18 @@ def _parse_number(text: str) -> object:
 
 def _clamp(value: int | None, least: int, most: int, default: int) -> int:
     return default if value is None else max(least, min(value, most))
+
+
+def _read_place(
+    fields: Mapping[str, object], mode: LookUpMode, zone: tzinfo
+) -> tuple[float | None, str | None]:
+    """Read `before`: a time and, as a list of conversations may say, the id of the one behind
+    which it goes on. Six digits behind a date are a time, and behind a time they are an id."""
+    time, _, last_word = (_read_text(fields, "before") or "").strip().rpartition(" ")
+    label = parse_label(last_word) if mode == "threads" and ":" in time else None
+    if label is None:
+        return _read_time(fields, "before", zone), None
+    return _read_time({"before": time}, "before", zone), label
 
 
 def _read_time(fields: Mapping[str, object], name: str, zone: tzinfo) -> float | None:

@@ -21,6 +21,8 @@ MIN_TOKENS_A_THREAD = 40
 _TITLE_CHARS = (MAX_TITLE_CHARS, 30, 12, 0)
 # more than a time loses when it is written in microseconds
 _WRITTEN_TIME_ERROR_S = 2e-6
+# before a time that was written of a conversation, more than lies between the two
+MAX_TIME_BEFORE_WRITTEN_S = 2 * _WRITTEN_TIME_ERROR_S
 
 
 class ListedThread(NamedTuple):
@@ -85,7 +87,11 @@ def _write_way_on(listed: ThreadListPage, shown: int, zone: tzinfo) -> str:
         return ""
     if not is_cut and listed.page < MAX_PAGE:
         return f"; more: page {listed.page + 1}"
-    return f"; more: before {read_time(next_at + _WRITTEN_TIME_ERROR_S, zone).isoformat()}"
+    before = read_time(next_at + _WRITTEN_TIME_ERROR_S, zone)
+    last = listed.threads[shown - 1]
+    # the time alone would show the last one again
+    behind = f" {last.label}" if last.active_at < before.timestamp() else ""
+    return f"; more: before {before.isoformat()}{behind}"
 
 
 def _write_thread(thread: ListedThread, zone: tzinfo, title_chars: int) -> str:
