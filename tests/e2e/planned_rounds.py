@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from om_proxy.memory.model import Key
+from om_proxy.settings import Settings, WatchedSettings, parse
 from tests.apis.chat import test_whole_splice as whole
 from tests.apis.chat.streamed_rounds import (
     DONE,
@@ -28,18 +29,23 @@ from tests.support.raw_client import RawClient, RawResponse
 from tests.support.upstream_server import SSE_HEAD, Call, Script, SeenRequest, chunk, script_answer
 
 QUERY = '{"query":"crates"}'
+RETRIEVAL = "retrieval: {enabled: true, offer: always, scope: resource}"
 OURS = [[piece(0, QUERY, id="own", name="recall")]]
 ERROR = b'{"error":{"message":"busy","code":"busy"}}'
 
 
 @asynccontextmanager
 async def run_with_planned_rounds(
-    folder: Path, upstream: str = ""
+    folder: Path,
+    upstream: str = "",
+    read_settings: Callable[[str], Settings | WatchedSettings] = parse,
 ) -> AsyncIterator[ProxyUnderTest]:
     """Run the program until the block ends, with another conversation of the resource, so that
-    every request is offered the tool. `upstream`: further keys of that section."""
-    memory = ", retrieval: {enabled: true, offer: always, scope: resource}"
-    async with run_with_raw_upstream(folder, upstream=upstream, memory=memory) as site:
+    every request is offered the tool. `upstream`: further keys of that section; `read_settings`:
+    from the text of the configuration."""
+    async with run_with_raw_upstream(
+        folder, upstream=upstream, memory=f", {RETRIEVAL}", read_settings=read_settings
+    ) as site:
         await Talk(site, stream=False, thread="other").begin_with_a_turn()
         yield site
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import uvicorn
 
 from om_proxy.app import App, create_app
 from om_proxy.server.protocol import BoundedProtocol
-from om_proxy.settings import parse
+from om_proxy.settings import Settings, WatchedSettings, parse
 from tests.e2e.running import Clock
 from tests.support.raw_client import RawResponse, ask
 from tests.support.upstream_server import (
@@ -89,12 +89,18 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def run_with_raw_upstream(
-    tmp_path: Path, more: str = "", *, upstream: str = "", memory: str = "", base_url: str = ""
+    tmp_path: Path,
+    more: str = "",
+    *,
+    upstream: str = "",
+    memory: str = "",
+    base_url: str = "",
+    read_settings: Callable[[str], Settings | WatchedSettings] = parse,
 ) -> AsyncIterator[ProxyUnderTest]:
     """Run the program until the block ends. `more`: further sections of the configuration;
-    `upstream`, `memory`: further keys of these sections."""
+    `upstream`, `memory`: further keys of these sections; `read_settings`: from their text."""
     async with run_upstream_server(script_completion()) as server:
-        settings = parse(
+        settings = read_settings(
             f"""
             upstream: [{{base_url: "{base_url or server.base}", layout: blocks{upstream}}}]
             storage: {{url: "sqlite:///{tmp_path}/om.db"}}
