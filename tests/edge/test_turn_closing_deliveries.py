@@ -28,7 +28,9 @@ async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) 
         turn, delivery, closing = await t.open([user("ok")]), Delivery(), closing_of(t)
 
         async def commit() -> None:
-            await closing._commit_turn(turn, make_reply("c"), delivery, is_end_unseen=False)
+            await closing._commit_turn(
+                turn, make_reply("c"), delivery, is_end_unseen=False, ended_at=t.parts.clock.now
+            )
 
         if commit_ends_first:
             await commit()

@@ -37,6 +37,9 @@ class Engine:
         self.held_bytes: list[int] = []
         self.go_on = asyncio.Event()
 
+    def now(self) -> float:
+        return 1.0
+
     async def commit_or_defer(
         self, _key: Any, commit: Callable[[], Awaitable[None]], held_bytes: int
     ) -> None:
@@ -47,7 +50,14 @@ class Engine:
             await asyncio.Event().wait()  # it waits for another try
 
     async def close_turn(
-        self, turn: Any, reply: Reply, _: AccountedTurn, *, accepted: bool, is_end_unseen: bool
+        self,
+        turn: Any,
+        reply: Reply,
+        _: AccountedTurn,
+        *,
+        accepted: bool,
+        is_end_unseen: bool,
+        ended_at: float,
     ) -> CommittedTurn:
         if turn.name == "refused":
             raise StorageError("locked")

@@ -258,7 +258,15 @@ async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_store
             assert await t.live() == []
 
 
-async def close_missed(t: Turns, text: str, reply: str, came_at: float, *, again: bool) -> None:
+async def close_missed(
+    t: Turns,
+    text: str,
+    reply: str,
+    came_at: float,
+    *,
+    again: bool,
+    ended_at: float | None = None,
+) -> None:
     await t.engine.close_missed(
         Caller(KEY, KEY.tenant, "on"),
         request([user(text)]),
@@ -268,6 +276,7 @@ async def close_missed(t: Turns, text: str, reply: str, came_at: float, *, again
         make_reply(reply),
         delivered=True,
         may_be_stored=again,
+        ended_at=ended_at,
     )
 
 
@@ -299,6 +308,21 @@ async def test_a_turn_without_memory_that_is_stored_already(is_whole: bool, betw
         t.parts.clock.now += 1
         await close_missed(t, "mine", "another", t.parts.clock.now, again=False)
         assert (await t.live())[-2:] == ["mine", "another"]
+
+
+async def test_a_turn_without_memory_is_dated_by_its_end() -> None:
+    """It is stored an hour later, behind what others said meanwhile: notes tell when it was said,
+    and the thread's last turn is the others'."""
+    async with open_turns() as t:
+        for word in ("a", "b"):
+            await t.turn([user(word)], f"reply to {word}")
+        came_at = t.parts.clock.now
+        t.parts.clock.now += 3_600
+        await t.turn([user("other")], "reply to other")
+        await close_missed(t, "mine", "its reply", came_at, again=False, ended_at=came_at + 2)
+        memory = await t.parts.memories.load(KEY)
+        assert [m.at - came_at for m in memory.tail[-4:]] == [3_600, 3_600, 2, 2]
+        assert memory.turn_at == came_at + 3_600
 
 
 async def test_a_client_says_the_same_twice_while_the_store_is_away() -> None:

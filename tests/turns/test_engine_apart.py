@@ -136,6 +136,7 @@ class Talker:
             came_at,
             make_reply(reply),
             delivered=True,
+            ended_at=came_at,
         )
 
 

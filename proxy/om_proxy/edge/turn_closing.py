@@ -171,12 +171,13 @@ class TurnClosing:
     ) -> Callable[[], Awaitable[None]] | None:
         """Return the call that stores the turn; None: nothing of it is stored."""
         turn = exchange.turn
+        ended_at = self._engine.now()  # the turn may be stored much later
         is_success = 200 <= status < 300
         if turn is None:
             if exchange.missed_at is None or not is_success:
                 return None
             self._count_passed(exchange, reply)
-            return partial(self._close_missed, exchange, reply)
+            return partial(self._close_missed, exchange, reply, ended_at)
         if is_success:
             return partial(
                 self._commit_turn,
@@ -186,6 +187,7 @@ class TurnClosing:
                 exchange.shadow,
                 exchange.recall,
                 is_end_unseen=is_end_unseen,
+                ended_at=ended_at,
             )
         if status in UNVERIFIED_STATUSES:
             return None
@@ -193,9 +195,11 @@ class TurnClosing:
         has_earlier_turn = turn.opened.reconciled.memory.turns > 0
         if status == NO_ANSWER_STATUS and not has_earlier_turn:
             return None
-        return partial(self._engine.store_unanswered, turn)
+        return partial(self._engine.store_unanswered, turn, ended_at)
 
-    async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
+    async def _close_missed(
+        self, exchange: Exchange, reply: Reply | None, ended_at: float
+    ) -> None:
         assert exchange.request is not None  # an unreadable request is not stored
         assert exchange.context is not None  # see `_mark_missed`
         assert exchange.missed_at is not None  # see `_mark_missed`
@@ -208,6 +212,7 @@ class TurnClosing:
             reply,
             delivered=exchange.delivery.is_end_sent is not False,
             may_be_stored=exchange.is_commit_begun,
+            ended_at=ended_at,
             on_commit=exchange.mark_commit_begun,
         )
 
@@ -220,6 +225,7 @@ class TurnClosing:
         recall: RecallRecord | None = None,
         *,
         is_end_unseen: bool,
+        ended_at: float,
     ) -> None:
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
@@ -237,7 +243,12 @@ class TurnClosing:
                 # stored with the render date, as the turn of a live prompt is
                 turn = replace(turn, opened=shadow.opened)
             committed = await self._engine.close_turn(
-                turn, reply, delivery.accounted, accepted=True, is_end_unseen=is_end_unseen
+                turn,
+                reply,
+                delivery.accounted,
+                accepted=True,
+                is_end_unseen=is_end_unseen,
+                ended_at=ended_at,
             )
         delivery.reply_seq = committed.reply_seq
         self._record_delivery(turn, delivery)

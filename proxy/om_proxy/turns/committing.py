@@ -60,6 +60,7 @@ class Committer:
         is_end_unseen: bool = False,
         check: Callable[[Memory], None] = accept_any,
         look_ups: LookedUp | None = None,
+        ended_at: float | None = None,
     ) -> CommittedTurn:
         """Commit the turn. If another commit came first, compute the turn again.
 
@@ -68,7 +69,7 @@ class Committer:
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
         since. `check`: raises an error unless the turn may be committed on this state of the
         thread. No other commit comes between. `look_ups`: of the complete reply; their tokens are
-        counted here.
+        counted here. `ended_at`: when the reply ended, in unix seconds; None: now.
         """
         if look_ups is not None:
             look_ups = await self._count_look_ups(look_ups, turn.request.model or "")
@@ -81,6 +82,7 @@ class Committer:
             is_end_unseen=is_end_unseen,
             check=check,
             look_ups=look_ups,
+            ended_at=self.clock() if ended_at is None else ended_at,
         )
         async with self.memories.lock(turn.key):
             committed = await retry_on_conflict(attempt)
@@ -127,6 +129,7 @@ class Committer:
         is_end_unseen: bool,
         check: Callable[[Memory], None],
         look_ups: LookedUp | None,
+        ended_at: float,
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
@@ -150,7 +153,7 @@ class Committer:
             return CommittedTurn(reply_seq=reconciled.memory.end)
         kept = await LookUpKeeper(self.memories).choose_kept(turn, look_ups)
         after, interrupted_messages = await self._apply_turn(
-            turn, reconciled, reply, interrupted, accounted.reply_tokens, kept
+            turn, reconciled, reply, interrupted, accounted.reply_tokens, kept, ended_at
         )
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry
@@ -177,10 +180,10 @@ class Committer:
         interrupted: Item | None,
         reply_tokens: int | None,
         look_ups: LookedUp | None,
+        ended_at: float,
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
         seq. `reply_tokens`: of either reply; None: it is counted here."""
-        now = self.clock()
         model = turn.request.model or ""
         item = reply or interrupted
         if item is None:
@@ -197,7 +200,7 @@ class Committer:
             verdict,
             reconciled.sent,
             reconciled.tokens,
-            now,
+            ended_at,
             revived=reconciled.revived,
             reply=reply,
             reply_tokens=reply_tokens,
@@ -210,7 +213,9 @@ class Committer:
         )
         if not interrupted:
             return after, []
-        after, message = number_interrupted_reply(after, interrupted, reply_tokens, now, encoding)
+        after, message = number_interrupted_reply(
+            after, interrupted, reply_tokens, ended_at, encoding
+        )
         return after, [message]
 
     async def _count_tokens(self, item: Item, model: str) -> int:

@@ -173,13 +173,15 @@ class Engine:
         *,
         accepted: bool,
         is_end_unseen: bool = False,
+        ended_at: float | None = None,
     ) -> CommittedTurn:
         """Commit the turn.
 
         `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx. `accounted`: by
         `accountant`.
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
-        since.
+        since. `ended_at`: when the reply ended, in unix seconds; None: now. Its messages have this
+        time, however late they are stored.
 
         A failed request that forks leaves no trace. The new messages of any other failed request
         are stored as unanswered. If the upstream refused the caller, nothing is stored: an
@@ -187,7 +189,9 @@ class Engine:
         """
         if not accepted:
             return NOTHING_COMMITTED
-        return await self._close(turn.opened, reply, accounted, is_end_unseen=is_end_unseen)
+        return await self._close(
+            turn.opened, reply, accounted, is_end_unseen=is_end_unseen, ended_at=ended_at
+        )
 
     async def _close(
         self,
@@ -196,6 +200,7 @@ class Engine:
         accounted: AccountedTurn = NOTHING_ACCOUNTED,
         *,
         is_end_unseen: bool = False,
+        ended_at: float | None = None,
     ) -> CommittedTurn:
         if not turn.should_store:
             return NOTHING_COMMITTED
@@ -211,6 +216,7 @@ class Engine:
             accounted,
             is_end_unseen=is_end_unseen,
             look_ups=reply.look_ups if complete and reply else None,
+            ended_at=ended_at,
         )
         if committed.memory is not None:
             self._wake(turn)
@@ -239,12 +245,13 @@ class Engine:
         *,
         delivered: bool,
         may_be_stored: bool = False,
+        ended_at: float | None = None,
         on_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Commit the turn of a request whose memory could not be read when it came, so that its
         original bytes went upstream. Its message may be stored already: it was to wait for an
         observation. `may_be_stored`: an earlier commit of the turn was cut, and may be written.
-        `on_commit` is called before the turn is sent to the store.
+        `ended_at`: as in `close_turn`. `on_commit` is called before the turn is sent to the store.
 
         If other turns ended since it came, a fork is not committed: the request could not contain
         their messages. A client that sends its whole history sends them again. `delivered`: as far
@@ -269,7 +276,7 @@ class Engine:
         if turn.reconciled.verdict.forks and turn_at is not None and turn_at >= came_at:
             return
         on_commit()
-        committed = await self._close(turn, reply)
+        committed = await self._close(turn, reply, ended_at=ended_at)
         if delivered:
             self._record_delivery(turn, committed.reply_seq)
 
@@ -327,9 +334,9 @@ class Engine:
         if reply_seq and turn.reconciled.sent.count == 1:
             self.deliveries.record(turn.key, reply_seq)
 
-    async def store_unanswered(self, turn: PreparedTurn) -> None:
-        """Store the new messages of a request that the upstream could not answer, unless it
-        forks."""
+    async def store_unanswered(self, turn: PreparedTurn, ended_at: float | None = None) -> None:
+        """Store the new messages of a request that the upstream could not answer, unless it forks.
+        `ended_at`: as in `close_turn`."""
         opened = turn.opened
         if opened.should_store and not opened.reconciled.verdict.forks:
-            await self.committer.commit(opened)
+            await self.committer.commit(opened, ended_at=ended_at)

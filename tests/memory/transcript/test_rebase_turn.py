@@ -98,14 +98,16 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
 @pytest.mark.parametrize(
     ("asked_at", "is_compared_anew"), [(9.0, True), (7.0, False), (0.0, False)]
 )
-def test_an_edit_beside_a_turn_that_was_stored_late(
-    asked_at: float, is_compared_anew: bool
+@pytest.mark.parametrize("text", ["u1 a1 u5", LONG + " u5", "u5"])
+def test_a_request_beside_a_turn_that_was_stored_late(
+    text: str, asked_at: float, is_compared_anew: bool
 ) -> None:
-    """Its client took back what had ended before its request came, wherever that waited."""
+    """What had ended before the request came is no turn beside it, wherever it waited: the client
+    may have taken it back."""
     thread = build_thread(LONG)
-    waiting, edit = open_turn(thread, LONG + " u4"), open_turn(thread, "u1 a1 u5")
+    waiting, request = open_turn(thread, LONG + " u4"), open_turn(thread, text)
     memory = apply_turn(thread.memory, *waiting, {}, 8.0, answer("A"), 1)
-    rebased = rebase_turn(memory, *edit, asked_at)
+    rebased = rebase_turn(memory, *request, asked_at)
     assert (rebased is None) is is_compared_anew
 
 

@@ -70,7 +70,7 @@ def apply_turn(
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=verdict.style,
-        turn_at=now,
+        turn_at=now if memory.turn_at is None else max(memory.turn_at, now),
         turns=memory.turns + bool(answer and not (verdict.repeats and verdict.repeats.reply)),
     )
     if has_stored_reply and reply is not None:

@@ -46,8 +46,10 @@ def rebase_turn(
         equal.seq > verdict.end or (verdict.forks and verdict.repeats and equal.reply > verdict.end)
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
+    if _has_ended_before(memory, verdict, since, asked_at):
+        return None
     if verdict.forks:
-        return _follow_others(memory, verdict, sent, since, asked_at)
+        return _follow_others(memory, verdict, sent, since)
     shared = 0
     while (
         shared < min(len(verdict.new), len(since))
@@ -73,14 +75,19 @@ def rebase_turn(
     )
 
 
-def _follow_others(
-    memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark], asked_at: float
-) -> Verdict | None:
-    """Return the verdict of a fork behind what others said since. None: all of it had ended before
-    the fork was asked."""
+def _has_ended_before(
+    memory: Memory, verdict: Verdict, since: Sequence[Mark], asked_at: float
+) -> bool:
+    """Return whether all of `since` had ended before the request came: it is no turn beside this
+    one."""
     late = MessageList.of(memory.tail).messages_after(verdict.end)
-    if len(late) == len(since) and all(message.at < asked_at for message in late):
-        return None
+    return len(late) == len(since) and all(message.at < asked_at for message in late)
+
+
+def _follow_others(
+    memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark]
+) -> Verdict:
+    """Return the verdict of a fork behind what others said since."""
     unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
     return replace(
         verdict,
