@@ -197,9 +197,7 @@ class TurnClosing:
             return None
         return partial(self._engine.store_unanswered, turn, ended_at)
 
-    async def _close_missed(
-        self, exchange: Exchange, reply: Reply | None, ended_at: float
-    ) -> None:
+    async def _close_missed(self, exchange: Exchange, reply: Reply | None, ended_at: float) -> None:
         assert exchange.request is not None  # an unreadable request is not stored
         assert exchange.context is not None  # see `_mark_missed`
         assert exchange.missed_at is not None  # see `_mark_missed`

@@ -49,7 +49,24 @@ def rebase_turn(
     if _has_ended_before(memory, verdict, since, asked_at):
         return None
     if verdict.forks:
-        return _follow_others(memory, verdict, sent, since)
+        return _fork_behind_others(memory, verdict, sent, since)
+    return _append_behind_others(memory, verdict, sent, since)
+
+
+def _has_ended_before(
+    memory: Memory, verdict: Verdict, since: Sequence[Mark], asked_at: float
+) -> bool:
+    """Return whether all of `since` had ended before the request came: it is no turn beside this
+    one."""
+    late = MessageList.of(memory.tail).messages_after(verdict.end)
+    return len(late) == len(since) and all(message.at < asked_at for message in late)
+
+
+def _append_behind_others(
+    memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark]
+) -> Verdict:
+    """Return the verdict of new messages behind what others said since. Those that others said too
+    stand once."""
     shared = 0
     while (
         shared < min(len(verdict.new), len(since))
@@ -75,16 +92,7 @@ def rebase_turn(
     )
 
 
-def _has_ended_before(
-    memory: Memory, verdict: Verdict, since: Sequence[Mark], asked_at: float
-) -> bool:
-    """Return whether all of `since` had ended before the request came: it is no turn beside this
-    one."""
-    late = MessageList.of(memory.tail).messages_after(verdict.end)
-    return len(late) == len(since) and all(message.at < asked_at for message in late)
-
-
-def _follow_others(
+def _fork_behind_others(
     memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark]
 ) -> Verdict:
     """Return the verdict of a fork behind what others said since."""
