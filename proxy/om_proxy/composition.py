@@ -151,6 +151,7 @@ def create_look_up_performer(
 
     similar = SimilarMessages(vectors, choose) if vectors else None
     search = MessageSearch(IndexedOrNewest(indexed, store, uses_index), notes, similar)
+    memories.on_words_erased.append(search.drop_texts)
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 

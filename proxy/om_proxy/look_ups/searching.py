@@ -14,7 +14,7 @@ from om_proxy.memory.recall.fusing import fuse
 from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.ranking import rank, weigh_words
-from om_proxy.memory.recall.words import query_words
+from om_proxy.memory.recall.words import drop_cached_words, query_words
 
 
 class PassageSource(Protocol):
@@ -69,6 +69,13 @@ class MessageSearch:
         if similarity is None:
             return result
         return result._replace(ranked=tuple(fuse(result.ranked, similarity)))
+
+    def drop_texts(self) -> None:
+        """Drop what is kept of messages and queries to be fast: people may have forgotten their
+        words."""
+        drop_cached_words()
+        if self.similar is not None:
+            self.similar.drop_queries()
 
     async def _search_words(
         self, key: Key, words: Sequence[str], passage_filter: PassageFilter

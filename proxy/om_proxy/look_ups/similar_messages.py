@@ -87,6 +87,9 @@ class SimilarMessages:
             return None
         return QueryVector(choice.model, vector, choice.timeout_s, search_ends_at)
 
+    def drop_queries(self) -> None:
+        self._query_vectors.clear()
+
     async def _embed_once(self, key: Key, model: str, query: str) -> bytes:
         kept_as = key.tenant, model, query
         if (kept := self._query_vectors.get(kept_as)) is not None:

@@ -126,6 +126,9 @@ def _read_short_run(run: str) -> tuple[str, ...]:
     return tuple(_split_run(run))
 
 
+drop_cached_words = _read_short_run.cache_clear  # people may have forgotten them
+
+
 def _split_run(run: str) -> Iterator[str]:
     if run.isascii():
         yield from _split_word(run)
