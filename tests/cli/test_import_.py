@@ -13,6 +13,7 @@ from om_proxy.memory.model import Key
 from tests.cli.stored_memory import store_thread
 
 CONFIG = ("--config", "om.yaml")
+MAPS = ("--tenant-map", "a=b", "--tenant-map", "a=c")
 
 
 @pytest.fixture
@@ -59,12 +60,28 @@ def test_wrong_use_says_what_to_do(folder: Path, capsys: pytest.CaptureFixture[s
     for arguments, said in (
         (("nowhere.jsonl",), "is no file"),
         (("broken.jsonl", "--tenant-map", "a"), "write OLD=NEW"),
+        (("broken.jsonl", *MAPS), "--tenant-map names a twice"),
         (("broken.jsonl",), "line 2: this is no JSON"),
     ):
         assert main(["import", *arguments, "--config", "new.yaml"]) == 2
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1
+
+
+def test_a_tenant_map_must_name_tenants_of_the_export(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped name would leave threads under the old one, where no client finds them."""
+    assert main(["export", "--all", "--with-secret", "--output", "all.jsonl", *CONFIG]) == 0
+    arguments = ["import", "all.jsonl", "--config", "new.yaml", "--tenant-map"]
+    assert main([*arguments, "taem=new"]) == 2
+    said = "om-proxy: the export has no tenant taem; it has local, team; nothing was imported\n"
+    assert capsys.readouterr().err == said
+    assert main([*arguments, "team=new"]) == 0
+    capsys.readouterr()
+    assert main(["threads", "--tenant", "new", "--config", "new.yaml"]) == 0
+    assert capsys.readouterr().out.startswith("u\tu\t")
 
 
 def test_another_state_is_a_conflict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

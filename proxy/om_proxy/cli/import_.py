@@ -55,6 +55,8 @@ def read_tenant_map(pairs: Sequence[str]) -> Mapping[str, str]:
         old, separator, new = pair.partition("=")
         if not (separator and old and new):
             raise UsageError(f"--tenant-map {pair}: write OLD=NEW")
+        if old in tenants:
+            raise UsageError(f"--tenant-map names {old} twice: a tenant becomes one other")
         tenants[old] = new
     return tenants
 

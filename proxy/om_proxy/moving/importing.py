@@ -199,7 +199,14 @@ class _Importer:
             )
 
     def _check_tenants(self) -> None:
-        """Raise UsageError for a tenant that nobody would find under this secret."""
+        """Raise UsageError for a tenant that nobody would find under this secret, and for a new name
+        of a tenant that the export does not have: mistyped, it would leave threads where they were."""
+        exported = sorted({key.tenant for key in self._index.lines})
+        for old in sorted(self._options.tenants.keys() - set(exported)):
+            shown = ", ".join(exported[:MAX_SHOWN_NAMES])
+            has = f"it has {shown}" if exported else "it has no thread"
+            more = ", …" if len(exported) > MAX_SHOWN_NAMES else ""
+            raise UsageError(f"the export has no tenant {old}; {has}{more}; nothing was imported")
         targets: dict[str, str] = {}
         for key in self._index.lines:
             if self._has_own_keys(key):
@@ -213,7 +220,7 @@ class _Importer:
                     f"--tenant-map {key.tenant}=NEW, or take the secret along "
                     "(om-proxy export --with-secret, into a new store)"
                 )
-        for tenant in {key.tenant for key in self._index.lines}:
+        for tenant in exported:
             new = self._options.find_tenant(tenant)
             if targets.setdefault(new, tenant) != tenant:
                 raise UsageError(f"two tenants of the export would both become {new}")
