@@ -171,7 +171,10 @@ async def _open_backend(
         if settings.is_server or isinstance(exc, WrongMasterKey):
             message = f"storage.url: {settings.shown_url}: {exc}"
         else:
-            message = f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
+            named = str(exc)
+            if settings.file and settings.file not in named:
+                named = f"{settings.file}: {named}"
+            message = f"storage.url: {named}; name a database of om-proxy or a new file, where this process may write"
         raise StorageError(message) from exc
 
 

@@ -68,10 +68,22 @@ def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture
     ("arguments", "said", "status"),
     [
         (("om.db", "om.db"), "the same store", 2),
+        (("om.db", "./om.db"), "the same store", 2),
+        (("om.db", "om.yaml"), "the same store", 2),
+        (("om.db", "link.db"), "the same store", 2),
+        (
+            ("postgresql://a:x@Host/om", "postgres://b:y@host:5432/om?sslmode=require"),
+            "the same store",
+            2,
+        ),
+        (("redis://:x@host", "redis://host:6379/0"), "the same store", 2),
+        (("om.db", "postgresql://a:secret@127.0.0.1:1/om"), "TO: postgresql://a@127", 3),
+        (("redis://:secret@127.0.0.1:1", "new.db"), "FROM: redis://127.0.0.1:1: the server", 3),
+        (("om.db", "empty.txt"), "TO: empty.txt: SQLite: DatabaseError: file is not a database", 3),
         (("nowhere.db", "new.db"), "there is no file nowhere.db", 2),
         (("om.db", "mysql://me:secret@host/db"), "mysql://… is no store", 2),
         (("om.db", ":memory:"), "own memory", 2),
-        (("empty.txt", "new.db"), "no database of om-proxy", 3),
+        (("empty.txt", "new.db"), "FROM: empty.txt is no database of om-proxy", 3),
     ],
 )
 def test_wrong_use_says_what_to_do(
@@ -83,6 +95,7 @@ def test_wrong_use_says_what_to_do(
 ) -> None:
     """In one line, without a password, and without a new store."""
     Path("empty.txt").write_text("no database")
+    Path("link.db").symlink_to("om.db")
     assert main(["copy", *arguments]) == status
     error = capsys.readouterr().err
     assert said in error

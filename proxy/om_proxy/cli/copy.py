@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error, run_quietly
 from om_proxy.cli.visible_text import escape_line
-from om_proxy.errors import UsageError
+from om_proxy.errors import ConfigError, StorageError, UsageError
 from om_proxy.memory.model import Key
 from om_proxy.moving.copying import CopyResult, StoreCopier
 from om_proxy.moving.importing import show_names
 from om_proxy.settings import load_named_store
 from om_proxy.settings.service import StorageSettings
+from om_proxy.storage.base import Store
 from om_proxy.store_opening import open_store
 
 STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
@@ -26,7 +27,7 @@ STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
 def run(options: argparse.Namespace) -> int:
     """Copy FROM into TO, which may be a new store."""
     source, target = read_place(options.source), read_place(options.target)
-    if source.url == target.url and source.prefix == target.prefix:
+    if source.place == target.place:
         raise UsageError("FROM and TO are the same store")
     if source.file is not None and not Path(source.file).is_file():
         raise UsageError(f"FROM: there is no file {source.file}")
@@ -55,9 +56,9 @@ def read_place(argument: str) -> StorageSettings:
 async def copy_store(
     source_settings: StorageSettings, target_settings: StorageSettings, options: argparse.Namespace
 ) -> int:
-    source = await open_store(source_settings, create=False)
+    source = await open_place("FROM", source_settings, create=False)
     try:
-        target = await open_store(target_settings)
+        target = await open_place("TO", target_settings, create=True)
         try:
             copier = StoreCopier(source, target, updates=options.update, on_batch=show_batch)
             result = await copier.copy(verifies=options.verify)
@@ -66,6 +67,15 @@ async def copy_store(
     finally:
         await source.close()
     return report(result, verified=options.verify)
+
+
+async def open_place(name: str, settings: StorageSettings, *, create: bool) -> Store:
+    """Open one of the two stores. An error says which one, by the name of its argument."""
+    try:
+        return await open_store(settings, create=create)
+    except (ConfigError, StorageError) as exc:
+        said = str(exc).removeprefix("storage.url: ")
+        raise type(exc)(f"{name}: {said}") from exc
 
 
 def show_batch(result: CopyResult) -> None:

@@ -325,13 +325,16 @@ def _read_empty_as_none(value: Any) -> Any:
 def _name_place(url: str) -> tuple[object, ...]:
     """Return the file, or the database on a server, that a URL names."""
     if url.startswith("sqlite:///"):
-        return (os.path.abspath(url.removeprefix("sqlite:///")),)
+        return (os.path.realpath(url.removeprefix("sqlite:///")),)
     parts = urlsplit(url)
+    if _is_redis_url(url):
+        return parts.hostname, parts.port or REDIS_PORT, int(parts.path.strip("/") or 0)
     return parts.hostname, parts.port or POSTGRES_PORT, parts.path
 
 
 MAX_ENCRYPTION_KEYS = 5
 POSTGRES_PORT = 5432
+REDIS_PORT = 6379
 
 
 def _list_encryption_keys(value: Any) -> Any:
@@ -458,6 +461,12 @@ class StorageSettings(Section):
         """The path of the database's file; None for a database in memory, or on a server."""
         path = self.url.removeprefix("sqlite:///")
         return None if path == IN_MEMORY or self.is_server else path
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where the memories are. Two addresses of one place are equal, except where a server has
+        several names."""
+        return (*_name_place(self.url), self.prefix) if self.is_server else _name_place(self.url)
 
     @property
     def is_shared(self) -> bool:
