@@ -89,7 +89,7 @@ def a_reflection_fits_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_fork_forgets_edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branch, "carry_edits", lambda memory, entries, older: entries)
+    monkeypatch.setattr(branch, "carry_edits", lambda memory, entries, older, live: entries)
 
 
 def a_withdrawn_entry_leaves_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:

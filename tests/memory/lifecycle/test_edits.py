@@ -289,6 +289,16 @@ def test_a_fork_through_a_withdrawn_reflection_brings_no_words_back() -> None:
     assert [entry.text for entry in again.log.entries] == ["", "* up to 8"]
 
 
+def test_an_entry_withdrawn_on_another_branch_withdraws_nothing_here() -> None:
+    """It covered other messages, whatever their numbers: the words of an older entry come back."""
+    of_other_branch = replace(THREE.log.entries[2], id=9, after=0, text="", replaces=8, chain=b"x")
+    assert of_other_branch.is_withdrawn
+    older = [Generation(1, (of_other_branch,)), Generation(0, THREE.log.entries[:2])]
+    whole = replace(THREE.log.entries[2], id=10, after=0, text="* all")
+    after = gone_back(replace_log(THREE, generation=2, entries=(whole,)), 10, older)
+    assert [entry.text for entry in after.log.entries] == ["* up to 4", "* up to 8"]
+
+
 def test_a_rollback_note_has_an_id_of_its_own() -> None:
     """Also where going back made entries without words under new ids."""
     r = Resource("A")

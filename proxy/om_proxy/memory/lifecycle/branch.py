@@ -83,7 +83,8 @@ def find_rollback_target(
         for entries, state in zip(logs, states, strict=True)
         if _find_last_seq(state) == _find_last_seq(target)
     )
-    return carry_edits(memory, target, older_generations), cut_seq if is_forgotten else None
+    carried = carry_edits(memory, target, older_generations, live_chains)
+    return carried, cut_seq if is_forgotten else None
 
 
 def _is_torn(entries: Sequence[Observation], valid_count: int, cut_seq: int) -> bool:

@@ -8,7 +8,7 @@ messages stay covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -135,13 +135,17 @@ def find_chunk_holder(
 
 
 def carry_edits(
-    memory: Memory, entries: tuple[Observation, ...], older_generations: Sequence[Generation]
+    memory: Memory,
+    entries: tuple[Observation, ...],
+    older_generations: Sequence[Generation],
+    live_chains: Mapping[int, bytes],
 ) -> tuple[Observation, ...]:
     """Return the entries of an older generation as people changed them since.
 
     Of each entry, the version that stood last counts. What a withdrawn entry covered stays
-    withdrawn, also where that entry is replaced by its sources. `older_generations`: the newest
-    first.
+    withdrawn, also where that entry is replaced by its sources. It covered these messages if it is
+    of this branch. `older_generations`: the newest first. `live_chains`: the chain at each live
+    message, those included that the client takes back now.
     """
     logs = (memory.log.entries, *(kept for _, kept in older_generations))
     if all(entry.replaces is None for log in logs for entry in log):
@@ -161,7 +165,12 @@ def carry_edits(
     for age, log in enumerate(logs):
         for entry in log:
             newest.setdefault(find_first_id(entry), _Version(entry, age))
-    withdrawn = [version for version in newest.values() if was_withdrawn(version.entry)]
+    withdrawn = [
+        version
+        for version in newest.values()
+        if was_withdrawn(version.entry)
+        and live_chains.get(version.entry.last) == version.entry.chain
+    ]
     next_id = max([log_sharing.next_entry_id(memory), *(entry.id + 1 for entry in entries)])
     carried: list[Observation] = []
     for original in entries:
