@@ -248,7 +248,6 @@ class App:
             is_busy=self.admission.is_busy,
             is_external=self._is_external,
         )
-        vectors = create_message_vectors(memories, self._embedding_models)
         engine = Engine(
             memories,
             self.background,
@@ -258,6 +257,7 @@ class App:
             clock=self._clock,
             deferred=self._deferred,
         )
+        vectors = create_message_vectors(memories, self._embedding_models, engine.committer)
         self._deliveries = engine.deliveries
         flusher = self.store.flusher
         flusher.renumbered = engine.deliveries.renumber
@@ -306,7 +306,7 @@ class App:
             self.store, lambda: self._policies.current.settings, self._is_external
         )
         embedding = create_vector_filler(
-            self.store, vectors, lambda: self._policies.current.settings, self._is_external
+            memories, vectors, lambda: self._policies.current.settings, self._is_external
         )
         own_pages = OwnPages(
             MetricsPage(self._figures.render if self._figures else None),

@@ -117,9 +117,12 @@ def create_background(
     )
 
 
-def create_message_vectors(memories: Memories, models: EmbeddingModel) -> MessageVectors:
-    """Create what makes vectors, for searches and for the background."""
-    return MessageVectors(memories.store, models, memories.facts)
+def create_message_vectors(
+    memories: Memories, models: EmbeddingModel, committer: Committer
+) -> MessageVectors:
+    """Create what makes vectors, for searches and for the background. `committer`: of this
+    process; it charges queries to the threads that ask."""
+    return MessageVectors(memories.store, models, memories.facts, committer.add_query_costs)
 
 
 def create_look_up_performer(

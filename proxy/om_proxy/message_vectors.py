@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,20 +63,31 @@ def choose_embedding(
     return EmbeddingChoice(retrieval.embedding_model, min(MAX_SEARCH_S, search_s), search_s)
 
 
+# is told what a call has cost, once it has ended, and of which key it was
+Charge = Callable[[Key, Account], None]
+
+
+def charge_nobody(key: Key, account: Account) -> None:
+    """Leave the cost to the ledger by day alone."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageVectors:
-    """The vectors of one store."""
+    """The vectors of one store. `charge_query`: is told what vectors of queries have cost."""
 
     store: VectorIndex
     models: EmbeddingModel
     facts: Facts
+    charge_query: Charge = charge_nobody
     # held by the search that compares vectors: the memory of one is the memory of all
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def embed_batch(self, key: Key, model: str, limit: int | None = None) -> int:
+    async def embed_batch(
+        self, key: Key, model: str, limit: int | None = None, charge: Charge = charge_nobody
+    ) -> int:
         """Make the vectors that the first indexed messages of the thread lack. Return how many were
         written; 0: none is lacking, or all of them went meanwhile. Raise ModelError and
-        StorageError."""
+        StorageError. `charge`: is told of each call, also of one that failed and was paid."""
         is_local = model.startswith(LOCAL_PREFIX)
         limit = limit or (LOCAL_BATCH_MESSAGES if is_local else BATCH_MESSAGES)
         read = await self.store.read_unembedded(key, model, limit)
@@ -85,34 +96,39 @@ class MessageVectors:
         texts = await run_off_loop(
             len(read), lambda: [_write_text(message) for message in read], MANY_TEXTS
         )
-        vectors = await self._embed_all(key, model, texts)
+        vectors = await self._embed_all(key, model, texts, charge)
         return await self.store.write_vectors(key, read, model, vectors)
 
     async def embed_query(self, key: Key, model: str, query: str) -> bytes:
         """Return the vector of a query. Raise ModelError."""
-        [vector] = await self._embed(key, model, [query[:MAX_EMBEDDED_CHARS]])
+        texts = [query[:MAX_EMBEDDED_CHARS]]
+        [vector] = await self._embed(key, model, texts, self.charge_query)
         return vector
 
-    async def _embed_all(self, key: Key, model: str, texts: Sequence[str]) -> list[bytes]:
+    async def _embed_all(
+        self, key: Key, model: str, texts: Sequence[str], charge: Charge
+    ) -> list[bytes]:
         """Return a vector for each text. A text that the model refuses gets none, if the model
         takes others."""
         try:
-            return await self._embed(key, model, texts)
+            return await self._embed(key, model, texts, charge)
         except ModelBusy:
             raise
         except ModelError:
-            await self._embed(key, model, [PROBE_TEXT])
+            await self._embed(key, model, [PROBE_TEXT], charge)
         vectors = []
         for text in texts:
             try:
-                vectors += await self._embed(key, model, [text])
+                vectors += await self._embed(key, model, [text], charge)
             except ModelBusy:
                 raise
             except ModelError:
                 vectors.append(NO_VECTOR)
         return vectors
 
-    async def _embed(self, key: Key, model: str, texts: Sequence[str]) -> list[bytes]:
+    async def _embed(
+        self, key: Key, model: str, texts: Sequence[str], charge: Charge
+    ) -> list[bytes]:
         """Ask once. Raise Unusable for vectors that are none, or of several lengths."""
         outcome: CallOutcome = "abandoned"
         started = time.perf_counter()
@@ -127,7 +143,9 @@ class MessageVectors:
             outcome = "failed"
             raise
         finally:
-            self._report(key, model, texts, embedded, outcome, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            for account in self._report(key, model, texts, embedded, outcome, seconds):
+                charge(key, account)
 
     def _report(
         self,
@@ -137,7 +155,8 @@ class MessageVectors:
         embedded: Embedded | None,
         outcome: CallOutcome,
         seconds: float,
-    ) -> None:
+    ) -> list[Account]:
+        """Report a call. Return what was paid for it."""
         usage = Usage()
         accounts: tuple[tuple[str, Account], ...] = ()
         if not model.startswith(LOCAL_PREFIX) and (embedded or outcome == "abandoned"):
@@ -162,6 +181,7 @@ class MessageVectors:
                 accounts=accounts,
             )
         )
+        return [account for _, account in accounts]
 
 
 def _write_text(read: UnembeddedMessage) -> str:

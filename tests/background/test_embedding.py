@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from om_proxy.agents.embedding import Embedded
 from om_proxy.background import quiet_walk
 from om_proxy.background.embedding import (
     FIRST_PAUSE_S,
@@ -18,12 +19,14 @@ from om_proxy.background.quiet_walk import QUIET_S, QuietWalker
 from om_proxy.errors import ModelBusy
 from om_proxy.facts import Facts
 from om_proxy.memory.model import Key
+from om_proxy.memory_cache import Memories
 from om_proxy.message_vectors import MessageVectors
 from om_proxy.settings import Settings
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import SECOND, add_said, index_all, store_thread
 from tests.support.embedding_model import ScriptedModel
+from tests.support.policies import build_policies
 
 NOW = 1_000_000.0
 OTHER_TENANT_THREAD = Key("other", "other", "old")
@@ -41,10 +44,14 @@ class World:
         self.settings = set_model("m")
         self.machine_now = 0.0
         self.vectors = MessageVectors(store, self.model, Facts())
+        self.memories = Memories(store, build_policies(self.settings))
 
     def create_filler(self) -> QuietWalker:
         return create_vector_filler(
-            self.store, self.vectors, lambda: self.settings, machine_clock=lambda: self.machine_now
+            self.memories,
+            self.vectors,
+            lambda: self.settings,
+            machine_clock=lambda: self.machine_now,
         )
 
     async def add(self, key: Key, turn_at: float, *texts: str) -> None:
@@ -52,6 +59,9 @@ class World:
             self.store, add_said(MemoryBuilder(key), *(texts or ("cat", "dog"))), turn_at
         )
         await index_all(self.store, key)
+
+    async def cost(self, key: Key) -> int:
+        return (await self.store.load(key)).ledger.full_memory.cost
 
     async def count(self, key: Key, model: str = "m") -> int:
         return len((await self.store.read_vectors(key, model)).vectors)
@@ -92,7 +102,8 @@ async def test_what_is_indexed_late_gets_its_vectors(
 async def test_switched_off_nothing_is_asked() -> None:
     """Not the store, and no model."""
     for settings in (Settings(), set_model(None)):
-        filler = create_vector_filler(None, None, lambda: settings)  # type: ignore[arg-type] # noqa: B023 - none is there, and it is called at once
+        memories = Memories(None, build_policies(settings))  # type: ignore[arg-type] - the same
+        filler = create_vector_filler(memories, None, lambda: settings)  # type: ignore[arg-type] # noqa: B023 - none is there, and it is called at once
         assert await filler.run_once() == 0
 
 
@@ -121,6 +132,48 @@ async def test_a_model_that_is_down_is_asked_less_and_less(world: World) -> None
     world.model.answer = None
     world.machine_now += FIRST_PAUSE_S
     assert await filler.run_once() == 2
+
+
+async def test_a_thread_is_charged_for_its_vectors(world: World) -> None:
+    """Also for calls that came to nothing."""
+    world.settings = set_model("text-embedding-3-small")
+    world.model.tokens = 1_000_000  # 2 cents
+    await world.add(KEY, 6.0, "cat", "violin")
+    await world.add(SECOND, 5.0, "dog")
+    assert await world.create_filler().run_once() == 3
+    assert (await world.cost(KEY), await world.cost(SECOND)) == (20_000, 20_000)
+    assert (await world.store.load(KEY)).ledger.full_memory.calls == 1
+
+    gone = KEY._replace(thread="gone")
+    await world.add(gone, 7.0)
+
+    def refuse(model: str, texts: Sequence[str]) -> Any:
+        raise ModelBusy("down", None)
+
+    world.model.answer = refuse
+    assert await world.create_filler().run_once() == 0
+    assert await world.cost(gone) == 0  # a refused call costs nothing
+    world.model.answer = lambda model, texts: [[1.0]] * (len(texts) + 1)
+    assert await world.create_filler().run_once() == 0
+    assert (
+        await world.cost(gone) == 40_000
+    )  # the batch, and the text that asks whether the model answers at all
+
+
+async def test_a_thread_that_went_meanwhile_is_not_made_anew(world: World) -> None:
+    """Nobody is charged for its vectors."""
+    world.settings = set_model("text-embedding-3-small")
+    await world.add(KEY, 6.0)
+    embed_texts = world.model.embed_texts
+
+    async def forget_first(model: str, texts: Sequence[str]) -> Embedded:
+        await world.store.forget(KEY)
+        return await embed_texts(model, texts)
+
+    world.model.embed_texts = forget_first  # type: ignore[method-assign] # a store that is used meanwhile
+    assert await world.create_filler().run_once() == 0
+    assert len(world.model.calls) == 1
+    assert await world.store.version(KEY) == 0
 
 
 async def test_another_model_in_the_middle_ends_the_walk(world: World) -> None:
@@ -165,5 +218,5 @@ async def test_resources_may_have_other_models(world: World) -> None:
 async def test_all_vectors_are_made_at_once(world: World) -> None:
     await world.add(KEY, NOW)
     await world.add(OTHER_TENANT_THREAD, 6.0)
-    assert await embed_all(world.vectors, world.settings) == 4
-    assert await embed_all(world.vectors, world.settings) == 0
+    assert await embed_all(world.memories, world.vectors, world.settings) == 4
+    assert await embed_all(world.memories, world.vectors, world.settings) == 0

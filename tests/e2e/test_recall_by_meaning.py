@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from om_proxy.agents.embedding import Embedded, EmbeddingModels
 from tests.agents.onnx_file import write_model
 from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.test_recall import Curious
 
 AUTH = {"authorization": "Bearer sk-a"}
 # of [PAD], [UNK], cat, dog, violin, music
@@ -48,3 +53,34 @@ async def test_what_shares_no_word_with_the_query_is_found(tmp_path: Path) -> No
         )
         assert forgotten.status_code == 200
         assert "band" not in {thread for thread, _ in await search(run, "music")}
+
+
+async def test_a_query_counts_in_the_ledger_of_the_thread_that_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn stores it. What people ask of a whole resource is no thread's."""
+
+    async def embed(_: EmbeddingModels, model: str, texts: Sequence[str]) -> Embedded:
+        return Embedded(tuple([1.0, 0.0] for _ in texts), tokens=1_000_000)  # 2 cents
+
+    monkeypatch.setattr(EmbeddingModels, "embed_texts", embed)
+    models = Curious()
+    models.look_up = {"mode": "search", "query": "music"}
+    vectors = "vector: true, embedding_model: text-embedding-3-small, timeout: 60s"
+    memory = f"scope: resource, retrieval: {{offer: always, {vectors}}}"
+    async with run_with_scripted_models(
+        tmp_path, memory, models=models, more="background: {observer_interval: 1h}"
+    ) as run:
+        await run.chat("band", **{"x-om-resource": "ada"}).say("violin music")
+        await run.chat("asking", **{"x-om-resource": "ada"}).say("What is the serial number?")
+        for number in range(2):
+            answer = await run.http.get(
+                f"{run.base}/om/v1/search",
+                params={"q": f"violin {number}", "resource": "ada"},
+                headers=AUTH,
+            )
+            assert answer.status_code == 200
+        costs = {
+            memory.key.thread: memory.ledger.full_memory.cost for memory in await run.memories()
+        }
+        assert costs == {"band": 0, "asking": 20_000}

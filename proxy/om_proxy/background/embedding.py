@@ -14,10 +14,12 @@ import structlog
 from om_proxy.background.quiet_walk import QuietWalk, QuietWalker, WalkLease, finish_work
 from om_proxy.background.thread_run import loop_time
 from om_proxy.errors import ModelBusy, ModelError, OmError
-from om_proxy.memory.model import Key
+from om_proxy.memory.ledger import EMPTY_ACCOUNT, NO_MEMORY_COSTS, Account
+from om_proxy.memory.lifecycle.transitions import add_memory_costs
+from om_proxy.memory.model import Key, Memory
+from om_proxy.memory_cache import Memories
 from om_proxy.message_vectors import MessageVectors, choose_embedding
 from om_proxy.settings import Settings
-from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 logger = structlog.get_logger("vectors")
@@ -34,6 +36,7 @@ MAX_PAUSE_S = 3_600.0
 class EmbeddingWork:
     """The making of one model's vectors, as a `QuietWork`."""
 
+    memories: Memories
     vectors: MessageVectors
     model: str
     full_walk_interval_s: float = FULL_WALK_S
@@ -49,15 +52,34 @@ class EmbeddingWork:
         return choice is not None and choice.model == self.model
 
     async def do_batch(self, key: Key) -> int | None:
-        return await self.vectors.embed_batch(key, self.model) or None
+        """Do the batch. What it cost is stored with the thread."""
+        paid = EMPTY_ACCOUNT
+
+        def charge(_: Key, account: Account) -> None:
+            nonlocal paid
+            paid = paid.add(account)
+
+        try:
+            return await self.vectors.embed_batch(key, self.model, charge=charge) or None
+        finally:
+            if paid.calls:
+                await self._add_to_thread(key, paid)
+
+    async def _add_to_thread(self, key: Key, account: Account) -> None:
+        def add(memory: Memory) -> Memory:
+            if not memory.version:  # it was forgotten meanwhile
+                return memory
+            return add_memory_costs(memory, NO_MEMORY_COSTS.add(account, memory.history))
+
+        await self.memories.update(key, add)
 
 
-async def embed_all(vectors: MessageVectors, settings: Settings) -> int:
+async def embed_all(memories: Memories, vectors: MessageVectors, settings: Settings) -> int:
     """Make all vectors that are lacking, now. Return their number. Raise OmError; what was made
     stays."""
     count = 0
     for model in settings.embedding_models:
-        _, made = await finish_work(EmbeddingWork(vectors, model), settings)
+        _, made = await finish_work(EmbeddingWork(memories, vectors, model), settings)
         count += made
     return count
 
@@ -91,7 +113,7 @@ class ModelWalk:
 
 
 def create_vector_filler(
-    store: Store,
+    memories: Memories,
     vectors: MessageVectors,
     settings: Callable[[], Settings],
     is_external: Callable[[], bool] = lambda: False,
@@ -101,13 +123,14 @@ def create_vector_filler(
     `machine_clock`: seconds that only grow."""
 
     def create_walks(settings: Settings) -> list[ModelWalk]:
+        works = [EmbeddingWork(memories, vectors, model) for model in settings.embedding_models]
         return [
-            ModelWalk(QuietWalk(store, EmbeddingWork(vectors, model), machine_clock), machine_clock)
-            for model in settings.embedding_models
+            ModelWalk(QuietWalk(memories.store, work, machine_clock), machine_clock)
+            for work in works
         ]
 
     return QuietWalker(
-        store, EMBEDDING_KEY, LEASE_S, settings, create_walks, _report_failure, is_external
+        memories.store, EMBEDDING_KEY, LEASE_S, settings, create_walks, _report_failure, is_external
     )
 
 

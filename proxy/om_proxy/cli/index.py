@@ -15,8 +15,10 @@ from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import print_error, run_with_settings
 from om_proxy.errors import ModelError
 from om_proxy.facts import Facts
+from om_proxy.memory_cache import Memories
 from om_proxy.message_vectors import MessageVectors
-from om_proxy.settings import Settings
+from om_proxy.policy import PolicyInForce
+from om_proxy.settings import Settings, WatchedSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.newest_passages import NEWEST_MESSAGES
@@ -80,9 +82,10 @@ async def make_vectors(settings: Settings, store: Store) -> int:
     litellm, facts, ledger_writer = LiteLLM(), Facts(), LedgerWriter(store)
     ledger_writer.subscribe_to(facts)
     models = EmbeddingModels(litellm)
+    memories = Memories(store, PolicyInForce(WatchedSettings(settings)))
     try:
         with show_progress("making vectors"):
-            count = await embed_all(MessageVectors(store, models, facts), settings)
+            count = await embed_all(memories, MessageVectors(store, models, facts), settings)
     except ModelError as exc:
         print_error(f"the embedding model gives no vectors: {exc}")
         return NOT_WORKING

@@ -144,16 +144,17 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         token_counter,
         concurrency=settings.background.concurrency,
     )
+    committer = create_committer(memories, background, token_counter, secret)
     services = create_admin_services(
         memories,
         policies,
         background,
         token_counter,
         secret,
-        create_committer(memories, background, token_counter, secret),
+        committer,
         time.time,
         ledger_writer,
-        vectors=create_message_vectors(memories, embedding_models),
+        vectors=create_message_vectors(memories, embedding_models, committer),
     )
     try:
         yield LocalApi(store, services, EdgeConfig.from_settings(settings, policies.current))

@@ -10,8 +10,21 @@ from functools import partial
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
-from om_proxy.memory.ledger import TurnEntry, add_turn, join_ledgers
-from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Item, Memory, Message
+from om_proxy.memory.ledger import (
+    NO_MEMORY_COSTS,
+    Account,
+    TurnEntry,
+    add_turn,
+    join_ledgers,
+)
+from om_proxy.memory.model import (
+    MESSAGE_FRAMING_TOKENS,
+    RESOURCE_THREAD,
+    Item,
+    Key,
+    Memory,
+    Message,
+)
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.verdict import takes_back_later_request
@@ -251,6 +264,14 @@ class Committer:
         it."""
         if entry is not None:
             self.unstored.add(turn.key, entry)
+
+    def add_query_costs(self, key: Key, account: Account) -> None:
+        """Keep what the vector of a query cost. The next commit of the thread that asked writes it.
+        A search of a whole resource is no thread's."""
+        if key.thread == RESOURCE_THREAD:
+            return
+        memory = self.memories.find_cached(key) or Memory(key=key)
+        self.unstored.add_memory_calls(key, NO_MEMORY_COSTS.add(account, memory.history))
 
     async def _write(
         self,
