@@ -12,7 +12,7 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage.postgres import search
-from om_proxy.storage.postgres.search import POSTED
+from om_proxy.storage.postgres.search import HAS_WORD
 from om_proxy.storage.postgres.session import Session
 from tests.storage.contract import Opener
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -35,7 +35,7 @@ async def test_the_words_of_a_passage_stand_in_its_row_once(
         scope, words = row["scope"], row["words"]
         assert [value for value in row.values() if "quorum" in str(value)] == [words]
         await connection.execute("ANALYZE passage; SET enable_seqscan = off")
-        found = f"FROM passage WHERE {POSTED} @> ARRAY['{scope}zquorum']"
+        found = f"FROM passage, (SELECT '{scope}zquorum') AS of (word) WHERE {HAS_WORD}"
         assert await connection.fetchval(f"SELECT count(*) {found}") == len(thread.live)
         plan = await connection.fetch(f"EXPLAIN SELECT id {found}")
         assert any("Index Scan on passage_words" in step for (step,) in plan)

@@ -30,9 +30,11 @@ COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
     WHERE tenant = $1 AND resource = $2"""
 FIND_SCOPE = """SELECT id, (SELECT count(*) FROM om.passage WHERE passage.scope = search_scope.id AND place = 0)
     FROM om.search_scope WHERE tenant = $1 AND resource = $2"""
-# The words of a passage, each with its scope before it, as migration 0009 indexes them. A row keeps none of them.
-POSTED = """string_to_array(scope::text || 'z'
+# The words of a passage, each with its scope before it, as migration 0010 indexes them. A row keeps none of them,
+# unless a program that does not know migration 0009 wrote it.
+_WORDS_OF_ROW = """string_to_array(scope::text || 'z'
     || replace(words || ' ' || side_words, ' ', ' ' || scope::text || 'z'), ' ')"""
+HAS_WORD = f"(posted @> ARRAY[word] OR posted IS NULL AND {_WORDS_OF_ROW} @> ARRAY[word])"
 # of each word, how many passages have it, and the newest of those that the filter lets pass
 FIND_WORDS = f"""SELECT word, holders.count, holders.ids FROM unnest($1::text[]) AS word CROSS JOIN LATERAL (
         SELECT count(*), (array_agg(passage.id ORDER BY passage.id DESC) FILTER (WHERE
@@ -40,7 +42,7 @@ FIND_WORDS = f"""SELECT word, holders.count, holders.ids FROM unnest($1::text[])
                 JOIN om.thread ON thread.id = thread_id WHERE indexed_thread.scope = $2 AND thread.thread = $4))
             AND ($5::float8 IS NULL OR at < $5) AND ($6::float8 IS NULL OR at >= $6)
             AND ($7::bytea[] IS NULL OR role = ANY ($7))))[1:$3] AS ids
-        FROM om.passage WHERE {POSTED} @> ARRAY[word]) AS holders"""
+        FROM om.passage WHERE {HAS_WORD}) AS holders"""
 PASSAGE: Columns = {
     "seq": "bigint",
     "place": "bigint",

@@ -1,12 +1,9 @@
--- The index makes the words of a passage, each with its scope before it, from what ranking reads, and no row keeps them once more. A
--- message's neighbours are found by their `seq`, which the table's own index has. Together they were half of the index of originals.
+-- No row of a passage keeps its words a second time, each with its scope before it: the index of migration 0010 makes them from what
+-- ranking reads. A message's neighbours are found by their `seq`, which the table's own index has. Together they were half of the index
+-- of originals.
 --
--- A program that does not know this migration writes `posted` still, and finds what such programs wrote; a later one removes the column
--- and its index.
+-- A program that does not know this migration goes on to write `posted`, and finds what such programs wrote. A later release, which
+-- removes the column and its index, indexes those passages anew before.
 
 ALTER TABLE om.passage ALTER posted DROP NOT NULL;
 DROP INDEX om.passage_position;
-CREATE INDEX passage_words ON om.passage USING gin (string_to_array(scope::text || 'z'
-    || replace(words || ' ' || side_words, ' ', ' ' || scope::text || 'z'), ' ')) WITH (fastupdate = off);
--- ANALYZE copies no words of it
-ALTER INDEX om.passage_words ALTER COLUMN 1 SET STATISTICS 0;
