@@ -40,6 +40,7 @@ class OwnPostgres:
     def __init__(self, folder: Path) -> None:
         self._programs = find_programs()
         self._data = folder / "data"
+        self._copy = folder / "copy"
         self._log = (folder / "log").open("ab")
         # PostgreSQL refuses to run as root
         self._owner = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
@@ -89,6 +90,19 @@ class OwnPostgres:
             self._process.send_signal(3)  # SIGQUIT: immediate shutdown, without a checkpoint
             self._process.wait(30)
             self._process = None
+
+    def copy(self) -> None:
+        """Copy its files, while it does not run."""
+        self._replace_files(self._data, self._copy)
+
+    def put_copy_back(self) -> None:
+        """Take its files back to the copy, while it does not run."""
+        self._replace_files(self._copy, self._data)
+
+    def _replace_files(self, source: Path, target: Path) -> None:
+        assert self._process is None
+        shutil.rmtree(target, ignore_errors=True)
+        subprocess.run(["cp", "--archive", source, target], check=True)
 
     def count_in_tables(self, words: bytes) -> int:
         """Return how often the words stand in the files of tables and indexes, dead rows too."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
@@ -16,9 +16,10 @@ from tests.e2e.crash.client import complete, content
 from tests.e2e.crash.models import FILLER, SAID
 from tests.e2e.replicas.front import Front
 from tests.e2e.replicas.history import Forgetting, Outcome, Reading, Turn
+from tests.e2e.replicas.pausing import Pause
+from tests.e2e.replicas.plan import ClientKind
 
 Message = dict[str, Any]
-ClientKind = Literal["full", "thin", "paired", "sharing"]
 # a model whose threads share the log of their resource
 SHARER = "scripted-sharer"
 
@@ -56,13 +57,15 @@ class ReplicaClient:
     """One client, with one thread after the other. A `full` one sends its whole history with each
     request and takes answers back at times, a `thin` one sends its newest message. So does a
     `paired` one, and another client speaks on the same threads; a `sharing` one has threads of its own
-    that share a log with another client's. Each leaves at times in the middle of a reply."""
+    that share a log with another client's. A `meeting` one speaks in two threads of a resource, in
+    turn and then in both at once. Each leaves at times in the middle of a reply."""
 
     def __init__(
         self,
         number: int,
         kind: ClientKind,
         front: Front,
+        pause: Pause,
         notebook: Notebook,
         seed: int,
         timeout_s: float,
@@ -75,6 +78,7 @@ class ReplicaClient:
         self._resource = f"r{number // 7}" if kind == "sharing" else ""
         self._kind = kind
         self._front = front
+        self._pause = pause
         self._base = front.base
         self._notebook = notebook
         self._dice = random.Random(f"{seed} {number}")
@@ -82,11 +86,25 @@ class ReplicaClient:
     async def talk_until(self, ended: asyncio.Event) -> None:
         for number in count():
             thread = f"{self._name}-{number}"
-            await self._talk(thread, ended)
+            if self._kind == "meeting":
+                await self._meet(thread, alone="ab" if number % 2 else "aba")
+            else:
+                await self._talk(thread, ended)
             if ended.is_set():
                 return
-            if self._kind != "paired" and self._dice.random() < 0.3:
-                await self._forget(thread)
+            if self._kind in ("full", "thin", "sharing") and self._dice.random() < 0.3:
+                async with self._pause.stay_out():
+                    await self._forget(thread)
+
+    async def _meet(self, resource: str, alone: str) -> None:
+        """Speak in threads of a resource: shortly in turn, then in both at once, and no more. Both
+        together wake the resource. By how often they spoke before, either alone does or none."""
+        self._resource = resource
+        for side in alone:
+            await self._ask(f"{resource}-{side}", [], [], _say(""))
+        await asyncio.gather(
+            *(self._ask(f"{resource}-{side}", [], [], _say(f"{FILLER} {FILLER}")) for side in "ab")
+        )
 
     async def _talk(self, thread: str, ended: asyncio.Event) -> None:
         history: list[Message] = []
@@ -98,11 +116,9 @@ class ReplicaClient:
             may_fork = self._kind == "full" and len(history) >= 4 and again is None
             if may_fork and self._dice.random() < 0.15:
                 kept = history[: self._dice.randrange(1, len(history) // 2) * 2]
-            message = again or {
-                "role": "user",
-                "content": f"M{next(_numbers):05d} to note: {FILLER}.",
-            }
-            reply = await self._ask(thread, kept, history[len(kept) :], message)
+            message = again or _say(FILLER)
+            async with self._pause.stay_out():
+                reply = await self._ask(thread, kept, history[len(kept) :], message)
             again = None
             if reply is not None:
                 history = [*kept, message, {"role": "assistant", "content": reply}]
@@ -110,7 +126,8 @@ class ReplicaClient:
                 # not alone: after a reply that went out, that is a message said again
                 again = message
             if self._dice.random() < 0.2:
-                await self._read(thread)
+                async with self._pause.stay_out():
+                    await self._read(thread)
             await asyncio.sleep(self._dice.random() * 2 * THINK_S)
 
     async def _ask(
@@ -170,7 +187,7 @@ class ReplicaClient:
                 find_mark({"content": reply}) if reply else "",
                 not is_degraded,
                 tuple(map(find_mark, left_out)),
-                tuple(map(find_mark, kept)),
+                tuple(map(find_mark, kept)) if self._kind == "full" else (),
             )
         )
         return reply
@@ -217,6 +234,10 @@ class ReplicaClient:
                 )
         except httpx.TransportError:
             return None
+
+
+def _say(text: str) -> Message:
+    return {"role": "user", "content": f"M{next(_numbers):05d} to note: {text}."}
 
 
 def find_mark(message: Message) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -82,6 +82,7 @@ class StoredThread(NamedTuple):
     tail: tuple[int, ...] = ()  # seqs
     row_count: int = 1
     due_at: float | None = None
+    lacks_due_time: bool = False  # its messages are worth a call of the observer, and it is not due
     leased_until: float = 0.0
 
 
@@ -126,6 +127,17 @@ class Outage(NamedTuple):
     ended_at: float
 
 
+class Restore(NamedTuple):
+    """The store was taken back to a copy of it. No request was under way at either time."""
+
+    copied_at: float
+    restored_at: float
+
+    def undoes(self, began_at: float) -> bool:
+        """Return whether the copy lacks what began at this time."""
+        return self.copied_at < began_at < self.restored_at
+
+
 @dataclass(frozen=True)
 class History:
     """All that was seen. `began_at`, `at`: when the run began, and when the threads were read at the
@@ -138,6 +150,8 @@ class History:
     forgettings: Sequence[Forgetting] = ()
     leases: Sequence[Lease] = ()
     outages: Sequence[Outage] = ()
+    restores: Sequence[Restore] = ()
+    deadlocks: int = 0  # that the server has ended
     began_at: float = 0.0
     at: float = 0.0
     max_stranded_s: float = MAX_STRANDED_S
@@ -158,6 +172,8 @@ class Findings:
     resurrected: list[str] = field(default_factory=list)  # read after it was forgotten
     owned_twice: list[str] = field(default_factory=list)  # a lease with two holders at once
     stranded: list[str] = field(default_factory=list)  # due, and nobody's
+    undone: list[str] = field(default_factory=list)  # not in the restored store, and told or live
+    deadlocked: list[str] = field(default_factory=list)  # transactions that waited for each other
     misdated: list[str] = field(default_factory=list)  # dated before or after the run
 
     def __bool__(self) -> bool:
@@ -174,6 +190,10 @@ class Findings:
 def check(history: History) -> Findings:
     """Return all that is wrong with a history."""
     found = Findings()
+    _check_undone(found, history)
+    if history.deadlocks:
+        found.deadlocked.append(f"{history.deadlocks} times")
+    history = _leave_undone_open(history)
     turns: dict[str, list[Turn]] = defaultdict(list)
     for turn in history.turns:
         turns[turn.thread].append(_end_with_outage(turn, history.outages))
@@ -203,6 +223,49 @@ def _end_with_outage(turn: Turn, outages: Iterable[Outage]) -> Turn:
         if turn.began_at <= outage.ended_at and turn.ended_at >= outage.began_at:
             turn = turn._replace(ended_at=max(turn.ended_at, outage.ended_at))
     return turn
+
+
+# ── a store that was taken back ───────────────────────────────────────────────────────────────────
+
+
+def _check_undone(found: Findings, history: History) -> None:
+    """Nothing of a turn that a restore has undone is stored, or told to a model server by a process
+    that has read it before, unless its client shows it again."""
+    for restore in history.restores:
+        undone = {turn.said for turn in history.turns if restore.undoes(turn.began_at)}
+        undone |= {prompt.reply for prompt in history.prompts if prompt.said in undone}
+        later = [turn for turn in history.turns if turn.began_at > restore.restored_at]
+        undone -= {mark for turn in later for mark in (turn.said, *turn.shows, *turn.takes_back)}
+        said_later = {turn.said for turn in later}
+        for prompt in history.prompts:
+            told = {*prompt.marks, *prompt.noted} & undone
+            if prompt.said in said_later and told:
+                found.undone.append(f"the prompt of {prompt.said} tells {' '.join(sorted(told))}")
+        found.undone += [
+            f"{message.mark} is live"
+            for stored in history.threads
+            for message in stored.messages
+            if message.mark in undone
+        ]
+
+
+def _leave_undone_open(history: History) -> History:
+    """Return the history as if no client knew the end of what a restore has undone."""
+    restores = history.restores
+    return replace(
+        history,
+        turns=tuple(
+            turn._replace(outcome="unknown", has_waited=False)
+            if any(restore.undoes(turn.began_at) for restore in restores)
+            else turn
+            for turn in history.turns
+        ),
+        forgettings=tuple(
+            forgetting
+            for forgetting in history.forgettings
+            if not any(restore.undoes(forgetting.ended_at) for restore in restores)
+        ),
+    )
 
 
 # ── the transcript ────────────────────────────────────────────────────────────────────────────────
@@ -328,7 +391,11 @@ def _check_frame(found: Findings, stored: StoredThread) -> None:
 
 
 def _check_due(found: Findings, stored: StoredThread, history: History) -> None:
-    if stored.due_at is None or stored.leased_until > history.at:
+    if stored.leased_until > history.at:
+        return
+    if stored.lacks_due_time:
+        found.stranded.append(f"{stored.thread} has work that is due at no time")
+    if stored.due_at is None:
         return
     if history.at - stored.due_at > history.max_stranded_s:
         found.stranded.append(f"{stored.thread} is due since {history.at - stored.due_at:.0f} s")
@@ -417,12 +484,14 @@ def _check_readings(found: Findings, history: History, replies: Mapping[str, set
         for forgetting in history.forgettings:
             if reading.began_at > forgetting.ended_at and told & forgetting.marks:
                 found.resurrected.append(f"{reading.thread} was read after it was forgotten")
-    by_row: dict[tuple[str, int], list[Reading]] = defaultdict(list)
+    by_row: dict[tuple[str, int, int], list[Reading]] = defaultdict(list)
     for reading in readings:
         if reading.version < 0:
             continue  # of turns that wait to be stored: only this process knows them
-        by_row[reading.thread, reading.row_id].append(reading)
-    for (thread, _), of_row in by_row.items():
+        # a store that was taken back gives versions out again
+        restore_count = sum(reading.began_at > one.restored_at for one in history.restores)
+        by_row[reading.thread, reading.row_id, restore_count].append(reading)
+    for (thread, _, _), of_row in by_row.items():
         for before, after in _pair_in_time(of_row):
             if after.version < before.version:
                 found.stale.append(f"{thread} was read with an older version")

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     if float(lease_s):
         leases.LEASE_S = scheduler.LEASE_S = float(lease_s)
     if fault != "none":
-        FAULTS[fault][0]()
+        FAULTS[fault].plant()
     return cli.main(command)
 
 

@@ -19,6 +19,8 @@ class ServedBy:
 
     stops: Sequence[tuple[float, float]] = ()  # from when to when
     kills: Sequence[float] = ()
+    # when it could not reach the store, from when to when
+    without_store: Sequence[tuple[float, float]] = ()
 
 
 def judge_late(

@@ -1,14 +1,15 @@
 """Faults to plant into a replica (tests/e2e/replicas/host.py): what the checker must find in a history
-of it. Those that a race or a restored backup shows have tests that plant them:
-tests/storage/postgres/test_races.py and tests/e2e/test_postgres.py."""
+of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.postgres import queries, store, turn_statement
+from om_proxy.storage.postgres import commit, queries, store, turn_statement
+from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.store_clock import StoreClock
 
@@ -47,15 +48,40 @@ def _trust_host_clock() -> None:
     StoreClock.now = lambda clock: clock._machine_clock()  # type: ignore[method-assign] - a fault
 
 
+def _share_lock_of_log() -> None:
+    """Commits of two threads may hold the row of their shared log at once, and go on to write it."""
+    commit.LOCK_ROW = _replace_one(commit.LOCK_ROW, "FOR NO KEY UPDATE", "FOR SHARE")
+
+
+def _leave_log_unlocked() -> None:
+    """Of two turns of a resource at once, neither counts the other."""
+    commit.LOCK_ROW = _replace_one(commit.LOCK_ROW, "FOR NO KEY UPDATE", "")
+
+
+def _keep_cache_over_reconnect() -> None:
+    """A process trusts what it read before it lost its connection."""
+    ConnectionPool._note_loss = lambda pool: None  # type: ignore[method-assign] - a fault
+
+
 def _replace_one(text: str, old: str, new: str) -> str:
     assert text.count(old) == 1, old
     return text.replace(old, new)
 
 
-# by name: how to plant it, and what the checker then finds
-FAULTS: dict[str, tuple[Callable[[], None], str]] = {
-    "no-version-check": (_write_without_version_check, "lost"),
-    "cache-kept": (_keep_cache, "stale"),
-    "lease-for-all": (_take_any_lease, "owned_twice"),
-    "host-clock": (_trust_host_clock, "misdated"),
+class PlantedFault(NamedTuple):
+    """A fault, and how a run shows it."""
+
+    plant: Callable[[], None]
+    finding: str  # of the checker
+    schedule: str  # of a run that shows it (plan.SCHEDULES)
+
+
+FAULTS = {
+    "no-version-check": PlantedFault(_write_without_version_check, "lost", "kills"),
+    "for-share": PlantedFault(_share_lock_of_log, "deadlocked", "meetings"),
+    "no-hub-lock": PlantedFault(_leave_log_unlocked, "stranded", "meetings"),
+    "host-clock": PlantedFault(_trust_host_clock, "misdated", "kills"),
+    "cache-over-reconnect": PlantedFault(_keep_cache_over_reconnect, "undone", "restore"),
+    "cache-kept": PlantedFault(_keep_cache, "stale", "kills"),
+    "lease-for-all": PlantedFault(_take_any_lease, "owned_twice", "harder"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,9 +13,12 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from om_proxy.background.leases import LEASE_S
+from om_proxy.policy import Policy
+from om_proxy.settings import parse
 from tests.e2e.process import Process, free_port
 from tests.e2e.replicas.clients import SHORT_TIMEOUT_S
 from tests.e2e.replicas.front import Front, open_front
+from tests.e2e.replicas.late_turns import ServedBy
 from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.stored import LOG_LEASES
 from tests.e2e.replicas.trouble import Trouble, is_set_within
@@ -28,12 +31,19 @@ upstream: [{{name: scripted, base_url: "{models}/v1"}}]
 storage: {{url: "{url}", prefix: {schema}, connections: 5, timeout: {timeout_s:g}s}}
 memory:
   api_base: "{models}/v1"
-  api_key: sk-memory
+  api_key: sk-memory-{port}
   observation: {{model: openai/scripted-observer, message_tokens: 600, buffer_tokens: 200, block_timeout: 2s}}
   reflection: {{model: openai/scripted-reflector, observation_tokens: 400}}
 models: {{scripted-sharer: {{scope: resource}}}}
 background: {{observer_interval: 1s, external: {external}}}
 telemetry: {{log: "off"}}
+"""
+# Nobody sees what was written before the wait has ended, and its locks are held until then.
+SLOW_COMMITS = """
+CREATE FUNCTION "{schema}".test_wait() RETURNS trigger LANGUAGE plpgsql
+    AS $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER test_wait AFTER INSERT OR UPDATE OF fresh ON "{schema}".thread
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.shared) EXECUTE FUNCTION "{schema}".test_wait();
 """
 ROLL_PAUSE_S = 0.5
 OLDER, NEWER = ("om_proxy",), ("tests.e2e.replicas.newer",)
@@ -49,18 +59,32 @@ class Replicas:
         front: Front,
         trouble: Trouble,
         plan: Plan,
+        policy: Policy,
     ) -> None:
         self._servers = servers
         self._workers = workers
         self._plan = plan
         self._serving = len(servers)
         self.front = front
+        self.policy = policy
         self.trouble = trouble
         self.kills = 0
         self.killed_at: list[tuple[int, float]] = []  # the port of each, and when
         self.stopped: list[tuple[int, float, float]] = []  # the port of each, from when to when
         self.stops = 0
         self.replaced = 0
+
+    def find_fate(self, port: int) -> ServedBy:
+        """Return what happened to the process on this port."""
+        return ServedBy(
+            [(since, to) for stopped_port, since, to in self.stopped if stopped_port == port],
+            [at for killed_port, at in self.killed_at if killed_port == port],
+            [(since, to) for cut_port, since, to in self.trouble.cut_off if cut_port == port],
+        )
+
+    def list_fates(self) -> Mapping[int, ServedBy]:
+        """Return what happened to each process, by its port."""
+        return {p.port: self.find_fate(p.port) for p in (*self._servers, *self._workers)}
 
     async def kill_until(self, ended: asyncio.Event) -> None:
         """Kill one, start it again, and so on."""
@@ -129,7 +153,7 @@ async def start_replicas(
         processes: list[Process] = []
         for number in range(plan.replicas + plan.workers):
             own_url = url
-            if plan.outage_every_s:
+            if plan.has_ways:
                 address = urlsplit(url)
                 assert address.hostname
                 assert address.port
@@ -151,16 +175,20 @@ async def start_replicas(
             command = "serve" if number < plan.replicas else "worker"
             processes.append(Process(config, port, _choose_module(plan, number), command))
         dice = random.Random(f"{plan.seed} outages")
-        trouble = Trouble(processes, wires, server, dice, has_hosts=plan.has_hosts)
+        trouble = Trouble(url, processes, wires, server, dice, has_hosts=plan.has_hosts)
         try:
             await processes[0].start()  # which makes the schema
             connection = await asyncpg.connect(url)
             await connection.execute(LOG_LEASES.format(schema=schema))
+            if plan.shared_commit_s:
+                slow = SLOW_COMMITS.format(schema=schema, seconds=plan.shared_commit_s)
+                await connection.execute(slow)
             await connection.close()
             await asyncio.gather(*(process.start() for process in processes[1:]))
             servers, workers = processes[: plan.replicas], processes[plan.replicas :]
             front = await stack.enter_async_context(open_front([p.port for p in servers]))
-            yield Replicas(servers, workers, front, trouble, plan)
+            policy = Policy(parse(processes[0].config.read_text(encoding="utf-8")))
+            yield Replicas(servers, workers, front, trouble, plan, policy)
             assert [await process.terminate() for process in processes] == [0] * len(processes)
         finally:
             for process in processes:

@@ -7,10 +7,13 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import orjson
@@ -25,23 +28,26 @@ from tests.e2e.replicas.clients import (
     REQUEST_TIMEOUT_S,
     SHARER,
     SHORT_TIMEOUT_S,
-    ClientKind,
     Notebook,
     ReplicaClient,
 )
 from tests.e2e.replicas.history import MAX_STRANDED_S, Findings, History, Prompt, Turn, check
-from tests.e2e.replicas.late_turns import ServedBy, judge_late
+from tests.e2e.replicas.late_turns import judge_late
 from tests.e2e.replicas.plan import Plan
+from tests.e2e.replicas.repeats import ObserverCall, RepeatCause, explain_repeats
 from tests.e2e.replicas.replica_set import Replicas, start_replicas
 from tests.e2e.replicas.stored import read_store
 from tests.support.own_postgres import OwnPostgres
 
-# of the clients, in turn
-KINDS: tuple[ClientKind, ...] = ("full", "thin", "full", "paired", "paired", "sharing", "sharing")
 MODEL_DELAY_S = 0.1
+# names the process that asks a memory model (replica_set.CONFIGURATION)
+MEMORY_KEY = re.compile(rb"sk-memory-(\d+)")
 # of a prompt about several threads
 SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 STRANDED_MARGIN_S = 20.0
+
+
+SCHEMA = "om"
 
 
 @dataclass(frozen=True)
@@ -53,20 +59,22 @@ class Report:
     notebook: Notebook
     history: History
     findings: Findings
-    observed: Sequence[int]  # how often each message was shown to an observer
-
-    @property
-    def observed_twice(self) -> int:
-        """The messages that were paid for again."""
-        return sum(count - 1 for count in self.observed)
+    observed: int  # messages that were shown to an observer
+    observer_calls: Sequence[ObserverCall]
+    # how often one of them was shown again, and so paid for again, by why
+    repeats: Counter[RepeatCause] = field(default_factory=Counter)
 
     def dump(self) -> bytes:
         """Return what was seen as JSON, for a file that outlives a failed run."""
         seen = {
             name: [value._asdict() for value in values]
             for name, values in vars(self.history).items()
-            if name not in ("began_at", "at", "max_stranded_s")
+            if name not in ("deadlocks", "began_at", "at", "max_stranded_s")
         }
+        seen["observer_calls"] = [call._asdict() for call in self.observer_calls]
+        seen["processes"] = [
+            {"port": port, **asdict(fate)} for port, fate in self.replicas.list_fates().items()
+        ]
         return orjson.dumps(seen, default=_write_plainly)
 
     def __str__(self) -> str:
@@ -88,7 +96,10 @@ class Report:
             ),
             "readings": len(notebook.readings),
             "forgotten threads": len(notebook.forgettings),
-            "observed messages": f"{len(self.observed)}, paid for again {self.observed_twice}",
+            "observer calls": len(self.observer_calls),
+            "observed messages": self.observed,
+            "paid for again": f"{self.repeats.total()}, {self.repeats.total() / max(self.observed, 1):.2%}",
+            **{f"- {cause}": count for cause, count in sorted(self.repeats.items())},
             **{name: len(found) for name, found in vars(findings).items()},
         }
         told = [f"{name:<20}{value}" for name, value in lines.items()]
@@ -101,10 +112,14 @@ class MarkedModels(Models):
     def __init__(self) -> None:
         super().__init__()
         self.prompts: list[Prompt] = []
-        self.observed: Counter[str] = Counter()
+        self.observer_calls: list[ObserverCall] = []
+        # the port of the process that makes the call under way, and when it began
+        self._call: ContextVar[tuple[int, float]] = ContextVar("call")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer after a while, so that a kill finds requests under way."""
+        if key := MEMORY_KEY.search(dict(scope["headers"]).get(b"authorization", b"")):
+            self._call.set((int(key[1]), time.monotonic()))
         await asyncio.sleep(MODEL_DELAY_S)
         await super().__call__(scope, receive, send)
 
@@ -113,6 +128,8 @@ class MarkedModels(Models):
     ) -> Mapping[str, Any]:
         """Answer a memory call about several threads with a section for each."""
         sections = SECTION.findall(message_text(messages[-1]))
+        if model == OBSERVER:
+            self._note_call([text for _, text in sections] or [message_text(messages[-1])])
         if model not in (OBSERVER, REFLECTOR) or not sections:
             return super().choose_answer(model, messages, fault)
         answers = [
@@ -125,16 +142,16 @@ class MarkedModels(Models):
         )
         return {"role": "assistant", "content": content}
 
+    def _note_call(self, texts: Sequence[str]) -> None:
+        marks = frozenset(mark for text in texts for mark in SAID.findall(extract_transcript(text)))
+        self.observer_calls.append(ObserverCall(*self._call.get(), time.monotonic(), marks))
+
     def note_requests(self) -> None:
         """Read what was asked since, and forget the bodies."""
         requests, self.requests[:] = list(self.requests), []
         for request in requests:
             if request.model in (ACTOR, SHARER):
                 self.prompts.append(self._read_prompt(request))
-            elif request.model == OBSERVER:
-                text = message_text(request.messages[-1])
-                for section in [section for _, section in SECTION.findall(text)] or [text]:
-                    self.observed.update(set(SAID.findall(extract_transcript(section))))
 
     def _read_prompt(self, request: RecordedRequest) -> Prompt:
         texts = [message_text(message) for message in request.messages]
@@ -147,21 +164,18 @@ class MarkedModels(Models):
 async def run_replicas(
     url: str, folder: Path, plan: Plan, server: OwnPostgres | None = None
 ) -> Report:
-    """Do what is planned in a schema of its own, and judge it. `server`: the run's own, which it may
-    end."""
-    schema = f"om_replicas_{secrets.token_hex(6)}"
+    """Do what is planned in a database of its own, and judge it. `server`: the run's own, which it
+    may end."""
     models, notebook = MarkedModels(), Notebook()
     began_at = time.time()
-    try:
-        async with serve_on_loopback(models, lifespan="off") as models_url:
-            async with start_replicas(folder, url, schema, models_url, plan, server) as replicas:
-                await _talk_in_trouble(replicas, models, notebook, plan)
-            models.note_requests()
-            stored = await read_store(url, schema)
-    finally:
-        connection = await asyncpg.connect(url)
-        await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
-        await connection.close()
+    async with (
+        own_database(url) as own_url,
+        serve_on_loopback(models, lifespan="off") as models_url,
+    ):
+        async with start_replicas(folder, own_url, SCHEMA, models_url, plan, server) as replicas:
+            await _talk_in_trouble(replicas, models, notebook, plan)
+        models.note_requests()
+        stored = await read_store(own_url, SCHEMA, replicas.policy)
     history = History(
         [
             _judge_late(turn, notebook, replicas)
@@ -174,26 +188,49 @@ async def run_replicas(
         notebook.forgettings,
         stored.leases,
         replicas.trouble.outages,
+        replicas.trouble.restores,
+        replicas.trouble.deadlocks + stored.deadlocks,
         began_at,
         stored.at,
         _find_max_stranded(plan),
     )
+    observed = _find_observed(notebook, models)
     return Report(
         replicas,
         stored.schema_version,
         notebook,
         history,
         check(history),
-        _count_observed(notebook, models),
+        len(observed),
+        models.observer_calls,
+        explain_repeats(
+            models.observer_calls, observed, replicas.list_fates(), replicas.trouble.restores
+        ),
     )
+
+
+@asynccontextmanager
+async def own_database(url: str) -> AsyncIterator[str]:
+    """Yield the address of a new database on this server, which counts the deadlocks in it. It is
+    dropped afterwards."""
+    name = f"om_replicas_{secrets.token_hex(6)}"
+    await _execute(url, f"CREATE DATABASE {name} TEMPLATE template0")
+    try:
+        yield urlsplit(url)._replace(path=f"/{name}").geturl()
+    finally:
+        await _execute(url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _execute(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
 
 
 def _judge_late(turn: Turn, notebook: Notebook, replicas: Replicas) -> Turn:
-    port = notebook.served_by.get(turn.said, 0)
-    process = ServedBy(
-        [(since, to) for stopped_port, since, to in replicas.stopped if stopped_port == port],
-        [at for killed_port, at in replicas.killed_at if killed_port == port],
-    )
+    process = replicas.find_fate(notebook.served_by.get(turn.said, 0))
     is_said_once = turn.said in notebook.said_once
     return judge_late(turn, process, replicas.trouble.outages, is_said_once=is_said_once)
 
@@ -204,26 +241,26 @@ def _find_max_stranded(plan: Plan) -> float:
     return 1.3 * plan.lease_s + STRANDED_MARGIN_S if plan.lease_s else MAX_STRANDED_S
 
 
-def _count_observed(notebook: Notebook, models: MarkedModels) -> list[int]:
-    """Return how often each message was shown to an observer. A fork takes notes back that also
-    cover what stays: the messages of such threads are not counted."""
+def _find_observed(notebook: Notebook, models: MarkedModels) -> frozenset[str]:
+    """Return the messages that were shown to an observer. A fork takes notes back that also cover
+    what stays: the messages of such threads are not counted."""
     forked = {turn.thread for turn in notebook.turns if turn.takes_back}
     said = {turn.said for turn in notebook.turns if turn.thread not in forked}
-    return [models.observed[mark] for mark in said if mark in models.observed]
+    shown = frozenset().union(*(call.marks for call in models.observer_calls))
+    return shown & said
 
 
 async def _talk_in_trouble(
     replicas: Replicas, models: MarkedModels, notebook: Notebook, plan: Plan
 ) -> None:
     ended = asyncio.Event()
-    timeout_s = (
-        SHORT_TIMEOUT_S if plan.stop_every_s and not plan.outage_every_s else REQUEST_TIMEOUT_S
-    )
+    timeout_s = SHORT_TIMEOUT_S if plan.stop_every_s and not plan.has_ways else REQUEST_TIMEOUT_S
     clients = [
         ReplicaClient(
             number,
-            KINDS[number % len(KINDS)],
+            plan.kinds[number % len(plan.kinds)],
             replicas.front,
+            replicas.trouble.pause,
             notebook,
             plan.seed,
             timeout_s,
@@ -239,6 +276,7 @@ async def _talk_in_trouble(
             or replicas.kills < plan.kills
             or replicas.replaced < plan.rolls * plan.replicas
             or notebook.count("acknowledged") < plan.turns
+            or (plan.turns_before_restore and not replicas.trouble.restores)
         ):
             await asyncio.sleep(0.2)
             models.note_requests()
@@ -252,8 +290,16 @@ async def _talk_in_trouble(
             tasks.create_task(replicas.roll())
         if plan.stop_every_s:
             tasks.create_task(replicas.stop_until(ended))
-        if plan.outage_every_s:
-            tasks.create_task(replicas.trouble.cause_until(ended, plan.outage_every_s))
+        if plan.disturb_every_s:
+            tasks.create_task(replicas.trouble.disturb_ways_until(ended, plan.disturb_every_s))
+        if plan.restart_every_s:
+            tasks.create_task(replicas.trouble.end_server_until(ended, plan.restart_every_s))
+        if plan.turns_before_restore:
+            tasks.create_task(
+                replicas.trouble.take_server_back(
+                    lambda: notebook.count("acknowledged"), plan.turns_before_restore
+                )
+            )
         for client in clients:
             tasks.create_task(client.talk_until(ended))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from om_proxy.memory.model import (
     extend_chain,
     resource_key,
 )
+from om_proxy.policy import Policy
 from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.e2e.crash.models import SAID
@@ -35,6 +37,11 @@ CREATE TRIGGER test_log AFTER INSERT OR UPDATE OR DELETE ON "{schema}".lease
 """
 
 
+COUNT_OF_PROCESSES = """SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'om-proxy'"""
+LEAVING_TIMEOUT_S = 30.0
+
+
 class StoredState(NamedTuple):
     """What stands in the store."""
 
@@ -42,12 +49,14 @@ class StoredState(NamedTuple):
     leases: Sequence[Lease]
     schema_version: int
     at: float  # by its clock
+    deadlocks: int  # that the server has ended in this database since it was started
 
 
-async def read_store(url: str, schema: str) -> StoredState:
-    """Read all threads, and the log of the leases."""
-    store = await PostgresStore.open(url, PostgresOptions(schema, 2, timeout_s=30.0), create=False)
+async def read_store(url: str, schema: str, policy: Policy) -> StoredState:
+    """Read all threads, and the log of the leases, once all processes have left. `policy`: theirs."""
     connection = await asyncpg.connect(url)
+    deadlocks = await _count_all_deadlocks(connection)
+    store = await PostgresStore.open(url, PostgresOptions(schema, 2, timeout_s=30.0), create=False)
     try:
         at = await store.clock()
         rows = await connection.fetch(
@@ -59,17 +68,34 @@ async def read_store(url: str, schema: str) -> StoredState:
         leases = _read_leases([tuple(row) for row in log])
         keys = Counter(Key(*row) for row in rows)
         threads = [
-            await _read_thread(store, key, row_count, leases) for key, row_count in keys.items()
+            await _read_thread(store, key, row_count, leases, policy)
+            for key, row_count in keys.items()
         ]
         version = await connection.fetchval(f'SELECT version FROM "{schema}".schema')  # noqa: S608 - our own name
     finally:
         await connection.close()
         await store.close()
-    return StoredState(threads, leases, version, at)
+    return StoredState(threads, leases, version, at, deadlocks)
+
+
+async def count_deadlocks(connection: asyncpg.Connection) -> int:
+    return int(
+        await connection.fetchval(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+    )
+
+
+async def _count_all_deadlocks(connection: asyncpg.Connection) -> int:
+    """Return the count once every process has left: each tells its last numbers then."""
+    async with asyncio.timeout(LEAVING_TIMEOUT_S):
+        while await connection.fetchval(COUNT_OF_PROCESSES):  # noqa: ASYNC110 - the server sends no event of it
+            await asyncio.sleep(0.05)  # bounded by the time-out above
+    return await count_deadlocks(connection)
 
 
 async def _read_thread(
-    store: PostgresStore, key: Key, row_count: int, leases: Sequence[Lease]
+    store: PostgresStore, key: Key, row_count: int, leases: Sequence[Lease], policy: Policy
 ) -> StoredThread:
     memory: Memory = await store.load(key)
     chain, messages = EMPTY_CHAIN, []
@@ -90,8 +116,19 @@ async def _read_thread(
         tuple(message.seq for message in memory.tail),
         row_count,
         memory.due_at,
+        is_log and memory.due_at is None and await _has_work(store, memory, policy),
         leased_until,
     )
+
+
+async def _has_work(store: PostgresStore, shared_log: Memory, policy: Policy) -> bool:
+    """Return whether the threads of a shared log have said enough together to wake it."""
+    wakeup = policy.resource_wakeup(shared_log, 0.0)
+    backlog = await store.resource_backlog(shared_log.key)
+    unobserved_tokens = sum(
+        thread.unobserved_tokens for thread in backlog if not thread.failures.count
+    )
+    return wakeup is not None and unobserved_tokens >= wakeup.tokens
 
 
 async def _read_ranges(store: PostgresStore, key: Key, memory: Memory) -> tuple[Range, ...]:

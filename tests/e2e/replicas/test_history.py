@@ -16,6 +16,7 @@ from tests.e2e.replicas.history import (
     Prompt,
     Range,
     Reading,
+    Restore,
     StoredMessage,
     StoredThread,
     Turn,
@@ -137,6 +138,29 @@ def change_message(place: int, **changes: object) -> Callable[[History], History
 
     return plant
 
+
+def restore_between(copied_at: float, restored_at: float) -> Callable[[History], History]:
+    """Let the store be taken back to a copy, and nobody show the turns since again."""
+    return lambda history: replace(history, restores=(Restore(copied_at, restored_at),))
+
+
+# thread `a` went on at 9 without what it said since 4.5
+RESTORED = replace(
+    restore_between(4.5, 8.5)(SOUND),
+    prompts=tuple(
+        prompt._replace(marks=("U1", "R1", "U2", "R2", "U5"), noted=frozenset())
+        if prompt.said == "U5"
+        else prompt
+        for prompt in SOUND.prompts
+        if prompt.said != "V4"
+    ),
+    threads=(
+        store("a", "U1", "R1", "U2", "R2", "U5", "R5"),
+        store("b", "V1", "S1", "V2", "S2"),
+        store("gone", "W1", "T1"),
+    ),
+    readings=(Reading("a", 8.1, 8.2, 1, 30, 0), Reading("a", 10.1, 10.2, 1, 20, 0)),
+)
 
 WHOLE = ("U1", "R1", "U2", "R2", "U3", "R3", "U5", "R5")
 RANGES = SOUND.threads[0].ranges
@@ -276,6 +300,15 @@ RANGES = SOUND.threads[0].ranges
             id="work whose lease has ended",
         ),
         pytest.param(
+            change_thread(lacks_due_time=True), "stranded", id="work that is due at no time"
+        ),
+        pytest.param(
+            change_thread(lacks_due_time=True, leased_until=AT - 1),
+            "stranded",
+            id="work that is due at no time since its lease has ended",
+        ),
+        pytest.param(lambda history: replace(history, deadlocks=1), "deadlocked", id="a deadlock"),
+        pytest.param(
             change_message(3, at=AT + 600), "misdated", id="a date by the clock of a host"
         ),
         pytest.param(
@@ -290,6 +323,65 @@ RANGES = SOUND.threads[0].ranges
 def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None:
     found = check(plant(SOUND))
     assert kind in {name for name, said in vars(found).items() if said}, str(found) or "nothing"
+
+
+def test_a_restored_store() -> None:
+    """What it has lost is no fault, nor what is there again of a thread that was forgotten since."""
+    found = check(RESTORED)
+    assert not found, str(found)
+
+
+RESTORE = RESTORED.restores[0]
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [
+        pytest.param(
+            ask_instead("U5", "U1", "R1", "U2", "R2", "U3", "U5"),
+            "undone",
+            id="a prompt that tells of it",
+        ),
+        pytest.param(
+            ask_instead("U5", "U1", "R1", "U2", "R2", "R3", "U5"),
+            "undone",
+            id="a prompt that tells a reply of it",
+        ),
+        pytest.param(
+            lambda history: replace(
+                ask_instead("U5", "U1", "R1", "U2", "R2", "U5")(history),
+                prompts=tuple(p._replace(noted=frozenset({"V3"})) for p in history.prompts),
+            ),
+            "undone",
+            id="notes of another thread that tell of it",
+        ),
+        pytest.param(
+            store_instead("U1", "R1", "U2", "R2", "U3", "U5", "R5"), "undone", id="it is live"
+        ),
+        pytest.param(ask_instead("U5", "U1", "R1", "U5"), "stale", id="a prompt that lacks more"),
+        pytest.param(store_instead("U1", "R1", "U5", "R5"), "lost", id="more than it is lost"),
+        pytest.param(
+            lambda history: replace(history, restores=(RESTORE._replace(restored_at=8.05),)),
+            "stale",
+            id="a version that falls once the store is restored",
+        ),
+    ],
+)
+def test_a_fault_in_a_restored_store(plant: Callable[[History], History], kind: str) -> None:
+    found = check(plant(RESTORED))
+    assert kind in {name for name, said in vars(found).items() if said}, str(found) or "nothing"
+
+
+def test_a_client_that_shows_again_what_the_restored_store_has_lost() -> None:
+    shown = replace(
+        store_instead("U1", "R1", "U2", "R2", "U3", "R3", "U5", "R5")(RESTORED),
+        turns=tuple(
+            turn._replace(shows=("U1", "R1", "U2", "R2", "U3", "R3")) if turn.said == "U5" else turn
+            for turn in RESTORED.turns
+        ),
+    )
+    found = check(ask_instead("U5", "U1", "R1", "U2", "R2", "U3", "R3", "U5")(shown))
+    assert not found, str(found)
 
 
 @pytest.mark.parametrize(
@@ -338,6 +430,10 @@ def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None
         pytest.param(change_thread(due_at=AT - MAX_STRANDED_S + 1), id="work that is due since"),
         pytest.param(
             change_thread(due_at=AT - 2 * MAX_STRANDED_S, leased_until=AT + 1), id="work under way"
+        ),
+        pytest.param(
+            change_thread(lacks_due_time=True, leased_until=AT + 1),
+            id="work under way that is due at no time",
         ),
         pytest.param(
             lambda history: replace(ask_instead("U5", "U5")(history), outages=(Outage(1.5, 9.5),)),

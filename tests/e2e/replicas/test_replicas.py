@@ -4,6 +4,7 @@ scripts/replicas does the same for longer."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +12,17 @@ from pathlib import Path
 import pytest
 
 from om_proxy.storage.migrate import list_migrations
-from tests.e2e.replicas.plan import Plan
+from tests.e2e.replicas.plan import (
+    WRONG_CLOCKS_S,
+    Plan,
+    plan_kills,
+    plan_meetings,
+    plan_restore,
+)
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import run_replicas
 from tests.support.long_forms import long_form
+from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.postgres_server import find_postgres_url
 
 pytestmark = pytest.mark.slow
@@ -55,4 +63,52 @@ async def test_replicas_with_a_planted_fault(tmp_path: Path) -> None:
     fault = "cache-kept"
     plan = replace(SHORT, seconds=1, kills=0, kill_every_s=1_000, fault=fault)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
-    assert getattr(report.findings, FAULTS[fault][1]), str(report)
+    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+
+
+async def test_turns_of_a_resource_that_end_at_once(tmp_path: Path) -> None:
+    report = await run_replicas(find_postgres_url(), tmp_path, plan_meetings(0.0))
+    assert not report.findings, str(report)
+    assert not report.notebook.errors
+
+
+@pytest.mark.parametrize("fault", ["for-share", "no-hub-lock"])
+async def test_turns_of_a_resource_without_its_lock(tmp_path: Path, fault: str) -> None:
+    """The run above would show it: two turns at once hold the row of the shared log."""
+    plan = replace(plan_meetings(0.0), fault=fault)
+    report = await run_replicas(find_postgres_url(), tmp_path, plan)
+    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+
+
+@pytest.fixture
+def server() -> Iterator[OwnPostgres]:
+    with own_postgres() as server:
+        server.start()
+        yield server
+
+
+async def test_a_store_that_is_taken_back(tmp_path: Path, server: OwnPostgres) -> None:
+    """No process tells what it has read of the lost state, and none writes on top of it."""
+    report = await run_replicas(server.url, tmp_path, plan_restore(0.0), server)
+    assert not report.findings, str(report)
+    assert not report.notebook.errors
+    [restore] = report.history.restores
+    assert any(restore.undoes(turn.began_at) for turn in report.history.turns)
+
+
+async def test_a_cache_that_is_kept_over_a_reconnect(tmp_path: Path, server: OwnPostgres) -> None:
+    """The run above would show it."""
+    fault = "cache-over-reconnect"
+    plan = replace(plan_restore(0.0), fault=fault)
+    report = await run_replicas(server.url, tmp_path, plan, server)
+    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+
+
+@long_form
+@pytest.mark.parametrize("fault", ["no-version-check", "host-clock"])
+async def test_other_planted_faults(tmp_path: Path, fault: str) -> None:
+    plan = replace(plan_kills(20.0), kills=0, fault=fault)
+    if fault == "host-clock":
+        plan = replace(plan, clock_offsets_s=WRONG_CLOCKS_S)
+    report = await run_replicas(find_postgres_url(), tmp_path, plan)
+    assert getattr(report.findings, FAULTS[fault].finding), str(report)

@@ -11,10 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
+import asyncpg
 import httpx
 
 from tests.e2e.process import Process
-from tests.e2e.replicas.history import Outage
+from tests.e2e.replicas.history import Outage, Restore
+from tests.e2e.replicas.pausing import Pause
+from tests.e2e.replicas.stored import count_deadlocks
 from tests.support.own_postgres import OwnPostgres
 from tests.support.wire import Wire
 
@@ -23,6 +26,10 @@ LATENCY_S = 0.2
 RESET_AFTER_BYTES = 40_000
 HEALING_TIMEOUT_S = 120.0
 PATIENCE_S = 10.0
+TAKING_BACK_TIMEOUT_S = 300.0
+# Commits of others between a copy and its return: what a process has read meanwhile has a version
+# that the store reaches again only later.
+OTHERS = 1_000
 # what a page of figures says of turns that wait
 WAITING = re.compile(r"^om_turns_waiting.*$", re.MULTILINE)
 TRACEBACK_S = 1.0  # for a process to say what it is doing
@@ -34,6 +41,7 @@ class Trouble:
 
     def __init__(
         self,
+        url: str,
         processes: Sequence[Process],
         wires: Sequence[Wire],
         server: OwnPostgres | None,
@@ -42,6 +50,7 @@ class Trouble:
         has_hosts: bool,
     ) -> None:
         """`has_hosts`: whether the processes are started by `host`."""
+        self._url = url
         self._processes = processes
         self._wires = wires
         self._server = server
@@ -49,18 +58,29 @@ class Trouble:
         self._has_hosts = has_hosts
         self.calm = asyncio.Lock()
         self.outages: list[Outage] = []
+        # the port of each process that could not reach the store, from when to when
+        self.cut_off: list[tuple[int, float, float]] = []
         self.counts: Counter[str] = Counter()
         self.longest_healing_s = 0.0
+        self.pause = Pause()  # of the clients
+        self.restores: list[Restore] = []
+        self.deadlocks = 0  # that a server which was ended later has told of
 
-    async def cause_until(self, ended: asyncio.Event, every_s: float) -> None:
-        """Cause one outage after the other, of all kinds in turn."""
-        kinds: list[Callable[[float], Awaitable[None]]] = [
-            self._black_hole,
-            self._reset_way,
-            self._slow_way_down,
-        ]
-        if self._server:
-            kinds += [self._restart_server, self._stop_server]
+    async def disturb_ways_until(self, ended: asyncio.Event, every_s: float) -> None:
+        """Disturb the way of one process after the other, in all ways in turn."""
+        kinds = [self._black_hole, self._reset_way, self._slow_way_down]
+        await self._cause_until(ended, every_s, kinds)
+
+    async def end_server_until(self, ended: asyncio.Event, every_s: float) -> None:
+        """End the server again and again, for no time and for some in turn."""
+        await self._cause_until(ended, every_s, [self._restart_server, self._stop_server])
+
+    async def _cause_until(
+        self,
+        ended: asyncio.Event,
+        every_s: float,
+        kinds: Sequence[Callable[[float], Awaitable[Sequence[Process]]]],
+    ) -> None:
         while True:
             for cause in self._dice.sample(kinds, len(kinds)):
                 if await is_set_within(ended, every_s * self._dice.uniform(0.5, 1.5)):
@@ -68,17 +88,46 @@ class Trouble:
                 async with self.calm:
                     await self._cause(cause)
 
-    async def _cause(self, cause: Callable[[float], Awaitable[None]]) -> None:
+    async def _cause(self, cause: Callable[[float], Awaitable[Sequence[Process]]]) -> None:
         began_at = time.monotonic()
-        await cause(self._dice.uniform(*OUTAGE_S))
+        cut_off = await cause(self._dice.uniform(*OUTAGE_S))
         restored_at = time.monotonic()
-        await self._see_each("/readyz", lambda text: '"ok"' in text)
+        self.cut_off += [(process.port, began_at, restored_at) for process in cut_off]
+        await self._see_each_ready()
         self.longest_healing_s = max(self.longest_healing_s, time.monotonic() - restored_at)
+        await self._see_each_store_all()
+        self.counts[cause.__name__.strip("_").replace("_", " ")] += 1
+        self.outages.append(Outage(began_at, time.monotonic()))
+
+    async def take_server_back(self, count_turns: Callable[[], int], turns: int) -> None:
+        """After so many acknowledged turns copy the server's files. After so many more let it go on
+        from the copy, as from a backup."""
+        assert self._server
+        await _wait_until(lambda: count_turns() >= turns)
+        async with self.pause.hold_all():
+            await self._see_each_store_all()
+            await self._end_server()
+            await asyncio.to_thread(self._server.copy)
+            await asyncio.to_thread(self._server.start)
+            copied_at = time.monotonic()
+            await self._use_up_versions()
+            await self._see_each_ready()
+        await _wait_until(lambda: count_turns() >= 2 * turns)
+        async with self.pause.hold_all():
+            await self._see_each_store_all()
+            await self._end_server()
+            await asyncio.to_thread(self._server.put_copy_back)
+            await asyncio.to_thread(self._server.start)
+            await self._see_each_ready()
+            self.restores.append(Restore(copied_at, time.monotonic()))
+
+    async def _see_each_ready(self) -> None:
+        await self._see_each("/readyz", lambda text: '"ok"' in text)
+
+    async def _see_each_store_all(self) -> None:
         # read twice: the number may have been counted before the outage
         for _ in range(2):
             await self._see_each("/metrics", _has_stored_all)
-        self.counts[cause.__name__.strip("_").replace("_", " ")] += 1
-        self.outages.append(Outage(began_at, time.monotonic()))
 
     async def _see_each(self, path: str, is_so: Callable[[str], bool]) -> None:
         newest = ""
@@ -104,36 +153,57 @@ class Trouble:
                 await asyncio.sleep(TRACEBACK_S)
             raise AssertionError(f"no healing after {HEALING_TIMEOUT_S:g} s: {newest}") from exc
 
-    async def _black_hole(self, seconds: float) -> None:
+    # each returns the processes that could not reach the store
+
+    async def _black_hole(self, seconds: float) -> Sequence[Process]:
         """One process sends to the store, and nothing comes or goes."""
-        wire = self._dice.choice(self._wires)
+        process, wire = self._choose_way()
         wire.stall()
         await asyncio.sleep(seconds)
         wire.restore()
+        return [process]
 
-    async def _reset_way(self, seconds: float) -> None:
+    async def _reset_way(self, seconds: float) -> Sequence[Process]:
         """The connections of one process are reset in the middle of something, again and again."""
-        wire = self._dice.choice(self._wires)
+        process, wire = self._choose_way()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             wire.reset_after(self._dice.randrange(RESET_AFTER_BYTES))
             await asyncio.sleep(seconds / 8)
         wire.restore()
+        return [process]
 
-    async def _slow_way_down(self, seconds: float) -> None:
-        wire = self._dice.choice(self._wires)
+    async def _slow_way_down(self, seconds: float) -> Sequence[Process]:
+        _, wire = self._choose_way()
         wire.latency_s = LATENCY_S / 2
         await asyncio.sleep(seconds)
         wire.restore()
+        return []
 
-    async def _restart_server(self, _seconds: float) -> None:
-        await self._stop_server(0.0)
+    def _choose_way(self) -> tuple[Process, Wire]:
+        return self._dice.choice(list(zip(self._processes, self._wires, strict=True)))
 
-    async def _stop_server(self, seconds: float) -> None:
+    async def _restart_server(self, _seconds: float) -> Sequence[Process]:
+        return await self._stop_server(0.0)
+
+    async def _stop_server(self, seconds: float) -> Sequence[Process]:
         assert self._server
-        await asyncio.to_thread(self._server.kill)
+        await self._end_server()
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self._server.start)
+        return self._processes
+
+    async def _end_server(self) -> None:
+        assert self._server
+        connection = await asyncpg.connect(self._url)
+        self.deadlocks += await count_deadlocks(connection)  # which end with it
+        await connection.close()
+        await asyncio.to_thread(self._server.kill)
+
+    async def _use_up_versions(self) -> None:
+        connection = await asyncpg.connect(self._url)
+        await connection.fetch("SELECT nextval('om.version') FROM generate_series(1, $1)", OTHERS)
+        await connection.close()
 
 
 def _has_stored_all(page: str) -> bool:
@@ -141,6 +211,12 @@ def _has_stored_all(page: str) -> bool:
         line.startswith("om_turns_waiting") and float(line.split()[-1]) == 0
         for line in page.split("\n")
     )
+
+
+async def _wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TAKING_BACK_TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - a count of turns sends no event
+            await asyncio.sleep(0.05)  # bounded by the time-out above
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
