@@ -476,6 +476,15 @@ def test_statements_are_split_where_they_end() -> None:
 # ── secrets ──
 
 
+async def test_a_stored_secret_is_read_without_the_writer(store: SqliteStore, path: Path) -> None:
+    """Each forgetting reads the secret. Once it is stored, that waits for no other writer."""
+    secret = await store.secret()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with asyncio.timeout(1):
+            assert await store.secret() == secret
+
+
 async def test_files_are_their_owners(path: Path) -> None:
     """Only the owner may read the file and its WAL, because they hold conversations."""
     async with open_file(path.parent / "new" / "memory.db") as store:

@@ -85,6 +85,11 @@ async def keep_secret(
     secret, as they are stored then."""
     value = masters.seal_secret(secret) if masters else secret
     await db.execute(keep_sql, (value, masters is not None))
+    return await select_secret(db)
+
+
+async def select_secret(db: aiosqlite.Connection) -> tuple[str | None, bytes | None]:
+    """Return the id of the master key and the secret, as they are stored at one moment."""
     [(master, stored)] = await select_rows(db, SELECT_SECRET, ())
     return master, stored
 

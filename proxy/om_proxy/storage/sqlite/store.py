@@ -591,8 +591,10 @@ class SqliteStore(SearchMethods, VectorMethods):
         await self._write(f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?", (*key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        secret = proposed or os.urandom(SECRET_BYTES)
-        master, stored = await self._keep_secret(encryption.KEEP_FIRST, secret)
+        master, stored = await self._reader.run_alone(encryption.select_secret)
+        if stored is None:  # the first time: only then does the file have to be written
+            secret = proposed or os.urandom(SECRET_BYTES)
+            master, stored = await self._keep_secret(encryption.KEEP_FIRST, secret)
         self._known_secret = open_stored_secret(stored, master, self._masters, self._known_secret)
         return self._known_secret
 
