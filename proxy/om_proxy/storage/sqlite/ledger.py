@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiosqlite
@@ -112,13 +112,13 @@ def _join(conditions: Sequence[str]) -> str:
     return " AND ".join(conditions) or "true"
 
 
-async def fold_resource(db: aiosqlite.Connection, tenant: str, resource: str) -> None:
-    """Add the lines of a forgotten resource to those without a name, unless it still has a
+def fold_resources(db: sqlite3.Connection, tenant: str, resources: Iterable[str]) -> None:
+    """Add the lines of forgotten resources to those without a name, unless they still have a
     thread."""
-    if await select_rows(db, HAS_RESOURCE, (tenant, resource)):
-        return
-    await db.execute(FOLD_RESOURCE, (tenant, resource))
-    await db.execute(DELETE_RESOURCE, (tenant, resource))
+    for resource in resources:
+        if db.execute(HAS_RESOURCE, (tenant, resource)).fetchone() is None:
+            db.execute(FOLD_RESOURCE, (tenant, resource))
+            db.execute(DELETE_RESOURCE, (tenant, resource))
 
 
 async def move_resource(db: aiosqlite.Connection, old: str, new: str, resource: str) -> None:

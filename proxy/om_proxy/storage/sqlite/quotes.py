@@ -4,6 +4,7 @@ that loses anything gets a new version; no other thread is touched."""
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import aiosqlite
 
@@ -30,6 +31,12 @@ RAISE_KEEPING = f"""UPDATE thread SET version = {NEXT_VERSION} WHERE tenant = ? 
         WHERE thread_id = thread.id AND look_ups IS NOT NULL)"""
 CLEAR_ALL = """UPDATE message INDEXED BY message_look_ups SET look_ups = NULL
     WHERE look_ups IS NOT NULL AND thread_id IN (SELECT id FROM thread WHERE tenant = ? AND resource = ?)"""
+
+
+def has_quotes(db: sqlite3.Connection, key: Key, label: str) -> bool:
+    """Return whether any look-up quotes this thread, or may quote it because it is encrypted."""
+    parameters = (*key[:2], 0, 0, shorten_label(label).encode())
+    return db.execute(SELECT_QUOTING, parameters).fetchone() is not None
 
 
 async def remove_quotes(db: aiosqlite.Connection, key: Key, label: str, keyring: Keyring) -> None:

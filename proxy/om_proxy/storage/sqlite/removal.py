@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import aiosqlite
 
@@ -25,7 +27,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.records import ErasureState, ForgetResult
+from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
     INCREMENT_SEQUENCE,
@@ -43,7 +45,7 @@ from om_proxy.storage.sqlite.events import (
     insert_events,
     remove_from_log_events,
 )
-from om_proxy.storage.sqlite.ledger import fold_resource
+from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import (
     IS_THREAD,
     OF_THREAD,
@@ -53,7 +55,12 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
-from om_proxy.storage.sqlite.quotes import RAISE_VERSION, remove_look_ups, remove_quotes
+from om_proxy.storage.sqlite.quotes import (
+    RAISE_VERSION,
+    has_quotes,
+    remove_look_ups,
+    remove_quotes,
+)
 from om_proxy.storage.sqlite.reencryption import change_key
 
 SELECT_SHARERS = (
@@ -87,6 +94,8 @@ COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100
 MAX_BATCH_MESSAGES = 2_000
+# a batch ends with the thread that is deleted then; turns wait for the transaction
+MAX_BATCH_S = 0.02
 SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
     WHERE tenant = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
 SELECT_RESOURCE_BATCH = f"""SELECT resource, thread, live_count FROM thread
@@ -111,6 +120,7 @@ async def remove_batch(
     describe_forgotten: Callable[[Key], Event] | None,
     keyring: Keyring,
     active_before: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
     its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
@@ -124,18 +134,21 @@ async def remove_batch(
     listed = await select_rows(
         db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope
     )
-    batch = _take_batch(listed)
-    keys = tuple(Key(tenant, row[0], row[1]) for row in batch)
+    wanted = [Key(tenant, row[0], row[1]) for row in _take_batch(listed)]
+    deleted = await run_in_connection_thread(
+        db, lambda connection: _delete_threads(connection, wanted, clock)
+    )
+    keys = tuple(wanted[: len(deleted)])
     result = ForgetResult()
-    for key in keys:
-        result = result.add(await _delete_rows(db, key, keyring))
+    for one in deleted:
+        result = result.add(one.settle_keys(keyring))
     if describe_forgotten:
         await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
     names = {key.resource for key in keys}
     for name in names:
         await db.execute(CLEAR_OTHERS, (tenant, name))
         await remove_look_ups(db, tenant, name)
-    is_last = len(batch) == len(listed)
+    is_last = len(keys) == len(listed)
     if is_last:
         logs = await select_rows(
             db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
@@ -145,8 +158,7 @@ async def remove_batch(
             result = result.add(log._replace(threads=0))
             names.add(name)
         await db.execute(DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES, scope)
-    for name in names:
-        await fold_resource(db, tenant, name)
+    await run_in_connection_thread(db, lambda connection: fold_resources(connection, tenant, names))
     await db.execute(INCREMENT_SEQUENCE)
     await db.execute(REQUEST_ERASURE)
     return ForgetBatch(result, keys, is_last)
@@ -164,24 +176,95 @@ def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
     return batch
 
 
+class DeletedRows(NamedTuple):
+    """The rows of a thread or a shared log that were deleted in the connection's thread."""
+
+    result: ForgetResult  # of copies it says nothing yet
+    keys: tuple[tuple[bytes | None, bytes | str], ...]  # of its row; as in SELECT_KEYS
+
+    def settle_keys(self, keyring: Keyring) -> ForgetResult:
+        """Hold its keys no longer. Return the result with what becomes of copies."""
+        result = self.result
+        for columns in self.keys:
+            keyring.drop(list_key_ids([columns]))
+            result = result._replace(backups=keyring.say_of_copies(columns[0]))
+        return result
+
+
+def _delete_threads(
+    db: sqlite3.Connection, keys: Sequence[Key], clock: Callable[[], float]
+) -> list[DeletedRows]:
+    """Delete the first threads: as many as fit into MAX_BATCH_S, and at least one."""
+    deleted: list[DeletedRows] = []
+    ends_at = clock() + MAX_BATCH_S
+    for key in keys:
+        deleted.append(_delete_in_thread(db, key))
+        if clock() >= ends_at:
+            break
+    return deleted
+
+
+def _delete_in_thread(db: sqlite3.Connection, key: Key) -> DeletedRows:
+    """Delete the rows of a thread or a shared log, with their keys."""
+    keys = tuple(db.execute(SELECT_KEYS, key).fetchall())
+    *counts, events = db.execute(COUNT_ROWS, key * 6).fetchone()
+    db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
+    db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
+    return DeletedRows(ForgetResult(*counts)._replace(events=events), keys)
+
+
 async def _delete_rows(db: aiosqlite.Connection, key: Key, keyring: Keyring) -> ForgetResult:
-    """Delete the rows of a thread or a shared log, with their keys. Return their numbers."""
-    backups: ErasureState = "not_covered"
-    for columns in await select_rows(db, SELECT_KEYS, key):
-        keyring.drop(list_key_ids([columns]))
-        backups = keyring.say_of_copies(columns[0])
-    [(*counts, events)] = await select_rows(db, COUNT_ROWS, key * 6)
-    await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
-    await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
-    return ForgetResult(*counts)._replace(events=events, backups=backups)
+    deleted = await run_in_connection_thread(
+        db, lambda connection: _delete_in_thread(connection, key)
+    )
+    return deleted.settle_keys(keyring)
 
 
 async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
+    await run_in_connection_thread(
+        db, lambda connection: _insert_in_thread(connection, tenant, events)
+    )
+
+
+def _insert_in_thread(db: sqlite3.Connection, tenant: str, events: Sequence[Event]) -> None:
     """Write events of threads that are gone."""
     encoded = [seal_event(encode_event(event), PLAIN) for event in events]
-    await run_in_connection_thread(
-        db, lambda connection: insert_events(connection, tenant, None, encoded)
-    )
+    insert_events(db, tenant, None, encoded)
+
+
+def remove_lone_thread(
+    db: sqlite3.Connection,
+    key: Key,
+    expected_version: int | None,
+    label: str,
+    event: Event | None,
+) -> DeletedRows | None:
+    """Remove a thread that nothing else mentions, inside a transaction. Return None, and remove
+    nothing, if there is a shared log or a look-up that may mention it: `remove_thread` does that,
+    in many more hops to this thread. Raise Conflict as that does. `label`: of the thread."""
+    if key.thread != RESOURCE_THREAD and (
+        db.execute(SELECT_KEYS, resource_key(key)).fetchone() or has_quotes(db, key, label)
+    ):
+        return None
+    deleted = _remove_rows(db, key, expected_version, event)
+    fold_resources(db, key.tenant, [key.resource])
+    return deleted
+
+
+def _remove_rows(
+    db: sqlite3.Connection, key: Key, expected_version: int | None, event: Event | None
+) -> DeletedRows:
+    """Delete the rows of a thread, and ask for their erasure. Raise Conflict, and remove nothing, if
+    it is stored with another version than `expected_version`."""
+    if expected_version is not None:
+        stored = db.execute(SELECT_VERSION, key).fetchone()
+        if stored and stored[0] != expected_version:
+            raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
+    deleted = _delete_in_thread(db, key)
+    db.execute(REQUEST_ERASURE)
+    if event and deleted.result.threads:
+        _insert_in_thread(db, key.tenant, [event])
+    return deleted
 
 
 async def remove_thread(
@@ -194,18 +277,16 @@ async def remove_thread(
 ) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
-    if expected_version is not None:
-        version_rows = await select_rows(db, SELECT_VERSION, key)
-        if version_rows and version_rows[0][0] != expected_version:
-            raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    removed = await _delete_rows(db, key, keyring)
-    await db.execute(REQUEST_ERASURE)
-    if event and removed.threads:
-        await _insert_forgotten(db, key.tenant, [event])
+    deleted = await run_in_connection_thread(
+        db, lambda connection: _remove_rows(connection, key, expected_version, event)
+    )
+    removed = deleted.settle_keys(keyring)
     if key.thread != RESOURCE_THREAD:
         removed = await _remove_from_log(db, key, label_of, removed, keyring)
         await remove_quotes(db, key, label_of(key), keyring)
-    await fold_resource(db, key.tenant, key.resource)
+    await run_in_connection_thread(
+        db, lambda connection: fold_resources(connection, key.tenant, [key.resource])
+    )
     return removed
 
 

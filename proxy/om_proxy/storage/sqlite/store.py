@@ -100,6 +100,7 @@ from om_proxy.storage.sqlite.removal import (
     commit_erasing,
     drop_generations,
     remove_batch,
+    remove_lone_thread,
     remove_thread,
 )
 from om_proxy.storage.sqlite.restoring import Restoration
@@ -649,9 +650,16 @@ class SqliteStore(SearchMethods, VectorMethods):
         """Remove the thread, also from the file: deleted content is overwritten, and the
         write-ahead log is truncated."""
         label_of = create_thread_labeler(await self.secret())
-        removed = await self._writer.run(
-            lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys)
+        label = label_of(key)
+        lone = await self._writer.write(
+            lambda db: remove_lone_thread(db, key, expected_version, label, event)
         )
+        if lone is not None:
+            removed = lone.settle_keys(self._keys)
+        else:
+            removed = await self._writer.run(
+                lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys)
+            )
         if defers_erasure and self._eraser:
             self._eraser.erase_soon()
             return removed._replace(database="pending", log="pending")
