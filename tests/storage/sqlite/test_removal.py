@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
+import aiosqlite
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import ForgetBatch, Store
-from om_proxy.storage.sqlite import removal
+from om_proxy.storage.sqlite import eraser, removal
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.canary_threads import Cells, read_sqlite
 from tests.storage.contract import Opener
@@ -65,6 +68,47 @@ async def add_threads(store: SqliteStore, count: int) -> list[Key]:
     return keys
 
 
+async def trace(store: SqliteStore) -> list[str]:
+    """Return the list to which the writer adds the first words of each statement."""
+    statements: list[str] = []
+    assert store._writer.connection
+    await store._writer.connection.set_trace_callback(
+        lambda sql: statements.append(" ".join(sql.split()[:3]))
+    )
+    return statements
+
+
+async def test_a_turn_comes_before_the_removals_that_wait(store: SqliteStore) -> None:
+    """A turn that is stored while a run forgets threads waits for the step under way, and for no
+    other. It shares its transaction with none."""
+    first, *others = await add_threads(store, 4)
+    memory = await store.load(first)
+    await store.secret()  # stored by now
+    is_running, may_end = asyncio.Event(), asyncio.Event()
+
+    async def step(_: aiosqlite.Connection) -> None:
+        is_running.set()
+        await may_end.wait()
+
+    statements = await trace(store)
+    running = asyncio.create_task(store._writer.run(step, is_background=True))
+    await is_running.wait()
+    removals = [asyncio.create_task(store.forget(key, defers_erasure=True)) for key in others]
+    await store.secret()  # behind those that the removals read: they wait for the writer now
+    turn = asyncio.create_task(store.commit(memory, replace(memory, turns=9)))
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(running, turn, *removals)
+    shown = ("BEGIN IMMEDIATE", "UPDATE thread SET", "DELETE FROM lease")
+    writes = [sql for sql in statements if sql in shown]
+    assert writes == [
+        "BEGIN IMMEDIATE",  # the step
+        "BEGIN IMMEDIATE",
+        "UPDATE thread SET",
+        *["BEGIN IMMEDIATE", "DELETE FROM lease"] * len(others),
+    ]
+
+
 async def test_a_batch_ends_when_its_time_is_over(store: SqliteStore) -> None:
     """A resource goes in as many transactions as its removal takes time, and all of it goes."""
     keys = await add_threads(store, 7)
@@ -80,6 +124,45 @@ async def test_a_batch_ends_when_its_time_is_over(store: SqliteStore) -> None:
     assert [len(batch.threads) for batch in batches] == [2, 2, 2, 1]
     assert sorted(key for batch in batches for key in batch.threads) == keys
     assert sum(batch.result.messages for batch in batches) == 21
+
+
+async def test_the_log_is_copied_each_time_some_rows_were_removed(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no checkpoint has much to copy, neither a turn's nor the one that truncates."""
+    keys = await add_threads(store, 9)
+    monkeypatch.setattr(eraser, "CHECKPOINT_ROWS", 12)  # three threads with three messages each
+    statements = await trace(store)
+    for key in keys:
+        await store.forget(key, defers_erasure=True)
+    copies = [n for n, sql in enumerate(statements) if sql == "PRAGMA wal_checkpoint(PASSIVE)"]
+    removals = [n for n, sql in enumerate(statements) if sql == "DELETE FROM lease"]
+    assert [sum(n < copy for n in removals) for copy in copies] == [3, 6, 9]
+
+
+async def test_a_copy_that_fails_fails_no_removal(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are gone, and the erasure copies what is left."""
+
+    async def fail(_: aiosqlite.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    [key] = await add_threads(store, 1)
+    monkeypatch.setattr(eraser, "CHECKPOINT_ROWS", 1)
+    monkeypatch.setattr(eraser, "_copy_wal", fail)
+    assert (await store.forget(key, defers_erasure=True)).threads == 1
+    assert await store.load(key) == Memory(key=key)
+    await store.wait_erased()
+
+
+async def test_a_retired_resource_is_erased_with_others(store: SqliteStore) -> None:
+    """Only a person waits for the bytes of a resource to leave the file."""
+    await add_threads(store, 2)
+    batch = await store.forget_batch(*KEY[:2], active_before=9e9)
+    assert (batch.is_last, batch.result.database, batch.result.log) == (True, "pending", "pending")
+    await store.wait_erased()
+    assert await store.load(KEY) == Memory(key=KEY)
 
 
 async def test_what_mentions_a_thread_is_not_removed_in_one_hop(store: SqliteStore) -> None:

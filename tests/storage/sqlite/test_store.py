@@ -623,10 +623,10 @@ async def test_bytes_of_many_threads_go_at_once(
     try_erase = eraser.Eraser._try_erase
     first, late = KEY._replace(thread="a"), [KEY._replace(thread="b")]
 
-    async def forget_while_trying(self: eraser.Eraser) -> bool:
+    async def forget_while_trying(self: eraser.Eraser, *, is_background: bool) -> bool:
         nonlocal tries
         tries += 1
-        is_done = await try_erase(self)
+        is_done = await try_erase(self, is_background=is_background)
         if late:
             await store.forget(late.pop(), defers_erasure=True)
         return is_done
@@ -699,10 +699,10 @@ async def test_a_failing_checkpoint_is_pending_too(
     await canary(store)
     truncate, failing = Eraser._truncate_wal, [StorageError("the disk is full")] * 2
 
-    async def fail(eraser: Eraser, db: aiosqlite.Connection) -> bool:
+    async def fail(eraser: Eraser, db: aiosqlite.Connection, wait_ms: int) -> bool:
         if failing:
             raise failing.pop()
-        return await truncate(eraser, db)
+        return await truncate(eraser, db, wait_ms)
 
     monkeypatch.setattr(Eraser, "_truncate_wal", fail)
     assert (await store.forget(KEY)).log == "pending"

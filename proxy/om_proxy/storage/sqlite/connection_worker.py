@@ -10,45 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 import aiosqlite
 
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
-
-# in one transaction; it limits how long the first unit waits for its fsync
-MAX_GROUP_UNITS = 64
+from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS, SyncWork, WorkQueue, WorkUnit
 
 T = TypeVar("T")
-AsyncWork = Callable[[aiosqlite.Connection], Awaitable[Any]]
-SyncWork = Callable[[sqlite3.Connection], Any]
-
-
-@dataclass(slots=True)
-class WorkUnit:
-    """A piece of work and the future of its outcome. If the caller is cancelled, the future is done
-    before the work."""
-
-    work: AsyncWork
-    outcome: asyncio.Future[Any] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    needs_no_transaction: bool = False
-    sync_work: SyncWork | None = None  # the same work, to be run in the connection's thread
-
-    def set_outcome(self, result: Any) -> None:
-        """Give the caller the result, or raise it there if it is an exception."""
-        if self.outcome.done():
-            return
-        if isinstance(result, BaseException):
-            self.outcome.set_exception(result)
-        else:
-            self.outcome.set_result(result)
 
 
 class ConnectionWorker:
@@ -68,30 +41,39 @@ class ConnectionWorker:
         self._connect = connect
         self._begin_sql = begin_sql
         self._is_kept_open = is_kept_open
-        self._max_units = max_units
         self._lock = lock or nullcontext()
-        self._waiting: deque[WorkUnit] = deque()
+        self._queue = WorkQueue(max_units)
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self.connection: aiosqlite.Connection | None = None
 
-    async def run(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
+    async def run(
+        self, work: Callable[[aiosqlite.Connection], Awaitable[T]], *, is_background: bool = False
+    ) -> T:
         """Run the work, and return its result once its transaction is committed. A `Conflict`
-        leaves the other units of the transaction untouched."""
-        return cast(T, await self._enqueue(WorkUnit(work)))
+        leaves the other units of the transaction untouched. `is_background`: as in
+        work_queue.py."""
+        return cast(T, await self._enqueue(WorkUnit(work, is_background=is_background)))
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(
+        self, work: Callable[[sqlite3.Connection], T], *, is_background: bool = False
+    ) -> T:
         """Run work like `run`, but in the connection's thread. A hop there and back costs 100 µs of
         CPU. If all units of a transaction are such work, one hop runs it from BEGIN to COMMIT."""
         unit = WorkUnit(
-            lambda connection: run_in_connection_thread(connection, work), sync_work=work
+            lambda connection: run_in_connection_thread(connection, work),
+            is_background=is_background,
+            sync_work=work,
         )
         return cast(T, await self._enqueue(unit))
 
-    async def run_alone(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
+    async def run_alone(
+        self, work: Callable[[aiosqlite.Connection], Awaitable[T]], *, is_background: bool = False
+    ) -> T:
         """Run work that needs no transaction (a single statement) or cannot have one (a
         checkpoint)."""
-        return cast(T, await self._enqueue(WorkUnit(work, needs_no_transaction=True)))
+        unit = WorkUnit(work, needs_no_transaction=True, is_background=is_background)
+        return cast(T, await self._enqueue(unit))
 
     async def close(self) -> None:
         """Finish the units in the queue, then close. Later work is refused."""
@@ -109,29 +91,18 @@ class ConnectionWorker:
     def _enqueue(self, unit: WorkUnit) -> asyncio.Future[Any]:
         if self._is_closed:
             raise StorageError("the store is closed")
-        self._waiting.append(unit)
+        self._queue.add(unit, time.monotonic())
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain(), name="sqlite worker")
         return unit.outcome
 
     async def _drain(self) -> None:
-        while self._waiting:
-            group = self._take_group()
+        while self._queue:
+            group = self._queue.take_group(time.monotonic())
             await self._perform(group)
             # many callers commit: let those of this event-loop pass share the next fsync
             if len(group) > 1:
                 await asyncio.sleep(0)
-
-    def _take_group(self) -> list[WorkUnit]:
-        """Take the next units from the queue that may share a transaction."""
-        group = [self._waiting.popleft()]
-        if group[0].needs_no_transaction:
-            return group
-        while self._waiting and len(group) < self._max_units:
-            if self._waiting[0].needs_no_transaction:
-                break
-            group.append(self._waiting.popleft())
-        return group
 
     async def _perform(self, group: list[WorkUnit]) -> None:
         try:

@@ -77,7 +77,7 @@ from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.sqlite import encryption, ledger, queries, reencryption, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
-from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, ConnectionWorker
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.listing import (
     decode_infos,
@@ -117,6 +117,7 @@ from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RES
 from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.vector_methods import VectorMethods
 from om_proxy.storage.sqlite.version_probe import VersionProbe
+from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 
 if TYPE_CHECKING:
@@ -565,7 +566,7 @@ class SqliteStore(SearchMethods, VectorMethods):
         await self._write(event_rows.UPSERT_WEBHOOK, (name, *state))
 
     async def prune_events(self, now: float) -> None:
-        await self._writer.write(lambda db: event_rows.prune_events(db, now))
+        await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
@@ -633,7 +634,9 @@ class SqliteStore(SearchMethods, VectorMethods):
 
     async def prune_ledger(self, now: float) -> None:
         """Remove old lines, some in each transaction, so that no commit waits for long."""
-        while await self._writer.write(lambda db: ledger.delete_old_lines(db, now)):
+        while await self._writer.write(
+            lambda db: ledger.delete_old_lines(db, now), is_background=True
+        ):
             continue
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
@@ -652,16 +655,18 @@ class SqliteStore(SearchMethods, VectorMethods):
         label_of = create_thread_labeler(await self.secret())
         label = label_of(key)
         lone = await self._writer.write(
-            lambda db: remove_lone_thread(db, key, expected_version, label, event)
+            lambda db: remove_lone_thread(db, key, expected_version, label, event),
+            is_background=defers_erasure,
         )
         if lone is not None:
             removed = lone.settle_keys(self._keys)
         else:
             removed = await self._writer.run(
-                lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys)
+                lambda db: remove_thread(db, key, expected_version, label_of, event, self._keys),
+                is_background=defers_erasure,
             )
         if defers_erasure and self._eraser:
-            self._eraser.erase_soon()
+            await self._eraser.erase_soon(removed.threads + removed.messages)
             return removed._replace(database="pending", log="pending")
         return await self._erase(removed)
 
@@ -673,15 +678,22 @@ class SqliteStore(SearchMethods, VectorMethods):
         active_before: float | None = None,
     ) -> ForgetBatch:
         """Remove some threads. The bytes are erased after the last batch."""
+        defers_erasure = active_before is not None
         batch = await self._writer.run(
             lambda db: remove_batch(
                 db, tenant, resource, describe_forgotten, self._keys, active_before
-            )
+            ),
+            is_background=defers_erasure,
         )
-        if batch.is_last:
-            return batch._replace(result=await self._erase(batch.result))
+        result = batch.result
+        if defers_erasure and self._eraser:
+            await self._eraser.erase_soon(result.threads + result.messages)
+            if batch.is_last:
+                result = result._replace(database="pending", log="pending")
+        elif batch.is_last:
+            return batch._replace(result=await self._erase(result))
         is_destroyed = await self._destroy_doomed()
-        return batch._replace(result=batch.result.settle_keys(is_destroyed=is_destroyed))
+        return batch._replace(result=result.settle_keys(is_destroyed=is_destroyed))
 
     async def commit_erasing(
         self,
@@ -702,7 +714,7 @@ class SqliteStore(SearchMethods, VectorMethods):
         self, key: Key, expected_version: int, numbers: Sequence[int]
     ) -> int:
         return await self._writer.write(
-            lambda db: drop_generations(db, key, expected_version, numbers)
+            lambda db: drop_generations(db, key, expected_version, numbers), is_background=True
         )
 
     async def _hold_erased(self, keys: Sequence[Key]) -> HeldKeys:
@@ -733,7 +745,7 @@ class SqliteStore(SearchMethods, VectorMethods):
 
     async def prune_records(self, now: float) -> None:
         """Remove old records, some in each transaction, so that no commit waits for long."""
-        while await self._writer.run(lambda db: delete_old_records(db, now)):
+        while await self._writer.run(lambda db: delete_old_records(db, now), is_background=True):
             continue
         if self._separate:
             with suppress(KeysAway):  # the next hour will do
