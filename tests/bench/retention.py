@@ -1,5 +1,6 @@
 """Measure what a run of `retention.ttl_days` over many old threads costs others: turns of one thread
-that is in use, before the run and during it, and the longest step of the run.
+that is in use, before the run and during it, the longest step of the run as it waits for it, and of
+SQLite how long its one writer was taken at once, by a turn or by the run.
 
 Run by `scripts/bench retention`. The PostgreSQL is that of `scripts/servers up`.
 """
@@ -12,8 +13,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -49,6 +51,7 @@ class Figures(NamedTuple):
     busy_s: Sequence[float]  # of each turn during the run
     step_s: Sequence[float]  # of each thread's removal
     run_s: float  # less than a whole run if that was bounded
+    hold_s: Sequence[float]  # how long the writer was taken, during the run; empty: no such writer
 
 
 class TimedStore(ForwardingStore):
@@ -74,6 +77,37 @@ class TimedStore(ForwardingStore):
         removed = await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
         self.step_s.append(time.perf_counter() - began)
         return removed
+
+
+class TimedLock(AbstractAsyncContextManager[None]):
+    """The lock of a file's writer. It notes how long it is held."""
+
+    def __init__(self, lock: AbstractAsyncContextManager[None]) -> None:
+        self._lock = lock
+        self._taken_at = 0.0
+        self.hold_s: list[float] = []
+
+    async def __aenter__(self) -> None:
+        await self._lock.__aenter__()
+        self._taken_at = time.perf_counter()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._lock.__aexit__(kind, exc, trace)
+        self.hold_s.append(time.perf_counter() - self._taken_at)
+
+
+def time_writer(store: Store) -> list[float]:
+    """Return the list to which each hold of an SQLite store's writer is added from now on."""
+    if not isinstance(store, SqliteStore):
+        return []
+    lock = TimedLock(store._writer._lock)
+    store._writer._lock = lock
+    return lock.hold_s
 
 
 async def add_old_threads(store: Store, count: int) -> None:
@@ -122,6 +156,7 @@ async def measure(
 
     for _ in range(quiet_turns):
         await play(quiet_s)
+    hold_s = time_writer(store)
     began = time.perf_counter()
     run = asyncio.create_task(retention.run_once())
     while not run.done():
@@ -130,7 +165,8 @@ async def measure(
             run.cancel()
     with suppress(asyncio.CancelledError):
         await run
-    return Figures(name, threads, quiet_s, busy_s, timed.step_s, time.perf_counter() - began)
+    run_s = time.perf_counter() - began
+    return Figures(name, threads, quiet_s, busy_s, timed.step_s, run_s, hold_s)
 
 
 def find_p99(values: Sequence[float]) -> float:
@@ -140,15 +176,16 @@ def find_p99(values: Sequence[float]) -> float:
 def print_figures(every: Sequence[Figures]) -> None:
     print(
         "| store | old threads | forgotten | run, s | step p99, ms | longest"
-        " | turn p50, ms | p99, ms |"
+        " | longest hold of the writer | turn p50, ms | p99, ms |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for one in every:
         p50 = [statistics.median(values) * 1_000 for values in (one.quiet_s, one.busy_s)]
         p99 = [find_p99(values) * 1_000 for values in (one.quiet_s, one.busy_s)]
         print(
             f"| {one.store} | {one.threads} | {len(one.step_s)} | {one.run_s:.0f}"
             f" | {find_p99(one.step_s) * 1_000:.1f} | {max(one.step_s) * 1_000:.1f}"
+            f" | {f'{max(one.hold_s) * 1_000:.1f}' if one.hold_s else '–'}"
             f" | {p50[0]:.2f} → {p50[1]:.2f} | {p99[0]:.2f} → {p99[1]:.2f} |"
         )
 
