@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller
@@ -101,6 +102,7 @@ class Talker:
     clock: Clock
     history: list[Message] = field(default_factory=list)
     said_count: int = 0
+    stores_ahead: bool = False  # its message is stored before the model is asked
 
     async def ask(
         self, process: Process, kept: list[Message], found_by: Process | None = None
@@ -116,8 +118,11 @@ class Talker:
         except StorageError:
             process.missed.append(partial(self._close_missed, process, sent, reply, self.clock()))
         else:
-            if opened.body is not None:
+            if kept and opened.body is not None:
                 assert texts(read_forwarded(opened))[1:] == texts(sent)
+            if self.stores_ahead:
+                turn = await engine.committer.store_unanswered(opened.opened)
+                opened = replace(opened, opened=turn)
             self.clock.now += 1
             if found_by is not None:
                 await found_by.find_store()
@@ -172,3 +177,33 @@ async def test_a_history_whose_turns_wait_in_several_processes(
         assert len(set(live)) == len(live)
         held = set(texts(client.history))
         assert [text for text in live if text in held] == texts(client.history)
+
+
+@pytest.mark.parametrize("seed", range(SEED_COUNT))
+async def test_newest_messages_whose_turns_wait_in_several_processes(
+    seed: int, tmp_path: Path
+) -> None:
+    """The client sends its newest message only. Some are stored ahead of their replies. Once all
+    have the store again, the transcript has each message once, and its reply behind it."""
+    dice, clock = random.Random(seed), Clock()
+    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, clock) as processes:
+        client = Talker(clock)
+        for _ in range(STEP_COUNT):
+            process, step = dice.choice(processes), dice.random()
+            if step < 0.12:
+                process.lose_store(for_reading=dice.random() < 0.5)
+            elif step < 0.3:
+                await process.find_store()
+            else:
+                client.stores_ahead = dice.random() < 0.5
+                finds_store = dice.random() < 0.3
+                await client.ask(
+                    process, [], dice.choice([process, *processes]) if finds_store else None
+                )
+        for process in processes:
+            await process.find_store()
+        live = await processes[0].turns.live()
+        said = [f"{who}{number}" for number in range(1, client.said_count + 1) for who in "ua"]
+        assert sorted(live) == sorted(said)
+        for number in range(1, client.said_count + 1):
+            assert live.index(f"u{number}") < live.index(f"a{number}")

@@ -373,6 +373,9 @@ class Reconciler:
             sent = await run_off_loop(
                 message_count, partial(self._read_sent_history, turn.request, memory)
             )
+            # its message may be stored ahead of its reply
+            own = find_own_attempt(memory, sent, turn.asked_at, None, may_be_stored=False)
+            verdict = resume_turn(memory, sent, own) if own else None
         return await self._apply_request(
             memory, sent, turn.hints, turn.request.model, turn.context, turn.asked_at, verdict
         )

@@ -40,3 +40,27 @@ def test_a_request_that_is_not_recorded_any_more(
         may_be_stored=may_be_stored,
     )
     assert ((own.seq, own.reply) if own else (0, 0)) == (seq, reply_seq)
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked_at", "is_found"),
+    [
+        pytest.param("u1 a1 u2 a2 u3", 7.0, True, id="by a later request"),
+        pytest.param("u1 a1 u2 a2 u3", 4.0, False, id="by an earlier request"),
+        pytest.param("u2 a2 u3", 7.0, True, id="in a window"),
+        pytest.param("u3", 7.0, False, id="a client that sends its newest message says it again"),
+    ],
+)
+def test_a_turn_that_another_process_has_stored(
+    shown: str, asked_at: float, is_found: bool
+) -> None:
+    """Its client has shown the turn since."""
+    thread = build_thread("u1 a1 u2 a2")
+    thread.turn(chat(shown), reply("3"))
+    newest = replace(thread.memory.views[-1], asked_at=asked_at)
+    tail = tuple(replace(message, at=6.0) for message in thread.memory.tail)
+    memory: Memory = replace(thread.memory, tail=tail, views=(newest,))
+    own = find_own_attempt(
+        memory, thread.read_sent(chat("u2")), CAME_AT, parse(reply("2")).fp, may_be_stored=False
+    )
+    assert ((own.seq, own.reply) if own else (0, 0)) == ((3, 4) if is_found else (0, 0))

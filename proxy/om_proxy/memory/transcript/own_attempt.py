@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from om_proxy.memory.model import Cell, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import shows_message
 
 
 def find_own_attempt(
@@ -24,24 +25,33 @@ def find_own_attempt(
 ) -> View | None:
     """Return the recorded attempt of the request that came at `asked_at`; None: nothing of it is
     stored. Its reply is 0 if the message stands alone. `reply_fp`: of the reply that it got.
-    `may_be_stored`: a commit of the turn with that reply was cut."""
+    `may_be_stored`: a commit of the turn with that reply was cut.
+
+    The turn is stored, too, if a later request showed it, which another process has stored."""
     live_seqs = {mark.seq for mark in memory.marks}
     for view in memory.views:
         is_same = (view.count, view.digest, view.asked_at) == (sent.count, sent.digest, asked_at)
         if is_same and view.seq in live_seqs:
             return view
-    return _find_lone_message(memory, sent, asked_at, reply_fp if may_be_stored else None)
+    return _find_lone_message(memory, sent, asked_at, reply_fp, may_be_stored=may_be_stored)
 
 
 def _find_lone_message(
-    memory: Memory, sent: SentHistory, asked_at: float, reply_fp: bytes | None
+    memory: Memory,
+    sent: SentHistory,
+    asked_at: float,
+    reply_fp: bytes | None,
+    *,
+    may_be_stored: bool,
 ) -> View | None:
     """Return an attempt made from the newest message that says the same, was stored since the
-    request came, is no earlier request's, and has no reply, or has this one."""
+    request came, is no earlier request's, and has no reply, or has this one and is known to be its
+    own."""
     if sent.count != 1:
         return None
     fp = sent.item(0).fp
     earlier = {view.seq for view in memory.views if view.asked_at < asked_at}
+    later_views = [view for view in memory.views if view.asked_at > asked_at]
     since = [message for message in memory.tail if message.at >= asked_at]
     reply_seq = 0
     for message, following in reversed([*pairwise([*since, None])]):
@@ -49,7 +59,14 @@ def _find_lone_message(
             reply_seq = message.seq if message and message.item.fp == reply_fp else reply_seq
             continue
         is_alone = following is None or following.item.role != "assistant"
-        if message.seq in earlier or not (reply_seq or is_alone):
+        is_own_turn = reply_seq > 0 and (
+            may_be_stored
+            or any(
+                shows_message(view, message.seq) and shows_message(view, reply_seq)
+                for view in later_views
+            )
+        )
+        if message.seq in earlier or not (is_own_turn or is_alone):
             continue
         return View(
             count=1,
@@ -57,7 +74,7 @@ def _find_lone_message(
             chain=extend_chain(bytes(16), fp),
             seq=message.seq,
             end=message.seq - 1,
-            reply=reply_seq,
+            reply=reply_seq if is_own_turn else 0,
             cells=(Cell("same", 0, 1, message.seq, message.seq),),
             asked_at=asked_at,
         )

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from om_proxy.memory.ledger import rebase_ledger
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, Message, View, extend_chain
-from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown
+from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown, shows_message
 
 
 class MergedTurns(NamedTuple):
@@ -421,14 +421,7 @@ def _is_said_again(
 def _list_showing(turn: WaitingTurn, later: Sequence[WaitingTurn]) -> list[WaitingTurn]:
     """Return the later turns whose requests show this one."""
     seq = turn.messages[-1].seq
-    return [other for other in later if other.view is not None and _shows(other.view, seq)]
-
-
-def _shows(view: View, seq: int) -> bool:
-    """Return whether the client sent this message with its request."""
-    return any(
-        cell.from_seq <= seq <= cell.to_seq and cell.sent_from < cell.sent_to for cell in view.cells
-    )
+    return [other for other in later if other.view is not None and shows_message(other.view, seq)]
 
 
 def _goes_on_from(view: View, seq: int) -> bool:

@@ -234,6 +234,13 @@ def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
     return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
 
 
+def shows_message(view: View, seq: int) -> bool:
+    """Return whether the client sent this message with its request."""
+    return any(
+        cell.from_seq <= seq <= cell.to_seq and cell.sent_from < cell.sent_to for cell in view.cells
+    )
+
+
 def is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
     """Return whether a client has had this reply: a request showed it, in whatever words, or the
     results of its calls have come."""
