@@ -513,7 +513,10 @@ SHOWN_BY = {
     "storage.keys_url": ("e2e/test_separate_keys.py", "test_a_key_store_goes_away_and_comes_back"),
     "background.external": ("e2e/test_external_work.py", "test_a_worker_does_the_work"),
     "retention.ttl_days": ("background/test_retention.py", "test_threads_go_by_their_age"),
-    "retention.max_observations": ("test_memory_cache.py", "test_log_is_kept_within_its_limit"),
+    "retention.max_observations": (
+        "memory_cache/test_memories.py",
+        "test_log_is_kept_within_its_limit",
+    ),
     "retention.max_reflections": ("background/test_retention.py", "test_older_generations_go"),
     "retention.generations": ("storage/sqlite/test_store.py", "test_older_generations_go"),
 }

@@ -20,6 +20,7 @@ from om_proxy.errors import Conflict
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
@@ -105,11 +106,11 @@ class Race:
         self.p.clock.now += 0.001  # later than what was asked before
         match self.scope:
             case "thread":
-                await self.p.memories.forget(key)
+                await MemoryRemoval(self.p.memories).forget(key)
             case "resource":
-                await self.p.memories.forget_all(key.tenant, key.resource)
+                await MemoryRemoval(self.p.memories).forget_all(key.tenant, key.resource)
             case "tenant":
-                await self.p.memories.forget_all(key.tenant)
+                await MemoryRemoval(self.p.memories).forget_all(key.tenant)
         self.done += 1
 
     def may_stay(self, canary: str) -> bool:

@@ -67,7 +67,7 @@ async def test_forgetting_of_everything(parts: Parts, resource: str | None) -> N
     for key in (*keys, *strangers):
         await add_thread(parts, key)
     dropped: list[Key] = []
-    parts.memories.on_forget.append(dropped.append)
+    parts.memories.traces.on_forget.append(dropped.append)
     admin = make_admin(parts)
     forgotten = await admin.forget_all(KEY.tenant, resource)
     gone = [*keys, *([] if resource else strangers[1:])]

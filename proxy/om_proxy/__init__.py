@@ -7,7 +7,7 @@ One request, one path, always read downwards:
       edge/chat.py                 read the body once; without a thread: forward its bytes
         turns/engine.py            open the turn:
           identity/callers.py      whose thread is this?
-          memory_cache.py          load the thread's memory (bounded, checked by version)
+          memory_cache/loading.py  load the thread's memory (bounded, checked by version)
           memory/transcript/         what is new in what the client sent?
           memory/lifecycle/          what is due before forwarding? (mostly nothing)
           turns/due_notes.py       activate notes, or wait for an observation
@@ -19,7 +19,7 @@ One request, one path, always read downwards:
       background/scheduler.py      after the reply, one job at a time for each thread:
           memory/lifecycle/          Observe, Reflect or nothing?
           background/performers/   ask agents/observer.py or agents/reflector.py
-          memory/notes/              read the answer → memory_cache.py → storage/
+          memory/notes/              read the answer → memory_cache/memories.py → storage/
 """
 
 __version__ = "0.1.0"

@@ -47,7 +47,7 @@ from om_proxy.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.figures.figures import Figures, ProcessState
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.look_ups.offered_threads import OfferedThreads
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.permanent_tasks import keep_running
 from om_proxy.policy import PolicyInForce, find_token_prices
@@ -279,7 +279,7 @@ class App:
             create_look_ups(memories, self._policies, token_counter, vectors),
             offers,
         )
-        memories.on_words_erased.append(self.chat.drop_texts)
+        memories.traces.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)
         services = create_admin_services(
             memories,

@@ -34,7 +34,7 @@ from om_proxy.look_ups.turn_look_ups import TurnLookUps
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.look_ups import LookUps
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.message_index import IndexingSource, MessageIndex
 from om_proxy.message_reader import MessageReader
@@ -154,7 +154,7 @@ def create_look_up_performer(
 
     similar = SimilarMessages(vectors, choose) if vectors else None
     search = MessageSearch(IndexedOrNewest(indexed, store, uses_index), notes, similar)
-    memories.on_words_erased.append(search.drop_texts)
+    memories.traces.on_words_erased.append(search.drop_texts)
     return LookUpPerformer(memories, search, token_counter.tokens)
 
 
@@ -177,7 +177,7 @@ def create_admin_services(
     previewer = ContextPreviewer(
         memories, policies, background, token_counter, secret, clock, reconciler.deliveries
     )
-    memories.on_words_erased.append(previewer.drop_texts)
+    memories.traces.on_words_erased.append(previewer.drop_texts)
     event_reader = EventReader(memories, background.find_operation)
     return AdminServices(
         ThreadAdmin(memories, policies, clock=clock),

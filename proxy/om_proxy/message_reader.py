@@ -12,7 +12,7 @@ from msgspec import Struct
 from om_proxy.errors import NotFound
 from om_proxy.memory.message_places import MessagePlace, MessagePlaces
 from om_proxy.memory.model import Key, Memory, Message, Observation
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import StoredMessage
 
 ReadState = Literal["raw", "buffered", "observed", "superseded", "interrupted"]

@@ -14,7 +14,9 @@ from om_proxy.errors import BadRequest, ConfigError, Conflict, NotFound, StaleVe
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.memory_cache import UNKNOWN_THREAD_MESSAGE, Memories
+from om_proxy.memory_cache.loading import UNKNOWN_THREAD_MESSAGE
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Effective, merge_thread_overrides
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
@@ -50,6 +52,7 @@ class ThreadAdmin:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._memories = memories
+        self._removal = MemoryRemoval(memories)
         self._policies = policies
         self._clock = clock
 
@@ -125,7 +128,7 @@ class ThreadAdmin:
             check_version(memory, expected_version)
             version = memory.version
         try:
-            forgotten = await self._memories.forget(key, version) if key.thread else ForgetResult()
+            forgotten = await self._removal.forget(key, version) if key.thread else ForgetResult()
         except Conflict as exc:
             raise StaleVersion from exc
         if not forgotten.threads:
@@ -136,7 +139,7 @@ class ThreadAdmin:
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
         """Remove everything stored of a resource, or of a tenant (None). Raise NotFound if nothing
         is. Call it again after an error: it goes on with what is left."""
-        forgotten = await self._memories.forget_all(tenant, resource)
+        forgotten = await self._removal.forget_all(tenant, resource)
         if not any(forgotten.counts.values()):
             raise NotFound("there is no memory of it")
         self._emit_forgotten(Key(tenant, resource or "", RESOURCE_THREAD), forgotten)

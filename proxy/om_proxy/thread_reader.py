@@ -26,7 +26,7 @@ from om_proxy.memory.model import (
 from om_proxy.memory.notes import text_diff
 from om_proxy.memory.notes.text_diff import DiffLine
 from om_proxy.memory.number_ranges import describe_numbers
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.off_loop import run_off_loop
 from om_proxy.policy import PolicyInForce
 from om_proxy.storage.base import GenerationSummary, summarize_generation

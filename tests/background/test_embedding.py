@@ -19,7 +19,7 @@ from om_proxy.background.quiet_walk import QUIET_S, QuietWalker
 from om_proxy.errors import ModelBusy
 from om_proxy.facts import Facts
 from om_proxy.memory.model import Key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.message_vectors import MessageVectors
 from om_proxy.settings import Settings
 from om_proxy.storage.sqlite.store import SqliteStore

@@ -18,6 +18,7 @@ from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.model import Memory
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
@@ -181,7 +182,7 @@ async def test_a_thread_that_is_forgotten_meanwhile_stays_so(talk: Talk) -> None
     talk.catalogue.gate = asyncio.Event()
     await talk.has(await talk.asks("And now?", NEW), "Noted.")
     await talk.catalogue.asked.wait()
-    await talk.p.memories.forget(KEY)
+    await MemoryRemoval(talk.p.memories).forget(KEY)
     talk.catalogue.gate.set()
     await talk.p.background.wait_idle()
     assert (await talk.p.memory()).version == 0

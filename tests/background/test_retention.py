@@ -32,7 +32,7 @@ from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore

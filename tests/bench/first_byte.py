@@ -160,7 +160,7 @@ def measure_writing(calls: int) -> Iterator[str]:
     memory = Memory(key=Key("tenant", "resource", "thread"))
     limits, config = Limits(), MarkerConfig(30_000, 40_000, "thread")
     subject = Subject("0123456789abcdef", "thread", config)
-    memories: Any = SimpleNamespace(describe_subject=lambda _: subject)
+    memories: Any = SimpleNamespace(events=SimpleNamespace(describe_subject=lambda _: subject))
     events = InlineEvents(memories)
     note = "* (10:00) The crate is red and goes to the dock at Quarry Steps.\n" * 230
     for name, told in (("status alone", []), ("with notes", [_build_activation(note)])):

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from om_proxy.background.retention import Retention
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings import Settings
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore

@@ -199,7 +199,7 @@ async def add_titles(run: Running, count: int) -> None:
     """Store events faster than any poll reads them: in one commit after the other."""
     key = (await run.memory()).key
     memories = run.app.admin._services.event_reader.memories
-    subject = memories.describe_subject(await memories.load(key))
+    subject = memories.events.describe_subject(await memories.load(key))
     memory = await memories.load(key)
     cycle = Cycle("c", "observation", False, 1.0, 1)
     failed = make_failed(cycle, "om_model", memory, subject, run.clock.now)

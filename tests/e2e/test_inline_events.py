@@ -103,7 +103,7 @@ async def test_not_before_an_error(tmp_path: Path) -> None:
         answer = await ask(run)
         assert answer.status_code == 429
         assert b": om" not in answer.content
-        assert run.app.chat._inline.memories.event_watchers == {}
+        assert run.app.chat._inline.memories.events.watchers == {}
 
 
 async def test_a_fault_costs_nothing_but_the_comments(
@@ -120,7 +120,7 @@ async def test_a_fault_costs_nothing_but_the_comments(
     assert comments == []
     assert rest.endswith(b"data: [DONE]\n\n")
     assert (await run.memory()).turns == 2
-    assert run.app.chat._inline.memories.event_watchers == {}
+    assert run.app.chat._inline.memories.events.watchers == {}
 
 
 async def test_the_sdk_reads_it_unharmed(run: Running) -> None:

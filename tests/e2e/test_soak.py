@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from om_proxy.app import App, create_app
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings import parse
 from om_proxy.upstream import AiohttpTransport
 from tests.e2e.raw_upstream import serve_app
@@ -126,8 +126,8 @@ async def test_the_cache_holds_as_many_bytes_as_it_says(tmp_path: Path) -> None:
         for clients in (young, old):
             await send_all_requests(app, clients)
             memories = app.background._memories
-            really = count_bytes([memory for _, memory in memories._cached.items()])
-            assert really <= memories._cached.held_bytes <= 1.5 * really
+            really = count_bytes([memory for _, memory in memories.held._cached.items()])
+            assert really <= memories.held.held_bytes <= 1.5 * really
         assert old.told["memory applied"]
 
 

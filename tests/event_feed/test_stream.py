@@ -143,8 +143,7 @@ async def test_a_store_that_comes_and_goes(store: SqliteStore, seed: int) -> Non
     memories: Any = SimpleNamespace(
         store=flickering,
         load_known=flickering.load,
-        find_limits=lambda _: Limits(),
-        describe_subject=lambda _: subject,
+        events=SimpleNamespace(find_limits=lambda _: Limits(), describe_subject=lambda _: subject),
     )
     feed = EventFeed(flickering, poll_interval_s=0.001)
     stream = EventStream(feed, EventReader(memories))

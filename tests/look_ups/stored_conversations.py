@@ -24,7 +24,7 @@ from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.tokens import estimate_tokens
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings import parse
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore

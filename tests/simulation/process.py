@@ -29,7 +29,7 @@ from om_proxy.facts import Facts
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext
 from om_proxy.server.budget import MemoryBudget

@@ -11,7 +11,8 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.facts import Fact, NotesChanged
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import Eraser
 from tests.e2e.running import Chat, Running, run_with_scripted_models
@@ -440,7 +441,7 @@ async def test_a_thread_that_is_forgotten_meanwhile(
 
     async def forget_behind(memories: Memories, key: Key) -> Memory:
         memory = await load_known(memories, key)
-        await memories.forget(key)
+        await MemoryRemoval(memories).forget(key)
         return memory
 
     monkeypatch.setattr(Memories, "load_known", forget_behind)

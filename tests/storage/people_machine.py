@@ -34,7 +34,7 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.memory.notes import sections
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings import parse
 from om_proxy.steering.note_editor import NoteEditor
 from om_proxy.steering.pin_board import PinBoard

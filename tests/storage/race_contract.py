@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, replace_log
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import Store
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.store_machine import Opener

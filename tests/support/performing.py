@@ -23,7 +23,7 @@ from om_proxy.errors import ModelError
 from om_proxy.facts import Facts
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.settings import Settings, parse
 from om_proxy.storage.base import Store

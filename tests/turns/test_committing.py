@@ -14,6 +14,7 @@ from om_proxy.apis.api import Reply
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Memory
 from om_proxy.memory.rounds import LookedUp, Round
+from om_proxy.memory_cache.removal import MemoryRemoval
 from tests.memory.building import KEY
 from tests.support.performing import HeldAnswer
 from tests.turns.test_engine import LONG, assistant, make_chat, make_reply, open_turns, user
@@ -102,7 +103,7 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
         async def forget_after(*arguments: Any, **named: Any) -> Memory:
             monkeypatch.undo()
             committed = await memories.commit(*arguments, **named)
-            await memories.forget(gone)
+            await MemoryRemoval(memories).forget(gone)
             return committed
 
         replies = [
@@ -118,7 +119,7 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
         if when == "behind it":
             monkeypatch.setattr(memories, "commit", forget_after)
         else:
-            await memories.forget(gone)
+            await MemoryRemoval(memories).forget(gone)
         await t.engine.close_turn(opened, replies[1], accepted=True)
         assert await t.live() == ["a", "first", "b", "second"]
         stored = await t.parts.store.messages(KEY, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Key, Memory
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deliveries import RETRY_WINDOW_S, Deliveries
@@ -58,7 +59,7 @@ async def test_a_thread_made_anew_counts_from_the_start() -> None:
     async with open_turns() as t:
         for word in ("a", "b", "c", "d"):
             await thin(t, word, "so", delivered=True)
-        await t.parts.memories.forget(KEY)
+        await MemoryRemoval(t.parts.memories).forget(KEY)
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
         assert await thin(t, "ok", "c", delivered=True) == "retry"

@@ -21,6 +21,7 @@ from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller, Mode
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
@@ -166,7 +167,7 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
         sent = await t.history(turns_before)
         opened = await t.open(sent)
         receipt = dict(opened.receipt)
-        await t.parts.memories.forget(KEY)
+        await MemoryRemoval(t.parts.memories).forget(KEY)
         with capture_logs() as logs:
             await t.engine.close_turn(
                 opened, make_reply("too late", complete=complete), accepted=True
@@ -193,7 +194,7 @@ async def test_a_branch_that_is_forgotten_while_it_is_gone_back_to(
 
         async def forget_first(*arguments: Any) -> Any:
             monkeypatch.undo()
-            await t.parts.memories.forget(KEY)
+            await MemoryRemoval(t.parts.memories).forget(KEY)
             return await read(*arguments)
 
         monkeypatch.setattr(t.parts.store, "messages_by_seq", forget_first)
@@ -207,7 +208,7 @@ async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
     """Its client may have begun anew before the old reply came."""
     async with open_turns() as t:
         opened = await t.open(await t.history(2))
-        await t.parts.memories.forget(KEY)
+        await MemoryRemoval(t.parts.memories).forget(KEY)
         await t.turn([user("hello again")], "hi")
         await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
         assert await t.live() == ["hello again", "hi"]
@@ -234,14 +235,14 @@ async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_store
     for asked_first in ("events", "refresh"):
         async with open_turns() as t:
             await t.turn([user("hello")], "hi")
-            t.parts.memories.drop(KEY)
+            t.parts.memories.held.drop(KEY)
             came_at = t.parts.clock.now
             ask = getattr(t.parts.store, asked_first)
 
             async def forget_then(*arguments: Any, ask: Any = ask, t: Turns = t) -> Any:
                 answer = await ask(*arguments)
                 monkeypatch.undo()
-                gone = t.parts.memories._describe_forgotten(KEY)
+                gone = MemoryRemoval(t.parts.memories)._describe_forgotten(KEY)
                 await t.parts.store.forget(KEY, None, gone)
                 return answer
 
@@ -347,7 +348,7 @@ async def test_when_a_turn_without_memory_may_be_stored(
     """Only once it was sent to the store."""
     async with open_turns() as t:
         await t.turn([user("hello")], "hi")
-        t.parts.memories.drop(KEY)
+        t.parts.memories.held.drop(KEY)
         monkeypatch.setattr(t.parts.store, method, AsyncMock(side_effect=StorageError("gone")))
         sent: list[bool] = []
         with pytest.raises(StorageError):
@@ -369,8 +370,8 @@ async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone(
     async with open_turns() as t:
         history = await t.history(2)
         opened = await t.open(history)
-        t.parts.memories.drop(KEY)
-        t.parts.memories._put(Memory(key=KEY))
+        t.parts.memories.held.drop(KEY)
+        t.parts.memories.held.put(Memory(key=KEY))
         await t.engine.close_turn(opened, make_reply("in time"), accepted=True)
         assert (await t.live())[-2:] == ["and now?", "in time"]
 
@@ -388,7 +389,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
         with monkeypatch.context() as patched:
             patched.setattr(t.parts.store, "version", fail)
             with pytest.raises(StorageError):
-                await t.parts.memories.forget(KEY)
+                await MemoryRemoval(t.parts.memories).forget(KEY)
         await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
         assert await t.live() == ["hello", "hi"]
 
@@ -403,7 +404,7 @@ async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
         t.parts.models.steps[:] = [held]
         opening = asyncio.create_task(t.open(make_chat(12)))
         await held.asked.wait()
-        await t.parts.memories.forget(KEY)
+        await MemoryRemoval(t.parts.memories).forget(KEY)
         held.go.set()
         opened = await opening
         assert (opened.status, opened.body) == ("raw", None)

@@ -12,7 +12,7 @@ from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.lifecycle import batches, decisions
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.storage.base import Backlog
@@ -93,7 +93,7 @@ class DueWork:
         """Return whether nothing is due on this thread as this process holds it; the store is not
         asked. What another process has made due since, it does itself or a claim finds. False if
         that takes longer to find out: of a shared log or a thread in one, and of a long tail."""
-        held = self._memories.find_cached(key)
+        held = self._memories.held.find(key)
         if (
             held is None
             or held.scope == "resource"

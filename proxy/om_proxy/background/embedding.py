@@ -17,7 +17,7 @@ from om_proxy.errors import ModelBusy, ModelError, OmError
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, NO_MEMORY_COSTS, Account
 from om_proxy.memory.lifecycle.transitions import add_memory_costs
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.message_vectors import MessageVectors, choose_embedding
 from om_proxy.settings import Settings
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace

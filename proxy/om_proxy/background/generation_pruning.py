@@ -15,7 +15,7 @@ from om_proxy.memory.lifecycle.generation_limits import (
     list_made_from,
 )
 from om_proxy.memory.model import Key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import GenerationEntries, Store
 from om_proxy.storage.difference import SHARED_LOG_GENERATIONS_FACTOR
 

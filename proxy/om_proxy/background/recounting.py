@@ -12,7 +12,7 @@ from om_proxy.errors import OmError
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.memory.transcript.apply_turn import apply_counts
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 
 logger = structlog.get_logger("tokens")

@@ -28,7 +28,8 @@ from om_proxy.errors import Conflict, OmError
 from om_proxy.facts import Retired
 from om_proxy.memory.lifecycle.expiry import has_clock_jumped, is_expired
 from om_proxy.memory.model import Key, resource_key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Settings
 from om_proxy.settings.service import DEFAULT_GENERATIONS
@@ -89,6 +90,7 @@ class Retention:
     ) -> None:
         """`generations`: how many older ones of a log the store keeps."""
         self._memories = memories
+        self._removal = MemoryRemoval(memories)
         self._policies = policies
         self._record = record
         self._is_external = is_external
@@ -238,12 +240,12 @@ class Retention:
         """Forget one thread. Raise Conflict if it is in use again. One that quoted a thread which
         this run has forgotten has another version, and no turn since."""
         try:
-            return await self._memories.retire(idle.key, idle.version)
+            return await self._removal.retire(idle.key, idle.version)
         except Conflict:
             memory = await self._store.load(idle.key)
             if memory.turn_at != idle.active_at:
                 raise
-            return await self._memories.retire(idle.key, memory.version)
+            return await self._removal.retire(idle.key, memory.version)
 
     async def _retire_resource(
         self, log_key: Key, active_before: float, pauses: _Pauses
@@ -253,7 +255,7 @@ class Retention:
         result = ForgetResult()
         is_last = False
         while not is_last:
-            batch = await self._memories.retire_batch(log_key, active_before)
+            batch = await self._removal.retire_batch(log_key, active_before)
             result, is_last = result.add(batch.result), batch.is_last
             await pauses.rest_after_slice()
         return result

@@ -34,7 +34,7 @@ from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.lifecycle.batches import ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
 logger = structlog.get_logger("background")
@@ -110,7 +110,7 @@ class Background:
         looked at in any case: the store says that it is due."""
         if key in self._requested or self._leases.is_claimed(key):
             return True
-        held = self._memories.find_cached(key)
+        held = self._memories.held.find(key)
         return not (self._due.leave_to_others(held) or self._due.is_known_idle(key))
 
     def last_seq_being_read(self, key: Key) -> int:

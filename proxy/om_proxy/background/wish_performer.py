@@ -8,7 +8,7 @@ from om_proxy.background.thread_run import ThreadRun
 from om_proxy.background.worker import MemoryWorker
 from om_proxy.errors import OmError, Overloaded, StorageError
 from om_proxy.memory.lifecycle.requested_work import ObserveNow, decide_wish
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 
 
 class WishPerformer:

@@ -20,7 +20,7 @@ from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Key, Memory, Reflection
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
 

@@ -15,7 +15,7 @@ from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import print_error, run_with_settings
 from om_proxy.errors import ModelError
 from om_proxy.facts import Facts
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.message_vectors import MessageVectors
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Settings, WatchedSettings

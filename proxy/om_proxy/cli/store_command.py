@@ -35,7 +35,7 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.facts import Facts
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Settings, WatchedSettings, load

@@ -14,7 +14,7 @@ from om_proxy.memory.events.parts import Event, OperationType
 from om_proxy.memory.events.status import make_status
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import StoredEvent
 from om_proxy.storage.event_encoding import encode_event
 
@@ -41,11 +41,11 @@ class InlineEvents:
     def watch(self, key: Key, told: list[Event]) -> None:
         """Add to `told` what happens to a thread, or the log of its resource, in this process."""
         for watched_key in {key, resource_key(key)}:
-            self.memories.event_watchers.setdefault(watched_key, []).append(told)
+            self.memories.events.watchers.setdefault(watched_key, []).append(told)
 
     def unwatch(self, key: Key, told: list[Event]) -> None:
         """Watch no longer. A second call does nothing."""
-        watchers = self.memories.event_watchers
+        watchers = self.memories.events.watchers
         for watched_key in {key, resource_key(key)}:
             others = [other for other in watchers.get(watched_key, ()) if other is not told]
             if others:
@@ -57,7 +57,7 @@ class InlineEvents:
         self, memory: Memory, limits: Limits, told: Sequence[Event], *, with_text: bool
     ) -> bytes:
         """Return the comments. `memory`: with the request's own messages."""
-        subject = self.memories.describe_subject(memory)
+        subject = self.memories.events.describe_subject(memory)
         status = make_status(memory, limits, subject, self.find_running(memory.key))
         events = [
             StoredEvent(0, memory.key, *encode_event(event)) for event in told[:MAX_INLINE_EVENTS]

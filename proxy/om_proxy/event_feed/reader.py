@@ -11,7 +11,7 @@ from om_proxy.event_feed.envelope import write_ascii
 from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.events.status import make_status
 from om_proxy.memory.model import Key, resource_key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import EventPage
 
 
@@ -32,8 +32,8 @@ class EventReader:
     async def write_status(self, key: Key) -> str:
         """Return the state of a thread's memory as an event in JSON. Raise NotFound."""
         memory = await self.memories.load_known(key)
-        limits = self.memories.find_limits(memory)
-        subject = self.memories.describe_subject(memory)
+        limits = self.memories.events.find_limits(memory)
+        subject = self.memories.events.describe_subject(memory)
         status = make_status(memory, limits, subject, self.find_running(key))
         return write_ascii(
             {

@@ -11,7 +11,7 @@ from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.arguments import CURRENT_THREAD, LookUp
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.message_ids import MessageId, parse_label, parse_message_id
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
 from om_proxy.storage.newest_passages import find_latest_threads
 

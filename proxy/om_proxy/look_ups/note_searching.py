@@ -12,7 +12,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.note_lines import NoteLine, find_note_lines, order_by_fit
 from om_proxy.memory.recall.words import query_words
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.newest_passages import list_latest_threads
 
 MAX_SEARCHED_LOGS = 200  # of a resource; those of the threads with the latest turns

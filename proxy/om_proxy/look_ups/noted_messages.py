@@ -9,7 +9,7 @@ from om_proxy.errors import UnopenedText
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.noted import NotedRange, list_noted_ranges
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings.memory import MemorySettings
 
 MAX_NOTED_THREADS = 20  # those with the best messages; others keep their order

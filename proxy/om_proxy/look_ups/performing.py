@@ -37,7 +37,7 @@ from om_proxy.memory.recall.thread_list import (
     write_thread_list,
 )
 from om_proxy.memory.recall.words import find_words
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import StoredMessage
 from om_proxy.storage.listing import ThreadInfo
 

@@ -21,12 +21,9 @@ from om_proxy.memory.lifecycle.undoing import (
 )
 from om_proxy.memory.model import Generation, Key, Memory, Observation
 from om_proxy.memory.number_ranges import describe_numbers
-from om_proxy.memory_cache import (
-    UNKNOWN_THREAD_MESSAGE,
-    Memories,
-    is_forgotten,
-    retry_on_conflict,
-)
+from om_proxy.memory_cache.conflicts import retry_on_conflict
+from om_proxy.memory_cache.loading import UNKNOWN_THREAD_MESSAGE, is_forgotten
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import PolicyInForce
 from om_proxy.steering.log_place import LogPlace, find_log_place
 from om_proxy.steering.note_traces import list_erasures

@@ -16,7 +16,7 @@ from om_proxy.memory.model import (
     index_entries,
     resource_key,
 )
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.storage.base import NoteErasure
 
 THREADS_PER_PAGE = 200

@@ -16,7 +16,7 @@ from om_proxy.memory.lifecycle import pins
 from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
 from om_proxy.memory.number_ranges import describe_numbers
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import PolicyInForce
 from om_proxy.steering.log_place import find_log_place
 from om_proxy.steering.written_text import read_written_text

@@ -18,7 +18,8 @@ from om_proxy.memory.lifecycle import log_sharing, transitions
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.lifecycle.requested_work import ObserveNow, ReflectNow, Wish, decide_wish
 from om_proxy.memory.model import Key, Memory, Observation
-from om_proxy.memory_cache import Memories, create_cycle_id
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.memory_events import create_cycle_id
 from om_proxy.policy import MemoryContext
 from om_proxy.steering.log_place import find_log_place
 from om_proxy.thread_admin import check_version, require_writable

@@ -28,7 +28,8 @@ from om_proxy.memory.model import (
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.verdict import takes_back_later_request
-from om_proxy.memory_cache import Memories, retry_on_conflict
+from om_proxy.memory_cache.conflicts import retry_on_conflict
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
@@ -122,7 +123,7 @@ class Committer:
         """Return the seq of this reply if it is stored already, else 0. A retry that was answered
         with the stored reply has nothing to commit."""
         reconciled = turn.reconciled
-        if not reply.complete or not self.memories.is_current(reconciled.memory):
+        if not reply.complete or not self.memories.held.is_current(reconciled.memory):
             return 0
         recorded = find_recorded_reply(reconciled)
         is_stored = (
@@ -270,7 +271,7 @@ class Committer:
         A search of a whole resource is no thread's."""
         if key.thread == RESOURCE_THREAD:
             return
-        memory = self.memories.find_cached(key) or Memory(key=key)
+        memory = self.memories.held.find(key) or Memory(key=key)
         self.unstored.add_memory_calls(key, NO_MEMORY_COSTS.add(account, memory.history))
 
     async def _write(

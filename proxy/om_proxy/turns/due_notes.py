@@ -26,7 +26,7 @@ from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import resource_key
 from om_proxy.memory.prompt import missing_notes
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.off_loop import run_off_loop
 from om_proxy.reasons import Reason
 from om_proxy.server.deadline import Deadline

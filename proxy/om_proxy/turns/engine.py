@@ -22,7 +22,7 @@ from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.expiry import is_near_expiry
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
@@ -77,9 +77,9 @@ class Engine:
             memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
         )
         self.committer = committer = Committer(memories, reconciler, token_counter, clock)
-        memories.on_retire += [self.deliveries.drop, committer.unstored.drop]
-        memories.on_forget += [*memories.on_retire, self._deferred.forget]
-        memories.on_words_erased.append(renderer.drop_blocks)
+        memories.traces.on_retire += [self.deliveries.drop, committer.unstored.drop]
+        memories.traces.on_forget += [*memories.traces.on_retire, self._deferred.forget]
+        memories.traces.on_words_erased.append(renderer.drop_blocks)
         self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
         self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
         self._shadow_prompts = ShadowPrompts(builder)
@@ -269,7 +269,7 @@ class Engine:
             return
         # Asked after the memory was read. A row that is forgotten later is missed at the commit,
         # and one that was gone by then has left its event.
-        if await self._memories.is_forgotten_in_store(caller.key, came_at):
+        if await self._memories.forgettings.is_forgotten_in_store(caller.key, came_at):
             self._memories.emit_forgotten(caller.key)
             return
         turn_at = turn.reconciled.memory.turn_at

@@ -15,7 +15,7 @@ from om_proxy.errors import OmError, StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.memory.recall.quotes import list_named_labels, quotes_thread
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.turns.turn import OpenedTurn
 
 logger = structlog.get_logger("turn")
@@ -63,7 +63,7 @@ class LookUpKeeper:
             return False
         since = turn.asked_at - CLOCK_MARGIN_S
         try:
-            gone = await self.memories.list_forgotten_labels(turn.key.tenant, since)
+            gone = await self.memories.forgettings.list_labels_since(turn.key.tenant, since)
         except StorageError:
             return True
         return any(quotes_thread(look_ups, label) for label in gone)

@@ -13,7 +13,7 @@ from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.prompt import overflow_batches, prompt_cost
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.turns.committing import Committer
 from om_proxy.turns.memory_work import MemoryWork
 from om_proxy.turns.prompt_builder import PromptBuilder

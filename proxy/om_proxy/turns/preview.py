@@ -23,7 +23,7 @@ from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.storage.preview_store import PreviewStore
@@ -105,7 +105,7 @@ class ContextPreviewer:
         for look-ups, if the request may offer it. Raises OmError, and TakenForSideRequest, where a
         real request would go upstream as it came."""
         memories = Memories(
-            PreviewStore(self.memories.store, self.memories.find_cached),
+            PreviewStore(self.memories.store, self.memories.held.find),
             self.policies,
             clock=self.clock,
             label=self.memories.label,

@@ -16,7 +16,7 @@ from om_proxy.memory.prompt import other_threads, prompt_cost
 from om_proxy.memory.prompt.tail import Piece, build_tail, put_in_look_ups
 from om_proxy.memory.recall.kept import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.block_renderer import BlockRenderer

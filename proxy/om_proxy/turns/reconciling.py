@@ -42,7 +42,8 @@ from om_proxy.memory.transcript.reconcile import (
     reconcile,
 )
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
-from om_proxy.memory_cache import Memories, retry_on_conflict
+from om_proxy.memory_cache.conflicts import retry_on_conflict
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext
@@ -101,7 +102,7 @@ class Reconciler:
         """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest.
         `came_at`: when the request came; None: now. `earlier_try`: its memory could not be read
         when it came."""
-        forget_count = self.memories.forget_count
+        forget_count = self.memories.forgettings.count
         asked_at = self.clock() if came_at is None else came_at
         return await retry_on_conflict(
             partial(
@@ -289,7 +290,7 @@ class Reconciler:
             versions[resource_key(memory.key)] = memory.shared_log_ref.version
         for key, version in versions.items():
             if await self.memories.store.version(key) != version:
-                self.memories.drop(key)
+                self.memories.held.drop(key)
                 raise Conflict("the thread changed while more of it was read")
 
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
@@ -382,7 +383,7 @@ class Reconciler:
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Return whether the thread was forgotten after the turn began. `memory`: as it is now."""
-        return self.memories.is_forgotten_since(memory, turn.row_id, turn.forget_count)
+        return self.memories.forgettings.is_forgotten_since(memory, turn.row_id, turn.forget_count)
 
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
         """Return the turn compared with the newest memory, even while other turns commit."""

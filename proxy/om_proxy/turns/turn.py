@@ -50,7 +50,7 @@ class OpenedTurn(Struct, frozen=True):
     timezone: str | None  # as the client names it
     # `Memory.row_id` of the thread's row. If that row is forgotten, nothing of the turn is stored.
     row_id: int
-    forget_count: int  # `Memories.forget_count` when the turn began: a first turn has no row yet
+    forget_count: int  # `Forgettings.count` when the turn began: a first turn has no row yet
     asked_at: float  # unix seconds when the request came
     should_store: bool
     can_rewrite: bool  # whether the prompt may differ from the client's

@@ -13,6 +13,7 @@ from om_proxy.errors import ModelError, PromptTooLong
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Failures, Memory, Message, Observation, Reflection, replace_log
+from om_proxy.memory_cache.removal import MemoryRemoval
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat, chunk, message, transcript
 from tests.support.performing import (
@@ -155,7 +156,7 @@ async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, an
         held.text = answer if isinstance(answer, str) else "no notes"
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
-        await p.memories.forget(KEY)
+        await MemoryRemoval(p.memories).forget(KEY)
         now = await p.store_tail(chat(4, 50)) if anew else Memory(key=KEY)
         held.go.set()
         with capture_logs() as logs:

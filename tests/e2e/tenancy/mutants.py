@@ -154,7 +154,8 @@ _IDENTITY, _TOKEN, _SITE = (
     "proxy/om_proxy/identity/user_token.py",
     "proxy/om_proxy/edge/edge_config.py",
 )
-_MEMORIES, _DUE_WORK = "proxy/om_proxy/memory_cache.py", "proxy/om_proxy/background/due_work.py"
+_HELD_MEMORIES = "proxy/om_proxy/memory_cache/held_memories.py"
+_DUE_WORK = "proxy/om_proxy/background/due_work.py"
 _POLICY = "proxy/om_proxy/policy/policy.py"
 _ROUTES, _ROUTE_TESTS = "proxy/om_proxy/edge/admin/routes", "tests/edge/admin/routes"
 _MCP, _MCP_TESTS = (
@@ -162,8 +163,6 @@ _MCP, _MCP_TESTS = (
     ("tests/edge/mcp/test_route.py",),
 )
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
-_CACHED = "cached = self._cached.get(key)\n        "
-_HELD = "held = self._cached.get(key) or"
 _ANYBODY_S = "next((c for k, c in self._cached.items() if k[1:] == key[1:]), None)"
 OTHERS = (
     Mutant(
@@ -357,8 +356,7 @@ OTHERS = (
         "self._contexts.get(memory.key)",
         "next((c for k, c in self._contexts.items() if k[1:] == memory.key[1:]), None)",
     ),
-    Mutant(_MEMORIES, _HELD, f"held = {_ANYBODY_S} or"),
-    Mutant(_MEMORIES, f"{_CACHED}return", f"cached = {_ANYBODY_S}\n        return"),
+    Mutant(_HELD_MEMORIES, "return self._cached.get(key)", f"return {_ANYBODY_S}"),
 )
 
 

@@ -10,7 +10,7 @@ from om_proxy.memory.events.changes import Cause, describe_trigger
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 
 
 async def activate_ready_notes(

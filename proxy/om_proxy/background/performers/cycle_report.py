@@ -9,7 +9,8 @@ from om_proxy.memory.events.cycles import Cycle, make_failed, make_start
 from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Memory
-from om_proxy.memory_cache import Memories, create_cycle_id
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.memory_events import create_cycle_id
 
 OUTDATED_CODE = "om_outdated"  # the memory changed meanwhile, and the notes no longer fit
 STOPPED_CODE = "om_stopped"  # the process ends; the work is due again at the next start
@@ -51,9 +52,9 @@ class CycleReport:
         self._cycle = Cycle(
             self._cycle_id, self._operation, self._is_awaited, self._clock(), tokens, names
         )
-        subject = self._memories.describe_subject(self._memory)
+        subject = self._memories.events.describe_subject(self._memory)
         start = make_start(self._cycle, self._memory, subject)
-        await self._memories.add_event(self._memory.key, start)
+        await self._memories.events.add(self._memory.key, start)
 
     async def finish(self, *, is_stored: bool) -> None:
         """End the cycle. Notes that are not stored no longer fit their memory."""
@@ -66,6 +67,6 @@ class CycleReport:
         cycle, self._cycle = self._cycle, None
         if cycle is None:
             return
-        subject = self._memories.describe_subject(self._memory)
+        subject = self._memories.events.describe_subject(self._memory)
         failed = make_failed(cycle, code, self._memory, subject, self._clock())
-        await self._memories.add_event(self._memory.key, failed)
+        await self._memories.events.add(self._memory.key, failed)

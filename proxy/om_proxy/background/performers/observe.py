@@ -24,7 +24,7 @@ from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.hints import reaches_newest
 from om_proxy.memory.lifecycle.observable import messages_between
 from om_proxy.memory.model import Failures, Memory, Message, Observation, sum_framed_tokens
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import MemoryContext
 
 CAUSES_THAT_SHRINK_THE_BATCH = frozenset(

@@ -25,7 +25,8 @@ from om_proxy.memory.lifecycle.batches import ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import messages_between
 from om_proxy.memory.model import Key, Memory, sum_framed_tokens
-from om_proxy.memory_cache import Memories, create_cycle_id
+from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.memory_events import create_cycle_id
 from om_proxy.policy import MemoryContext, PolicyInForce
 
 logger = structlog.get_logger("memory")

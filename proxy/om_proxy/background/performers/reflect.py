@@ -19,7 +19,7 @@ from om_proxy.errors import Oversized, PromptTooLong
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Reflect
 from om_proxy.memory.model import Memory, Observation, Reflection
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import MemoryContext
 
 

@@ -17,7 +17,7 @@ from om_proxy.errors import ModelError, ModelTimeout, OmError
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Decision, Reflect
 from om_proxy.memory.model import Memory
-from om_proxy.memory_cache import Memories
+from om_proxy.memory_cache.memories import Memories
 from om_proxy.policy import PolicyInForce
 
 # a reflection writes nearly as much as it reads, so it may take the timeout once for each so many

@@ -1,0 +1,1 @@
+"""The memories in use, and the only way to write one."""
