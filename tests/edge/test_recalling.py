@@ -16,7 +16,8 @@ import pytest
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.edge.recalling import MAX_WHOLE_BYTES, Recalling
+from om_proxy.edge.recalling import Recalling
+from om_proxy.edge.reply_rounds import MAX_WHOLE_BYTES
 from om_proxy.errors import OmError, UpstreamError, UpstreamTimeout
 from om_proxy.facts import Facts, LookUpsMade
 from om_proxy.identity.callers import Caller

@@ -1,5 +1,5 @@
 """Pass a stream on while its model calls no tool, as nearly all replies do. From the first call on,
-the reply's rounds are read event by event (edge/recalling.py).
+the reply's rounds are read event by event (edge/reply_rounds.py).
 
 The class is an iterator and not an asynchronous generator: each of those costs as much for an event
 as the whole way through this one.
@@ -27,7 +27,7 @@ class BegunRound(NamedTuple):
 
 
 class StreamedReply(Protocol):
-    """What a reply knows of its stream (edge/recalling.py)."""
+    """What a reply knows of its stream (edge/reply_rounds.py)."""
 
     splice: Splice
     rest: AsyncGenerator[bytes, None] | None

@@ -36,8 +36,16 @@ class RoundRequests:
     """The requests for later rounds of one reply. `body`: the first round's, without the tool."""
 
     def __init__(
-        self, exchange: Exchange, tool: str, body: bytes, send: SendBody, *, has_threads: bool
+        self,
+        exchange: Exchange,
+        tool: str,
+        body: bytes,
+        send: SendBody,
+        *,
+        has_threads: bool,
+        is_whole: bool,
     ) -> None:
+        """`is_whole`: whether the reply is no stream."""
         assert exchange.request is not None  # only a readable request has memory
         self._exchange = exchange
         self._api = exchange.request.api
@@ -45,7 +53,7 @@ class RoundRequests:
         self._body = body
         self._send = send
         self._has_threads = has_threads
-        self.is_whole = False  # whether the reply is no stream
+        self._is_whole = is_whole
         self.has_sent = False  # whether the client got a byte
         self.newest: UpstreamResponse | None = None  # the answer under way
 
@@ -113,7 +121,7 @@ class RoundRequests:
         if create_body_decoder(answer) is None:
             return None
         headers = select_response_headers(answer.headers)
-        is_same_kind = is_whole_reply(self._exchange, headers, first) is self.is_whole
+        is_same_kind = is_whole_reply(self._exchange, headers, first) is self._is_whole
         return answer if is_same_kind else None
 
 
