@@ -36,6 +36,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "storage/redis/test_ended_process.py": "what stands in a server after a process ended anywhere",
     "storage/redis/test_races.py": "what several processes do at once on one server",
     "storage/postgres/test_failover.py": "what stands of a server that lost its newest commits",
+    "storage/postgres/test_starts.py": "processes that start together, or while another one migrates",
     "storage/postgres/test_races.py": "what several processes do at once on one server",
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
     "apis/test_bounds.py": "how much a body may make any module of the room do",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -35,6 +36,14 @@ class KeyStoreContract:
         assert await one.create("first") == "first"
         assert await other.create("second") == "first"
         assert await other.identify() == "first"
+
+    async def test_one_of_many_makes_it(self, opener: KeysOpener) -> None:
+        """Processes that start together, and have all found none, agree on one."""
+        stores = [await opener() for _ in range(6)]
+        for keys in stores:
+            assert await keys.identify() is None
+        made = await asyncio.gather(*(keys.create(f"{n}") for n, keys in enumerate(stores)))
+        assert len(set(made)) == 1
 
     async def test_keys_are_kept_until_they_are_destroyed(self, opener: KeysOpener) -> None:
         keys, masters = await create_keys(opener), MasterKeys([OLD])

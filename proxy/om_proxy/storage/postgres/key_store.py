@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 LONG_TIMEOUT_S = 60.0  # for what no request waits for
 CONNECTIONS = 4
-FIND_TABLE = "SELECT to_regclass('om.key_store') IS NOT NULL"
+# not by `to_regclass`: see FIND_TABLES in schema.py
+FIND_TABLE = """SELECT count(*) FROM pg_class WHERE relname = 'key_store'
+    AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)"""
 KEY_STORE_TABLES = """
 CREATE TABLE om.key_store (
     number smallint PRIMARY KEY CHECK (number = 1),
@@ -98,12 +100,12 @@ class PostgresKeyStore:
         return cls(pool, schema)
 
     async def identify(self) -> str | None:
-        return await self._pool.read(_find_id)
+        return await self._pool.read(self._find_id)
 
     async def create(self, id_: str) -> str:
         async def create(session: Session) -> str:
             await session.select(LOCK, zlib.crc32(f"om-proxy keys {self._schema}".encode()))
-            stored = await _find_id(session)
+            stored = await self._find_id(session)
             if stored is None:
                 await session.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
                 await session.execute(KEY_STORE_TABLES)
@@ -118,9 +120,20 @@ class PostgresKeyStore:
         self._pool.check_connection = self._check_id
 
     async def _check_id(self, session: Session) -> None:
-        stored = await _find_id(session)
+        stored = await self._find_id(session)
         if stored != self._expected_id:
             raise WrongKeyStore(f"the server has another key store now, {stored or 'none'}")
+
+    async def _find_id(self, session: Session) -> str | None:
+        """Return the id of the key store; None if there is none. Raise StorageError if a newer
+        program has made it."""
+        [(is_there,)] = await session.select(FIND_TABLE, self._schema)
+        if not is_there:
+            return None
+        [(id_, format_)] = await session.select(SELECT_ID)
+        if format_ != FORMAT:
+            raise StorageError("a newer om-proxy has made the key store: run that one")
+        return str(id_)
 
     async def has_keys(self) -> bool:
         [(found,)] = await self._pool.read(lambda s: s.select(HAS_KEYS))
@@ -167,18 +180,6 @@ class PostgresKeyStore:
 
     async def close(self) -> None:
         await self._pool.close()
-
-
-async def _find_id(session: Session) -> str | None:
-    """Return the id of the key store; None if there is none. Raise StorageError if a newer program
-    has made it."""
-    [(is_there,)] = await session.select(FIND_TABLE)
-    if not is_there:
-        return None
-    [(id_, format_)] = await session.select(SELECT_ID)
-    if format_ != FORMAT:
-        raise StorageError("a newer om-proxy has made the key store: run that one")
-    return str(id_)
 
 
 async def rewrite_keys(url: str, schema: str) -> None:

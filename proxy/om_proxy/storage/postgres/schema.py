@@ -18,9 +18,15 @@ from om_proxy.storage.postgres.session import Session
 
 BACKEND = "postgres"
 LOCK = "SELECT pg_advisory_xact_lock($1)"
+# Another process that migrates is waited for: no turn waits behind this lock. If it takes longer, as
+# for an index, this process goes on without the store, and tries again.
+LIMIT_WAIT_FOR_OTHERS = "SET LOCAL lock_timeout = '10s'"
 # another transaction may hold a table: a migration that waited would make every turn wait behind it
-LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
-FIND_TABLE = "SELECT to_regclass('om.migration') IS NOT NULL, to_regclass('om.schema') IS NOT NULL"
+LIMIT_WAIT_FOR_TABLES = "SET LOCAL lock_timeout = '2s'"
+# Not by `to_regclass`: that may still answer from what this connection knew before it waited for
+# another process, and the same tables would be made again.
+FIND_TABLES = """SELECT bool_or(relname = 'migration'), bool_or(relname = 'schema') FROM pg_class
+    WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)"""
 CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS om.migration (
     number     integer PRIMARY KEY,
     name       text NOT NULL,
@@ -34,17 +40,22 @@ INSERT_APPLIED = "INSERT INTO om.migration (number, name, checksum) VALUES ($1, 
 LOCK_TABLES_OF = "om-proxy schema "
 
 
+def find_lock_key(schema: str) -> int:
+    """Return the number that stands for the schema among the server's advisory locks."""
+    return zlib.crc32(f"{LOCK_TABLES_OF}{schema}".encode())
+
+
 async def require_own_schema(session: Session, schema: str) -> None:
     """Raise StorageError unless the schema is of this program. Nothing is created."""
-    [(has_migrations, _)] = await session.select(FIND_TABLE)
+    [(has_migrations, _)] = await session.select(FIND_TABLES, schema)
     if not has_migrations:
         raise StorageError(f"the database has no schema {schema} of om-proxy")
 
 
-async def find_missing(session: Session) -> tuple[Migration, ...]:
+async def find_missing(session: Session, schema: str) -> tuple[Migration, ...]:
     """Return the migrations that the database lacks. Raise StorageError if it is not for this
     program."""
-    [(has_migrations, has_row)] = await session.select(FIND_TABLE)
+    [(has_migrations, has_row)] = await session.select(FIND_TABLES, schema)
     row = await read_schema_row(session) if has_row else None
     applied = await session.select(SELECT_APPLIED) if has_migrations else []
     checksums = dict(map(tuple, applied))
@@ -64,9 +75,15 @@ async def check_schema(session: Session) -> None:
 async def apply_next_migration(session: Session, schema: str) -> bool:
     """Apply the first migration that is missing, inside a transaction. Return whether there was
     one."""
-    await session.execute(LOCK_TIMEOUT)
-    await session.select(LOCK, zlib.crc32(f"{LOCK_TABLES_OF}{schema}".encode()))
-    missing = await find_missing(session)  # again: another process may have been first
+    await session.execute(LIMIT_WAIT_FOR_OTHERS)
+    try:
+        await session.select(LOCK, find_lock_key(schema))
+    except asyncpg.LockNotAvailableError as exc:
+        raise StorageError(
+            "another process brings its schema up to date; try again once that has ended"
+        ) from exc
+    await session.execute(LIMIT_WAIT_FOR_TABLES)
+    missing = await find_missing(session, schema)  # again: another process may have been first
     if not missing:
         return False
     step = missing[0]
@@ -78,7 +95,13 @@ async def apply_next_migration(session: Session, schema: str) -> bool:
             f"run: CREATE SCHEMA {schema} AUTHORIZATION that user"
         ) from exc
     await session.execute(CREATE_MIGRATION_TABLE)
-    await session.execute(step.sql)
+    try:
+        await session.execute(step.sql)
+    except asyncpg.LockNotAvailableError as exc:
+        raise StorageError(
+            f"migration {step.number} ({step.name}) was given up: a transaction of somebody holds a "
+            "table for more than 2 s, such as a dump; try again once that has ended"
+        ) from exc
     await session.execute(INSERT_APPLIED, step.number, step.name, step.checksum)
     await session.execute(RAISE_SCHEMA_VERSION, step.number)
     return True

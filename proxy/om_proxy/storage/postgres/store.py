@@ -227,7 +227,7 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def _prepare_schema(self, create: bool) -> None:
         if not create:
             await self._pool.read(lambda s: schema.require_own_schema(s, self._prefix))
-        while await self._pool.read(schema.find_missing):
+        while await self._pool.read(lambda s: schema.find_missing(s, self._prefix)):
             apply_next = partial(schema.apply_next_migration, schema=self._prefix)
             await self._pool.transact(apply_next, MIGRATION_TIMEOUT_S)
         await self._pool.transact(schema.look_at_schema)
