@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -865,6 +866,23 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
         ]
 
 
+async def test_two_flushes_at_once_store_each_turn_once(tmp_path: Path) -> None:
+    """They take turns, some resources at a time, and one of them tells of it."""
+    keys = [KEY._replace(resource=str(number)) for number in range(3 * MAX_RESOURCES_AT_ONCE)]
+    async with open_spool(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for key in keys:
+            await say(store, key, "u1", "a1")
+        faulty.refuses, faulty.tried = False, 0
+        with structlog.testing.capture_logs() as lines:
+            flushes = [asyncio.create_task(store.flusher.flush()) for _ in range(2)]
+            assert await asyncio.gather(*flushes) == [True, True]
+        assert [line["event"] for line in lines] == ["storage.recovered"]
+        assert faulty.tried == len(keys)
+        for key in keys:
+            assert await list_stored_texts(faulty, key) == ["u1", "a1"]
+
+
 async def test_the_end_of_the_process(tmp_path: Path) -> None:
     """Turns that can be written at the end of the process are written."""
     async with open_spool(tmp_path) as (store, faulty):
@@ -877,7 +895,9 @@ async def test_the_end_of_the_process(tmp_path: Path) -> None:
     await reopened.close()
 
 
-FAULTS = st.sampled_from(["refuses", "forgets_to_say", "well", "flush", "other writes"])
+FAULTS = st.sampled_from(
+    ["refuses", "forgets_to_say", "well", "flush", "flush twice", "other writes"]
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -894,6 +914,8 @@ def test_whatever_happens_each_turn_is_stored_once_and_in_order(
                 faulty.refuses, faulty.forgets_to_say = what == "refuses", what == "forgets_to_say"
                 if what == "flush":
                     await store.flusher.flush()
+                elif what == "flush twice":
+                    await asyncio.gather(store.flusher.flush(), store.flusher.flush())
                 elif what == "other writes":
                     await say(faulty._store, KEY, f"other{n}")
                 else:

@@ -48,8 +48,8 @@ class SpoolFlusher:
         self._breaker = breaker
         self._retry_s = retry_s
         self._wanted = asyncio.Event()
-        self._flushing = asyncio.Lock()
-        self._writing = asyncio.Lock()  # held for some resources at a time
+        # held for some resources at a time; each time, those that still wait are looked for again
+        self._writing = asyncio.Lock()
         # called with the new seq of each waiting message, by its old one, if other writers came
         # first
         self.renumbered: Callable[[Key, Mapping[int, int]], None] = lambda *_: None
@@ -91,29 +91,29 @@ class SpoolFlusher:
 
     async def flush(self) -> bool:
         """Try once, beginning with the oldest turn alone. Return whether nothing is left and the
-        store can be written."""
-        async with self._flushing:
-            turn_count = self._spool.turn_count
-            without_keys: set[Key] = set()
-            self._forgotten_threads = ForgottenThreads(self._inner, self.label)
-            try:
-                async with self._writing:
-                    await _run_in_time(self._flush_oldest(without_keys))
-                while self._list_resources(without_keys):
-                    async with self._writing:  # whoever waits for it comes first
-                        await _await_all(
-                            _run_in_time(self._try_resource(key, without_keys))
-                            for key in self._list_resources(without_keys)
-                        )
-            except (StorageError, TimeoutError) as exc:
-                self.record_failure(exc)
-                return False
-            self._breaker.record_success()
-            if without_keys:
-                return False
+        store can be written. Two at once take turns."""
+        turn_count = self._spool.turn_count
+        without_keys: set[Key] = set()
+        self._forgotten_threads = ForgottenThreads(self._inner, self.label)
+        try:
+            async with self._writing:
+                await _run_in_time(self._flush_oldest(without_keys))
+            while self._list_resources(without_keys):
+                async with self._writing:  # whoever waits for it comes first
+                    await _await_all(
+                        _run_in_time(self._try_resource(key, without_keys))
+                        for key in self._list_resources(without_keys)
+                    )
+        except (StorageError, TimeoutError) as exc:
+            self.record_failure(exc)
+            return False
+        self._breaker.record_success()
+        if without_keys:
+            return False
+        if self._wanted.is_set():  # else another flush was first
             self._wanted.clear()
             logger.warning("storage.recovered", turns=turn_count)
-            return True
+        return True
 
     def _list_resources(self, without_keys: set[Key]) -> list[Key]:
         waiting = [key for key in self._spool.resources if key not in without_keys]
