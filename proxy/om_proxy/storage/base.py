@@ -384,8 +384,9 @@ class Store(PassageIndex, VectorIndex, Protocol):
         """
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
-        """Record, in one transaction, the seq of each thread's newest reply that was sent to its
-        last byte. The recorded seq only grows; unknown threads are left out. The version stays."""
+        """Record the seq of each thread's newest reply that was sent to its last byte. The recorded
+        seq only grows; unknown threads are left out. The version stays. No turn waits for another
+        thread than its own meanwhile."""
 
     async def delivered_reply(self, key: Key) -> int | None:
         """Return the seq of the newest reply that `mark_delivered` recorded; None if there is

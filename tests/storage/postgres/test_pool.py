@@ -229,6 +229,27 @@ async def test_a_cancelled_caller_only_stops_waiting(
     await until(lambda: has_turn(store))
 
 
+async def test_turns_of_other_threads_while_one_is_held(
+    store: PostgresStore, server: asyncpg.Connection, schema: str
+) -> None:
+    """Another process holds a thread. Replies of several threads are marked as delivered: that of
+    the held one is marked later, and turns of the others do not wait for it."""
+    other_key = KEY._replace(thread="a")
+    other = await store.commit(Memory(key=other_key), MemoryBuilder(other_key).chat(2).memory())
+    held_key = KEY._replace(thread="b")
+    await store.commit(Memory(key=held_key), MemoryBuilder(held_key).chat(2).memory())
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{schema}".thread WHERE thread = $1 FOR UPDATE', "b")
+        marking = asyncio.create_task(store.mark_delivered({other_key: 2, held_key: 2}))
+        await wait_for_lock(server)
+        assert (await store.commit(other, replace(other, turns=1))).turns == 1
+        assert await store.delivered_reply(other_key) == 2
+        assert await store.delivered_reply(held_key) is None
+        assert not marking.done()
+    await marking
+    assert await store.delivered_reply(held_key) == 2
+
+
 @pytest.mark.parametrize("setting", ["synchronous_commit"])
 async def test_a_server_that_may_lose_turns(url: str, schema: str, setting: str) -> None:
     """It is refused, with what is lost; with `storage.durable: false` it is told of and used."""

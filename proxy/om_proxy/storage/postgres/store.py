@@ -125,11 +125,16 @@ TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::f
     ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
 # in the order in which every transaction locks threads
-MARK_DELIVERED = """WITH reply AS (
+# It takes no lock that it would have to wait for: it holds those of many threads.
+MARK_UNLOCKED_DELIVERED = """WITH reply AS (
         SELECT thread.id, sent.seq FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
             AS sent (tenant, resource, thread, seq) JOIN om.thread USING (tenant, resource, thread)
-        ORDER BY tenant, resource, thread = '', thread FOR NO KEY UPDATE OF thread)
-    UPDATE om.thread SET delivered = greatest(reply.seq, delivered) FROM reply WHERE thread.id = reply.id"""
+        ORDER BY tenant, resource, thread = '', thread FOR NO KEY UPDATE OF thread SKIP LOCKED)
+    UPDATE om.thread SET delivered = greatest(reply.seq, delivered) FROM reply WHERE thread.id = reply.id
+    RETURNING tenant, resource, thread"""
+MARK_DELIVERED = (
+    f"UPDATE om.thread SET delivered = greatest($4::bigint, delivered) WHERE {IS_THREAD}"
+)
 SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
 SELECT_STATE = f"SELECT state FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
 PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSION}
@@ -589,7 +594,11 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]
-        await self._write(MARK_DELIVERED, *columns, list(replies.values()))
+        rows = await self._write(MARK_UNLOCKED_DELIVERED, *columns, list(replies.values()))
+        marked = {Key(*names) for names in rows}
+        for key, reply_seq in replies.items():
+            if key not in marked:  # it is locked, or unknown
+                await self._write(MARK_DELIVERED, *key, reply_seq)
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, *key, holder, seconds))
