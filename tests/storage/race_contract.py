@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, replace_log
 from om_proxy.memory_cache.memories import Memories
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.storage.base import Store
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.store_machine import Opener
@@ -69,7 +70,7 @@ async def race_one(processes: list[Memories], key: Key, dice: random.Random) -> 
     async def forget(process: Memories) -> None:
         for _ in range(dice.randrange(MAX_PAUSE_STEPS)):
             await asyncio.sleep(0)
-        await process.forget(key)
+        await MemoryRemoval(process).forget(key)
 
     await asyncio.gather(
         forget(processes[1]),
