@@ -17,43 +17,22 @@ from om_proxy.storage.postgres.encryption import KEY_OF_ROW, select_sealed_rows
 from om_proxy.storage.postgres.session import OF_THREAD, UNIX_NOW, Row, Session
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
-_TAIL = f"""ARRAY (SELECT ROW ({row_decoding.MESSAGE_COLUMNS}) FROM om.message
-    WHERE thread_id = thread.id AND live = 1 AND seq > thread.coverage ORDER BY seq)"""
-_RECENT = f"""ARRAY (SELECT ROW ({row_decoding.MARK_COLUMNS}) FROM om.message
-    WHERE thread_id = thread.id AND live = 1 AND seq <= thread.coverage ORDER BY seq DESC LIMIT {RECENT_MARKS})"""
-_LOG = f"""ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS})
-    FROM om.entry JOIN om.observation ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-    WHERE entry.thread_id = thread.id AND entry.generation = thread.generation ORDER BY position)"""
-_CHUNKS = f"""ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS}) FROM om.observation
-    WHERE thread_id = thread.id AND observation.state = 'chunk' ORDER BY last_seq, observation.id)"""
-_REFLECTION = f"""(SELECT ROW ({row_decoding.REFLECTION_COLUMNS}) FROM om.reflection WHERE thread_id = thread.id)"""
-SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_RECENT}, {_TAIL}, {_LOG}, {_CHUNKS}, {_REFLECTION},
-    {_THREAD} FROM om.thread
+# What stands beside the row of a thread is read by functions (migrations/0011_reading.sql). asyncpg decodes
+# within a record only types that a column of some statement has: so the NULLs.
+_TYPES_IN_RECORDS = "NULL::record[], NULL::bigint[], NULL::bytea[]"
+SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
+    om.read_memory(thread.id, thread.generation, thread.coverage), {_THREAD} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND thread.thread = ANY ($3::text[])"""
 
 # ── what has changed since ──
 
-IS_CHANGED = "(thread.id, thread.version) IS DISTINCT FROM (held.id, held.version)"
 # ids come from the counter of the versions: a row made anew after a forget is told by its own
-IS_TOLD_AS_CHANGES = "thread.id = held.id AND thread.rewound <= held.version"
-_SINCE = f"CASE WHEN {IS_CHANGED} AND {IS_TOLD_AS_CHANGES} THEN"
-_CHANGED_MESSAGES = f"""{_SINCE} ARRAY (
-    SELECT ROW (live = 1, {row_decoding.MARK_COLUMNS}, at, encoding, CASE WHEN live = 1 THEN raw END,
-        CASE WHEN live = 1 THEN look_ups END) FROM om.message
-    WHERE thread_id = thread.id AND seq > held.coverage AND v > held.version ORDER BY seq) END"""
-_CHANGED_NOTES = f"""{_SINCE} ARRAY (SELECT ROW ({row_decoding.OBSERVATION_COLUMNS}) FROM om.observation
-    WHERE thread_id = thread.id AND v > held.version AND (observation.state = 'chunk' OR observation.id IN (
-        SELECT observation_id FROM om.entry
-        WHERE entry.thread_id = thread.id AND entry.generation = thread.generation))) END"""
-_LOG_IDS = f"""{_SINCE} ARRAY (SELECT observation_id FROM om.entry
-    WHERE entry.thread_id = thread.id AND entry.generation = thread.generation ORDER BY position) END"""
-_CHUNK_IDS = f"""{_SINCE} ARRAY (SELECT id FROM om.observation
-    WHERE thread_id = thread.id AND observation.state = 'chunk' ORDER BY last_seq, id) END"""
-_CHANGED_REFLECTION = f"""{_SINCE} (SELECT ROW (v > held.version,
-        CASE WHEN v > held.version THEN ROW ({row_decoding.REFLECTION_COLUMNS}) END)
-    FROM om.reflection WHERE thread_id = thread.id) END"""
-_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_CHANGED_MESSAGES}, {_CHANGED_NOTES}, {_LOG_IDS},
-    {_CHUNK_IDS}, {_CHANGED_REFLECTION}, {_SINCE} ROW ({_THREAD}) END FROM"""
+IS_TOLD_AS_CHANGES = """thread.id = held.id AND thread.version <> held.version
+    AND thread.rewound <= held.version"""
+# without changes the function is not called, and costs nothing
+_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
+    CASE WHEN {IS_TOLD_AS_CHANGES} THEN ROW (
+        om.read_changes(thread.id, thread.generation, held.version, held.coverage), {_THREAD}) END FROM"""
 _OF_HELD = """JOIN om.thread
     ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
 # What nearly every request asks: arrays would take a third more of both sides' time.
@@ -86,13 +65,13 @@ def _find_key_columns(columns: Row) -> tuple[bytes | None, bytes]:
 
 
 def _decode_memory(key: Key, row: Row, held: HeldKeys) -> Memory:
-    id_, version, recent, tail, log, chunks, reflection, *columns = row
+    id_, version, _, _, _, (recent, tail, log, chunks, reflection), *columns = row
     ciphers = held.find_thread(*_find_key_columns(columns))
     cipher = ciphers.row
     memory = row_decoding.decode_memory(key, version, id_, tuple(columns), ciphers)
     return replace(
         memory,
-        recent=tuple(row_decoding.decode_mark(mark) for mark in reversed(recent)),
+        recent=row_decoding.decode_marks(recent)[::-1],
         tail=tuple(row_decoding.decode_message(message, cipher) for message in tail),
         log=replace(
             memory.log,
@@ -114,6 +93,8 @@ async def select_newest(
     ]
     if len(states) == 1:
         found = await session.select(SELECT_CHANGES_OF_ONE, tenant, resource, *states[0])
+        if found and found[0][1:3] == (held[0].row_id, held[0].version):
+            return tuple(held)
     else:
         columns = map(list, zip(*states, strict=True))
         found = await session.select(SELECT_CHANGES, tenant, resource, *columns)
@@ -140,11 +121,12 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
     """Return the newest memory; None if the row does not tell all of it."""
     if row is None:
         return held if not held.version and held == Memory(key=held.key) else Memory(key=held.key)
-    id_, version, messages, notes, log_ids, chunk_ids, reflection, columns = row
+    id_, version, _, _, _, told = row
     if (id_, version) == (held.row_id, held.version):
         return held
-    if columns is None:
+    if told is None:
         return None
+    (messages, notes, log_ids, chunk_ids, reflection), *columns = told
     ciphers = keys.find_thread(*_find_key_columns(columns))
     cipher = ciphers.row
     memory = row_decoding.decode_memory(held.key, version, id_, tuple(columns), ciphers)
