@@ -23,13 +23,13 @@ from om_proxy.app import App, create_app
 from om_proxy.errors import ConfigError, KeysAway, OmError, StorageError
 from om_proxy.models import encodings
 from om_proxy.settings import Settings, StorageSettings, parse
-from om_proxy.storage.base import MAX_EVENT_AGE_S
 from om_proxy.storage.ledger_lines import LEDGER_KEPT_DAYS, SECONDS_PER_DAY, LedgerQuery
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.records import AUDIT_KEPT_S, AuditRecord
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S
 from om_proxy.store_opening import open_store
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer

@@ -35,8 +35,10 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory_export import MAX_EXPORT_ATTEMPTS, MemoryExporter, encode_value
-from om_proxy.storage.base import Change, Store, StoredMessage
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_rows import StoredMessage
 from tests.storage.contract import MOVES, ODD, TEXTS, Step
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 from tests.storage.shared_machine import SharedStore, share_log

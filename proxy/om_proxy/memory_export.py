@@ -21,7 +21,8 @@ from msgspec import Struct
 from om_proxy.errors import Conflict, NotFound
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
-from om_proxy.storage.base import GenerationEntries, Store, StoredMessage, StoredObservation
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_rows import GenerationEntries, StoredMessage, StoredObservation
 from om_proxy.storage.whole_threads import list_keys, list_resources
 
 EXPORT_FORMAT = 1

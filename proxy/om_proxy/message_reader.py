@@ -13,7 +13,7 @@ from om_proxy.errors import NotFound
 from om_proxy.memory.message_places import MessagePlace, MessagePlaces
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import StoredMessage
+from om_proxy.storage.stored_rows import StoredMessage
 
 ReadState = Literal["raw", "buffered", "observed", "superseded", "interrupted"]
 

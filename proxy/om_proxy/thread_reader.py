@@ -29,7 +29,7 @@ from om_proxy.memory.number_ranges import describe_numbers
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.off_loop import run_off_loop
 from om_proxy.policy import PolicyInForce
-from om_proxy.storage.base import GenerationSummary, summarize_generation
+from om_proxy.storage.stored_rows import GenerationSummary, summarize_generation
 
 # of one entry that an answer holds; an entry covers fewer unless it is a reflection of many
 MAX_SOURCE_MESSAGES = 1_000

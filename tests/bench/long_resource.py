@@ -23,7 +23,7 @@ import uvloop
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.bench.capacity import Figure, Server, add_turn, make_figure, make_text
 from tests.storage.memory_builder import MemoryBuilder, item

@@ -16,10 +16,11 @@ from om_proxy.doctor.storage import MAX_CLOCK_DIFFERENCE_S, examine_storage
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.base import Promise, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.store_description import Promise
 
 KEY = Key("local", "t", "t")
 NOW = 1.7e9

@@ -10,8 +10,8 @@ from om_proxy.doctor.webhooks import advise, count_waiting, describe_webhook, ex
 from om_proxy.event_feed.webhook_request import name_hook
 from om_proxy.memory.model import Memory
 from om_proxy.settings import parse
-from om_proxy.storage.base import WebhookState
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import WebhookState
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -25,10 +25,10 @@ from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.events.parts import Event, ThreadUpdate
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Item, Key, Memory, Message, Observation, ObservationLog
-from om_proxy.storage.base import StoredEvent
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import StoredEvent
 from tests.cli.commands import run_om_proxy
 from tests.cli.stored_memory import CONFIG
 from tests.cli.test_terminal import run_on_terminal

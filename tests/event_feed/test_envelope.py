@@ -10,7 +10,7 @@ import pytest
 from om_proxy.event_feed.envelope import select_types, write_data, write_event
 from om_proxy.memory.events.parts import EVENT_TYPES, StoredPart
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 HOSTILE = "a\r\n\r\nid: 9\nevent: x\ndata: y\u2028\x85\ud800\0<script>"
 CLASSES = {part.TYPE: part for part in get_args(StoredPart)}

@@ -11,8 +11,8 @@ from om_proxy.errors import Overloaded, StorageError
 from om_proxy.event_feed import feed as feed_module
 from om_proxy.event_feed.feed import MAX_HELD_BACK_S, EventFeed, Listener
 from om_proxy.memory.model import Memory
-from om_proxy.storage.base import EventPage
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import EventPage
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -9,7 +9,7 @@ import pytest
 from om_proxy.apis.sse import EventDecoder
 from om_proxy.event_feed.inline import MAX_INLINE_BYTES, parse_inline_choice, write_comments
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 HOSTILE = "a\r\n\r\ndata: {}\n\n: b\u2028\x85\ud800\0" * 3
 

@@ -21,9 +21,10 @@ from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory
-from om_proxy.storage.base import MAX_EVENT_AGE_S, EventPage, Store, StoredEvent
+from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, StoredEvent
 from tests.storage.event_contract import NOW, activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -17,7 +17,7 @@ from om_proxy.event_feed.webhook_request import (
     write_request,
 )
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 SECRET = b"a-secret-of-sixteen"
 EVENT = StoredEvent(

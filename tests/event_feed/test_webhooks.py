@@ -24,8 +24,8 @@ from om_proxy.event_feed.webhooks import (
 )
 from om_proxy.memory.model import Key, Memory
 from om_proxy.settings import WebhookSettings
-from om_proxy.storage.base import MAX_EVENT_AGE_S, EventPage
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.upstream import AiohttpTransport
 from tests.storage.event_contract import NOW, TITLE, activation

@@ -12,8 +12,9 @@ from om_proxy.figures import totals_watch
 from om_proxy.figures.number_array import NumberArray
 from om_proxy.figures.series import Series, add_up
 from om_proxy.figures.totals_watch import GAUGES, TotalsWatch
-from om_proxy.storage.base import Store, StoreTotals
+from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.store_description import StoreTotals
 from tests.storage.memory_builder import KEY, store_covered
 
 

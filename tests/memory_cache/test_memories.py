@@ -18,7 +18,7 @@ from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.model import Memory, replace_log, resource_key
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.settings import parse
-from om_proxy.storage.base import Change
+from om_proxy.storage.changes import Change
 from tests.memory.building import KEY, chat, chunk
 from tests.memory_cache.watched_store import (
     WatchedStore,

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import EventPage, ResourceWakeup
+from om_proxy.storage.changes import ResourceWakeup
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import EventPage
 from tests.memory.building import KEY, chat
 from tests.support.policies import build_answering_policies
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Memory
 from om_proxy.moving.faults import find_lasting_faults, find_repairable_faults, repair_thread
-from om_proxy.storage.base import WholeThread
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import read_whole_thread
 from tests.storage.contract import MOVES, Step
 from tests.storage.memory_builder import KEY, MemoryBuilder

@@ -21,7 +21,8 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.moving.importing import ImportOptions, import_memory
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.whole_threads import list_keys, list_tenants, read_whole_thread
 from tests.storage.contract import MOVES

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import rekeying
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent, WebhookState
 from om_proxy.storage.event_encoding import encode_event, remove_texts, remove_thread
+from om_proxy.storage.stored_events import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    EventPage,
+    StoredEvent,
+    WebhookState,
+)
 
 
 @dataclass

@@ -33,26 +33,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    EventPage,
-    ForgetBatch,
-    GenerationEntries,
-    GenerationSummary,
-    MessageState,
-    MoveResult,
-    NoteErasure,
-    ObservationState,
-    Outline,
-    Promise,
-    ResourceWakeup,
-    StoredMessage,
-    StoredObservation,
-    StoreTotals,
-    WebhookState,
-    summarize_generation,
-)
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference
 from om_proxy.storage.ledger_lines import (
     LEDGER_KEPT_DAYS,
@@ -80,6 +61,19 @@ from om_proxy.storage.records import (
     StoredReceipt,
 )
 from om_proxy.storage.searched_without_index import SearchedWithoutIndex
+from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    MessageState,
+    ObservationState,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    summarize_generation,
+)
 from tests.simulation.events import EventLog
 from tests.simulation.ledger import DayLedger
 

@@ -16,8 +16,8 @@ from om_proxy.memory.prompt.tail import build_tail
 from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.models import TokenCounter
-from om_proxy.storage.base import Outline
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_rows import Outline
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn

@@ -37,19 +37,12 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory.rounds import LookedUp, Round
-from om_proxy.storage.base import (
-    Change,
-    Durability,
-    Erasure,
-    MoveResult,
-    NoteErasure,
-    ResourceWakeup,
-    Store,
-    StoreTotals,
-    summarize_generation,
-)
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.store_description import Durability, Erasure, StoreTotals
+from om_proxy.storage.stored_rows import summarize_generation
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.conversion import encrypt_memories, rewrap_keys
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from tests.storage.event_contract import activation

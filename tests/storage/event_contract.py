@@ -24,17 +24,11 @@ from om_proxy.memory.events.parts import (
     ThreadUpdate,
 )
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.base import (
-    MAX_EVENT_AGE_S,
-    MAX_EVENTS,
-    Change,
-    NoteErasure,
-    Store,
-    StoredEvent,
-    WebhookState,
-)
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, NoteErasure
 from om_proxy.storage.event_encoding import remove_texts
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, StoredEvent, WebhookState
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import RESOURCE_THREAD, Failures, Key, Memory, resource_key
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
     ThreadInfo,

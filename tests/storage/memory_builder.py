@@ -28,7 +28,8 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.memory.rounds import LookedUp, Round
-from om_proxy.storage.base import MessageState, Outline, Store, StoredMessage
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_rows import MessageState, Outline, StoredMessage
 
 KEY = Key("tenant", "resource", "thread")
 

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Beginning, Key, Memory, resource_key
-from om_proxy.storage.base import Change, Store, WholeThread
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.listing import ThreadSelection
+from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 

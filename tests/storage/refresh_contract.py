@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from om_proxy.memory.lifecycle import edits, log_sharing, withdrawal
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory, resource_key
-from om_proxy.storage.base import Change, NoteErasure, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, NoteErasure
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 from tests.storage.shared_machine import share_log
 

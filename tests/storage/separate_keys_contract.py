@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, KeysAway, UnopenedText, WrongKeyStore
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption import separate_keys
 from om_proxy.storage.encryption.conversion import encrypt_memories, move_keys, rewrap_keys
 from om_proxy.storage.encryption.key_store import KeyStore

@@ -10,9 +10,9 @@ import pytest
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage import forgotten_threads
-from om_proxy.storage.base import EventPage
 from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import EventPage
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.base import Promise, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
@@ -24,6 +24,7 @@ from om_proxy.storage.promises import (
     list_promises,
     try_describe,
 )
+from om_proxy.storage.store_description import Promise
 
 SENTENCES = (
     *DURABILITY_SENTENCES.values(),

@@ -23,13 +23,15 @@ from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain, resource_key
-from om_proxy.storage.base import Change, EventPage, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
+from om_proxy.storage.changes import Change
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spool_flusher import MAX_RESOURCES_AT_ONCE
 from om_proxy.storage.spooled_resource import SpooledResource
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.stored_events import EventPage
 from tests.storage.contract import MOVES, Opener, Step, StoreContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.faulty_store import Faulty

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from om_proxy.memory.model import Memory
 from om_proxy.policy import Policy, PolicyInForce
 from om_proxy.settings import Settings, WatchedSettings, parse
-from om_proxy.storage.base import ResourceWakeup
+from om_proxy.storage.changes import ResourceWakeup
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext, PolicyInForce
-from om_proxy.storage.base import Backlog
+from om_proxy.storage.stored_rows import Backlog
 
 # Threads whose newest context is remembered, for models that are inherited from it.
 MAX_REMEMBERED_CONTEXTS = 10_000

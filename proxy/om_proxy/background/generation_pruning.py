@@ -16,8 +16,9 @@ from om_proxy.memory.lifecycle.generation_limits import (
 )
 from om_proxy.memory.model import Key
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import GenerationEntries, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.difference import SHARED_LOG_GENERATIONS_FACTOR
+from om_proxy.storage.stored_rows import GenerationEntries
 
 THREADS_PAGE = 100
 GENERATIONS_PAGE = 100

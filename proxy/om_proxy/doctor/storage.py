@@ -11,10 +11,11 @@ from pathlib import Path
 
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import StorageError
-from om_proxy.storage.base import Promise, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.promises import limit_search, list_promises
 from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
+from om_proxy.storage.store_description import Promise
 
 # a turn that comes while doctor runs is no sign of a wrong clock
 MAX_CLOCK_DIFFERENCE_S = 60.0

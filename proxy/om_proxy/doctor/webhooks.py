@@ -6,7 +6,8 @@ from om_proxy.doctor.upstreams import CREDENTIAL_STATUSES, REDIRECT_STATUSES, Fi
 from om_proxy.event_feed.webhook_request import name_hook, name_receiver
 from om_proxy.event_feed.webhooks import REQUEST_TIMEOUT_S
 from om_proxy.settings import Settings
-from om_proxy.storage.base import MAX_EVENTS, Store, WebhookState
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_events import MAX_EVENTS, WebhookState
 
 UNKNOWN_ADDRESS_STATUSES = frozenset({404, 405, 410})
 

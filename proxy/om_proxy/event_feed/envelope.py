@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from om_proxy.storage.base import StoredEvent
 from om_proxy.storage.event_encoding import remove_texts
+from om_proxy.storage.stored_events import StoredEvent
 
 
 def write_data(event: StoredEvent, *, with_text: bool) -> str:

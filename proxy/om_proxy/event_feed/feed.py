@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from om_proxy.errors import OmError, Overloaded
 from om_proxy.memory.model import Key
 from om_proxy.permanent_tasks import keep_running
-from om_proxy.storage.base import Store, StoredEvent
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_events import StoredEvent
 
 POLL_INTERVAL_S = 0.5
 EVENTS_PER_POLL = 1_000

@@ -15,8 +15,8 @@ from om_proxy.memory.events.status import make_status
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import StoredEvent
 from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.stored_events import StoredEvent
 
 MAX_INLINE_BYTES = 16 * 2**10
 MAX_INLINE_EVENTS = 100  # of one request

@@ -12,7 +12,7 @@ from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.events.status import make_status
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import EventPage
+from om_proxy.storage.stored_events import EventPage
 
 
 @dataclass(frozen=True, slots=True, eq=False)

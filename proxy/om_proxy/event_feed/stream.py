@@ -14,7 +14,7 @@ from om_proxy.event_feed.reader import EventReader
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.events.status import MemoryStatus
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 PING = b": ping\n\n"
 PING_INTERVAL_S = 15.0

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from om_proxy import __version__
 from om_proxy.event_feed.envelope import write_ascii, write_event
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 GAP_TYPE = "om-gap"
 FIRST_PAUSE_S = 1.0  # after the first failure; each further failure doubles it

@@ -39,7 +39,8 @@ from om_proxy.event_feed.webhook_request import (
 from om_proxy.memory.model import Key
 from om_proxy.permanent_tasks import keep_running
 from om_proxy.settings import WebhookSettings
-from om_proxy.storage.base import EventPage, Store, WebhookState
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_events import EventPage, WebhookState
 
 logger = structlog.get_logger("webhooks")
 

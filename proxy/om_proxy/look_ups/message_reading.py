@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.base import Store, StoredMessage
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_rows import StoredMessage
 
 MAX_WIDTH = 4_096  # seqs that one step backward looks at, where most messages are not live
 

@@ -38,8 +38,8 @@ from om_proxy.memory.recall.thread_list import (
 )
 from om_proxy.memory.recall.words import find_words
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import StoredMessage
 from om_proxy.storage.listing import ThreadInfo
+from om_proxy.storage.stored_rows import StoredMessage
 
 CALLS_BEFORE_PAGE = 20  # messages in which the calls of a page's first results are looked for
 

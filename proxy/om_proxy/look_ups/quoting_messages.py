@@ -8,7 +8,7 @@ from om_proxy.apis.message_parts import read_call_names, read_message_parts
 from om_proxy.look_ups.conversations import Conversation
 from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart
-from om_proxy.storage.base import StoredMessage
+from om_proxy.storage.stored_rows import StoredMessage
 
 
 def quote_message(stored: StoredMessage, conversation: Conversation) -> QuotedMessage:

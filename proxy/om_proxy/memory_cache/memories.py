@@ -31,7 +31,8 @@ from om_proxy.memory_cache.local_traces import LocalTraces
 from om_proxy.memory_cache.memory_events import MemoryEvents
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
-from om_proxy.storage.base import Change, NoteErasure, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, NoteErasure
 from om_proxy.storage.records import ForgetResult
 
 

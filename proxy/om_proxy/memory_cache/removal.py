@@ -8,7 +8,7 @@ from om_proxy.memory.events.parts import Event, Forgotten, format_time
 from om_proxy.memory.model import Key
 from om_proxy.memory_cache.forgettings import create_scope_key
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import ForgetBatch
+from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.records import ForgetResult
 
 

@@ -13,9 +13,9 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.moving.thread_records import load_rows
-from om_proxy.storage.base import StoredMessage, WholeThread
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
+from om_proxy.storage.stored_rows import StoredMessage, WholeThread
 
 WRONG_CHAIN = "a chain does not follow from the messages before it"
 

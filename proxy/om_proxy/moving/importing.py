@@ -30,8 +30,9 @@ from om_proxy.moving.thread_records import (
     load_rows,
     read_lines,
 )
-from om_proxy.storage.base import Store, WholeThread
+from om_proxy.storage.base import Store
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
+from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import read_whole_thread
 
 HASHED_TENANT = re.compile(r"[0-9a-f]{64}")  # keyed_hashes.hash_credential

@@ -27,7 +27,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory_export import EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
 from om_proxy.moving.value_decoding import Record, ValueDecoder, decode_text, find_field_types
-from om_proxy.storage.base import (
+from om_proxy.storage.stored_rows import (
     GenerationEntries,
     MessageState,
     ObservationState,

@@ -9,8 +9,9 @@ from om_proxy.errors import Conflict, UnopenedText
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.moving.faults import find_lasting_faults, find_repairable_faults, repair_thread
-from om_proxy.storage.base import Store, WholeThread
+from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
+from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import NAMES_PER_PAGE, list_all, read_whole_thread
 
 # `lasting`: nobody can compute it anew

@@ -16,7 +16,7 @@ from om_proxy.memory.prompt.context import ContextOptions, layout_for
 from om_proxy.models import find_price
 from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSettings
-from om_proxy.storage.base import ResourceWakeup
+from om_proxy.storage.changes import ResourceWakeup
 
 MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
 # Bounded, because their keys hold credentials; they are never stored.

@@ -17,7 +17,7 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory_cache.memories import Memories
-from om_proxy.storage.base import NoteErasure
+from om_proxy.storage.changes import NoteErasure
 
 THREADS_PER_PAGE = 200
 

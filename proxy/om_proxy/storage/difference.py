@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from om_proxy.errors import Unwritable
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
-from om_proxy.storage.base import ObservationState
+from om_proxy.storage.stored_rows import ObservationState
 
 # A shared log keeps more generations: every fork of every thread begins one.
 SHARED_LOG_GENERATIONS_FACTOR = 10

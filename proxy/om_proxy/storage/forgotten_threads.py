@@ -12,7 +12,8 @@ import msgspec
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import MAX_EVENTS, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.stored_events import MAX_EVENTS
 
 EVENTS_PER_PAGE = 1_000
 

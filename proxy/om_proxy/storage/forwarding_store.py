@@ -13,25 +13,8 @@ from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.vectors import StoredVector
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    EventPage,
-    ForgetBatch,
-    GenerationEntries,
-    GenerationSummary,
-    MoveResult,
-    NoteErasure,
-    Outline,
-    Promise,
-    ResourceWakeup,
-    Store,
-    StoredMessage,
-    StoredObservation,
-    StoreTotals,
-    WebhookState,
-    WholeThread,
-)
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
     IdleThread,
@@ -43,6 +26,17 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    WholeThread,
+)
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 

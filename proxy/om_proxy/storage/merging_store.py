@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
-from om_proxy.storage.base import (
+from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.spooled_turns import SpooledTurns
+from om_proxy.storage.stored_rows import (
     GenerationEntries,
     GenerationSummary,
     Outline,
@@ -15,8 +17,6 @@ from om_proxy.storage.base import (
     StoredObservation,
     summarize_generation,
 )
-from om_proxy.storage.forwarding_store import ForwardingStore
-from om_proxy.storage.spooled_turns import SpooledTurns
 
 MESSAGES_PER_PAGE = 1_000
 

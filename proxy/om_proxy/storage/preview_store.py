@@ -10,16 +10,8 @@ from om_proxy.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.memory.recall.passages import IndexPlace, Passage
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    ForgetBatch,
-    MoveResult,
-    NoteErasure,
-    ResourceWakeup,
-    Store,
-    WebhookState,
-)
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.ledger_lines import LedgerBatch
 from om_proxy.storage.merging_store import MergingStore
 from om_proxy.storage.passage_index import UnindexedMessages
@@ -27,6 +19,8 @@ from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooled_resource import SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns
+from om_proxy.storage.stored_events import WebhookState
+from om_proxy.storage.stored_rows import Backlog
 from om_proxy.storage.vector_index import UnembeddedMessage
 
 

@@ -17,7 +17,7 @@ from om_proxy.memory.model import (
     Reflection,
     View,
 )
-from om_proxy.storage.base import WholeThread
+from om_proxy.storage.stored_rows import WholeThread
 
 MessageIdentity = rekeying.Row
 

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict, OmError, ProgramTooOld, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.storage.base import Change, NoteErasure, ResourceWakeup, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, NoteErasure, ResourceWakeup
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.records import ForgetResult
 

@@ -24,7 +24,6 @@ from om_proxy.memory.model import (
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage import encoding
-from om_proxy.storage.base import Backlog, MessageState, StoredMessage
 from om_proxy.storage.encoding import (
     ResourceSums,
     decode_calls,
@@ -43,6 +42,7 @@ from om_proxy.storage.encryption.row_cipher import (
     open_text,
 )
 from om_proxy.storage.listing import ThreadInfo
+from om_proxy.storage.stored_rows import Backlog, MessageState, StoredMessage
 
 Row = tuple[Any, ...]  # the columns that its SQL names, in that order
 

@@ -20,8 +20,9 @@ from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwr
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.transcript.unstored import find_first_asked_at, merge_unstored
 from om_proxy.running_time import limit_running_time
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.breaker import Breaker
+from om_proxy.storage.changes import Change
 from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.spooled_resource import SpooledResource, SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns

@@ -25,15 +25,10 @@ from om_proxy.memory.model import (
     Message,
     Observation,
 )
-from om_proxy.storage.base import (
-    Change,
-    MessageState,
-    Outline,
-    ResourceWakeup,
-    Store,
-    StoredMessage,
-)
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, PlacedMessage, compute_difference
+from om_proxy.storage.stored_rows import MessageState, Outline, StoredMessage
 
 TURN_OVERHEAD_BYTES = 4_096  # of a turn beyond its texts, in CPython
 MESSAGE_OVERHEAD_BYTES = 500  # of a message beyond its text

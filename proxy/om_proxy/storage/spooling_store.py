@@ -19,8 +19,9 @@ from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwr
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.running_time import limit_running_time
-from om_proxy.storage.base import Change, ForgetBatch, NoteErasure, ResourceWakeup, Store
+from om_proxy.storage.base import Store
 from om_proxy.storage.breaker import Breaker, ProbingBreaker
+from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.merging_store import MergingStore, T
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.spool_budget import SpoolBudget

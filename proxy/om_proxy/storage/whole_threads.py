@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store, WholeThread
+from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ResourceInfo, ThreadInfo
+from om_proxy.storage.stored_rows import WholeThread
 
 MAX_READ_ATTEMPTS = 5
 # of messages that may hold images; beyond the first page of most threads

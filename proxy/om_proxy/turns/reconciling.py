@@ -47,7 +47,7 @@ from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext
-from om_proxy.storage.base import Change
+from om_proxy.storage.changes import Change
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.turn import OpenedTurn, ReconciledTurn, TakenForSideRequest
 

@@ -20,7 +20,7 @@ from om_proxy.facts import Fact, MemoryCallEnded
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Key, Style, resource_key
-from om_proxy.storage.base import Backlog
+from om_proxy.storage.stored_rows import Backlog
 from tests.memory.building import KEY, chat
 from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, open_parts
 

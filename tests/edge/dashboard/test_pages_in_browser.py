@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.base import EventPage
+from om_proxy.storage.stored_events import EventPage
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models

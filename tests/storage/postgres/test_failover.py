@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Memory, resource_key
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.postgres.events import PLACE_BITS
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation

@@ -9,10 +9,10 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.base import Promise
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.store_description import Promise
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.own_postgres import OwnPostgres, own_postgres
 

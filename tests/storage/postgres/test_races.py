@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.postgres import commit, pool
 from om_proxy.storage.postgres.session import Session

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.base import Change
+from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.conversion import encrypt_memories
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.listing import ThreadSelection

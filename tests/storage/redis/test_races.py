@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
 from tests.storage.contract import Opener

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from om_proxy.errors import UnopenedText, WrongMasterKey
 from om_proxy.memory.events.parts import Event, ThreadUpdate
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.migrate import list_migrations

@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.base import ForgetBatch, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.sqlite import eraser, removal
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.canary_threads import Cells, read_sqlite

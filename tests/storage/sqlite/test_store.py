@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict, ProgramTooOld, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
-from om_proxy.storage.base import Change, Store
+from om_proxy.storage.base import Store
+from om_proxy.storage.changes import Change
 from om_proxy.storage.encoding import ThreadState
 from om_proxy.storage.migrate import Migration
 from om_proxy.storage.sqlite import eraser

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import StoreTotals
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.sqlite.totals import add_up_threads
+from om_proxy.storage.store_description import StoreTotals
 from tests.storage.memory_builder import store_covered
 
 

@@ -18,7 +18,7 @@ from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import MAX_EVENTS, Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
@@ -44,6 +44,7 @@ from om_proxy.storage.postgres.turn_statement import (
     TurnShape,
     write_turn,
 )
+from om_proxy.storage.stored_events import MAX_EVENTS
 
 # shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
 LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"

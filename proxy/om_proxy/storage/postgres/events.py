@@ -21,7 +21,6 @@ from typing import Any
 
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import (
@@ -36,6 +35,7 @@ from om_proxy.storage.event_encoding import (
 from om_proxy.storage.postgres.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import hold_key_of, select_sealed_rows
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
 
 # Of the events of one transaction: more than are ever kept.
 PLACE_BITS = 14

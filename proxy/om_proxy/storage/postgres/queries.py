@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import GenerationEntries, StoredObservation
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
 from om_proxy.storage.postgres.encryption import KEY_OF_ROW, select_sealed_rows
 from om_proxy.storage.postgres.session import OF_THREAD, UNIX_NOW, Row, Session
+from om_proxy.storage.stored_rows import GenerationEntries, StoredObservation
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
 # What stands beside the row of a thread is read by functions (migrations/0011_reading.sql). asyncpg decodes

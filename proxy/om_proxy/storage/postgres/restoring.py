@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import WholeThread
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
@@ -24,6 +23,7 @@ from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.stored_rows import WholeThread
 
 # $1 to $3: key; $4: when it began; $5: the delivered reply; $6: the row id that it keeps
 INSERT_THREAD = f"""INSERT INTO om.thread (id, version, rewound, tenant, resource, thread, created_at, delivered, {list_names(THREAD)})

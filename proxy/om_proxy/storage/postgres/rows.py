@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from om_proxy.memory.model import Memory, Observation, Reflection
-from om_proxy.storage.base import ObservationState
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
     encode_calls,
@@ -24,6 +23,7 @@ from om_proxy.storage.encryption.row_cipher import (
     seal_text,
 )
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.stored_rows import ObservationState
 
 Row = tuple[Any, ...]  # the columns that `columns` names, in that order
 

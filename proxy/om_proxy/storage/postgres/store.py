@@ -24,24 +24,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    EventPage,
-    ForgetBatch,
-    GenerationEntries,
-    GenerationSummary,
-    MoveResult,
-    NoteErasure,
-    Outline,
-    Promise,
-    ResourceWakeup,
-    StoredMessage,
-    StoredObservation,
-    StoreTotals,
-    WebhookState,
-    WholeThread,
-)
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
@@ -109,6 +92,17 @@ from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    WholeThread,
+)
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

@@ -9,7 +9,7 @@ from functools import partial
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import MoveResult
+from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import (
     decode_state,
     encode_parts,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from om_proxy.storage.base import StoreTotals
 from om_proxy.storage.postgres.session import UNIX_NOW, Row
+from om_proxy.storage.store_description import StoreTotals
 
 THREADS_PER_PAGE = 2_000  # some milliseconds
 

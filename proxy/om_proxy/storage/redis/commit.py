@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message, resource_key
-from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.difference import (
     Difference,
     PlacedMessage,

@@ -8,12 +8,6 @@ from typing import Any, NamedTuple
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import (
-    MAX_EVENT_AGE_S,
-    MAX_EVENTS,
-    EventPage,
-    WebhookState,
-)
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.event_encoding import remove_thread
 from om_proxy.storage.redis.changes import Changes
@@ -26,6 +20,7 @@ from om_proxy.storage.redis.event_rows import (
 )
 from om_proxy.storage.redis.rows import decode_row, encode
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, WebhookState
 
 # by one script: some milliseconds
 MAX_PRUNED_EVENTS = 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.base import Durability, Promise
+from om_proxy.storage.store_description import Durability, Promise
 
 SCHEMA_VERSION = 2  # of the keys and their values
 

@@ -18,7 +18,12 @@ from om_proxy.memory.model import (
     Reflection,
 )
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import (
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.keys import pack_names, read_key_id, unpack_key
+from om_proxy.storage.redis.session import Command, Session
+from om_proxy.storage.stored_rows import (
     Backlog,
     GenerationEntries,
     GenerationSummary,
@@ -27,11 +32,6 @@ from om_proxy.storage.base import (
     StoredObservation,
     summarize_generation,
 )
-from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
-from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.keys import pack_names, read_key_id, unpack_key
-from om_proxy.storage.redis.session import Command, Session
 
 IS_ABSENT, IS_HELD = 0, 1
 # in parts of a command: few enough for the server's other work to go on

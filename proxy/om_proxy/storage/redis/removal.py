@@ -23,7 +23,7 @@ from om_proxy.memory.model import (
     Memory,
     resource_key,
 )
-from om_proxy.storage.base import Change, ForgetBatch, NoteErasure
+from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.errors import Conflict
-from om_proxy.storage.base import MessageState, StoredMessage, WholeThread
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import CommitKeys
@@ -14,6 +13,7 @@ from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
 from om_proxy.storage.redis.removal import ask_for_erasure
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.stored_rows import MessageState, StoredMessage, WholeThread
 
 
 class Restoration:

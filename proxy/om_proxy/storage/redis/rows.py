@@ -16,7 +16,6 @@ from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import StoredMessage
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
     decode_look_ups,
@@ -37,6 +36,7 @@ from om_proxy.storage.encryption.row_cipher import (
 )
 from om_proxy.storage.redis.keys import pack_names, split_names
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.stored_rows import StoredMessage
 
 LOOK_UPS_PLACE = 10  # in a mark that has any
 

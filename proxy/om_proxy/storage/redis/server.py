@@ -8,8 +8,8 @@ import structlog
 from redis.exceptions import ResponseError
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.base import Durability
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.store_description import Durability
 
 logger = structlog.get_logger("storage")
 

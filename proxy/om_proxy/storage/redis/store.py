@@ -24,24 +24,7 @@ from om_proxy.errors import Conflict, KeysAway
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    EventPage,
-    ForgetBatch,
-    GenerationEntries,
-    GenerationSummary,
-    MoveResult,
-    NoteErasure,
-    Outline,
-    Promise,
-    ResourceWakeup,
-    StoredMessage,
-    StoredObservation,
-    StoreTotals,
-    WebhookState,
-    WholeThread,
-)
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
@@ -84,6 +67,17 @@ from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
 from om_proxy.storage.searched_without_index import SearchedWithoutIndex
+from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    WholeThread,
+)
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

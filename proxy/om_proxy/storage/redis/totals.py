@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.base import StoreTotals
 from om_proxy.storage.redis.listing import ListedRow, read_page
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.store_description import StoreTotals
 
 THREADS_PER_PAGE = 500  # some milliseconds
 

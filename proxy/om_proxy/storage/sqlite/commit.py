@@ -14,7 +14,7 @@ from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher

@@ -9,7 +9,6 @@ from typing import Any
 import aiosqlite
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.event_encoding import (
@@ -21,6 +20,7 @@ from om_proxy.storage.event_encoding import (
     seal_event,
 )
 from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows, select_sealed_rows
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
 
 INSERT_EVENT = (
     "INSERT INTO event (tenant, thread_id, at, type, data, sealed) VALUES (?, ?, ?, ?, ?, ?)"

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import GenerationEntries, StoredObservation
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, WrappedKey, list_key_ids
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
+from om_proxy.storage.stored_rows import GenerationEntries, StoredObservation
 
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
 MAX_ID = 2**63 - 1

@@ -6,7 +6,6 @@ import sqlite3
 
 from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import WholeThread
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
@@ -25,6 +24,7 @@ from om_proxy.storage.sqlite.commit import (
 )
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW
+from om_proxy.storage.stored_rows import WholeThread
 
 _COLUMN_COUNT = len(row_decoding.THREAD_COLUMNS.split(","))
 INSERT_THREAD = f"""INSERT INTO thread

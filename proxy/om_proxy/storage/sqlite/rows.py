@@ -6,7 +6,6 @@ import json
 
 from om_proxy.memory.model import Memory, Observation, Reflection
 from om_proxy.storage import encoding
-from om_proxy.storage.base import ObservationState
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
     encode_calls,
@@ -24,6 +23,7 @@ from om_proxy.storage.encryption.row_cipher import (
     seal_text,
 )
 from om_proxy.storage.row_decoding import NOTE, REFLECTION, Row
+from om_proxy.storage.stored_rows import ObservationState
 
 # a thread that shares its log reads that of its resource
 INFO_COLUMNS = """tenant, resource, thread, created_at, turn_at, live_count, generation, title, failures, parked,

@@ -34,24 +34,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import (
-    Backlog,
-    Change,
-    EventPage,
-    ForgetBatch,
-    GenerationEntries,
-    GenerationSummary,
-    MoveResult,
-    NoteErasure,
-    Outline,
-    Promise,
-    ResourceWakeup,
-    StoredMessage,
-    StoredObservation,
-    StoreTotals,
-    WebhookState,
-    WholeThread,
-)
+from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.admission import check_master, open_stored_secret
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
@@ -119,6 +102,17 @@ from om_proxy.storage.sqlite.vector_methods import VectorMethods
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
+from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+    WholeThread,
+)
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

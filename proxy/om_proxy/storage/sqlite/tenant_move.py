@@ -11,7 +11,7 @@ import aiosqlite
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.base import MoveResult
+from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open_others

@@ -21,7 +21,7 @@ from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.memory.model import Key
 from om_proxy.server.headers import find_header
-from om_proxy.storage.base import StoredEvent
+from om_proxy.storage.stored_events import StoredEvent
 
 EVENT_STREAM_TYPE = b"text/event-stream"
 # the second keeps nginx from holding events back

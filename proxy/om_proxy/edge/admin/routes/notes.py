@@ -17,7 +17,7 @@ from om_proxy.edge.admin.routes.pins import PinnedNote, describe_pin
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import Beginning, Memory, Message, Observation
-from om_proxy.storage.base import GenerationSummary
+from om_proxy.storage.stored_rows import GenerationSummary
 from om_proxy.thread_reader import ComparedGeneration, EntryView, NotesView, write_log
 
 

@@ -1,0 +1,1 @@
+"""The parts of the Store protocol, by theme. Their docstrings are the contract."""

@@ -1,0 +1,92 @@
+"""The part of the Store protocol that removes what must go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
+from om_proxy.storage.records import ForgetResult
+
+
+class StoredRemoval(Protocol):
+    """A part of `Store`, which says what holds of every method."""
+
+    async def forget(
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
+    ) -> ForgetResult:
+        """Remove every row of the thread. Return what was removed. Work in flight on the thread
+        conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
+        Its events go too. Those of the log it shared lose their texts and its name, and go where
+        they tell of a call that read this thread alone (`event_encoding.remove_thread`). `event` is
+        stored instead, without the thread's name, if the thread was there.
+
+        Raise `Conflict`, and remove nothing, if the thread is stored with another version than
+        `expected_version`: the same transaction compares and removes.
+
+        The same transaction removes what mentions the thread: its part of the log it shared, in
+        every generation (`forgetting.remove_thread`), and what other threads' prompts tell of it
+        (`Memory.other_threads_text`). If the log then covers less of another thread, the messages
+        that are no longer covered are in that thread's tail again. The shared log is removed with
+        the last thread that shares it. A thread's name in the log is its `label_thread` under the
+        store's own secret.
+
+        The bytes leave the storage too. If a reader still holds them (a backup, a shell), the rows
+        are gone at once and the bytes are `pending`: the store tries again by itself until none are
+        left, also after a restart. `defers_erasure`: the bytes may be `pending` for some seconds
+        although no reader holds them. So the bytes of many threads go at once.
+        """
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
+    ) -> ForgetBatch:
+        """Remove some threads of the resource, or of all resources of the tenant, in one short
+        transaction. Call it again until the batch is the last one; it removes what is left, shared
+        logs and leases too. Whatever stops the calls, a later call goes on.
+
+        `active_before`: raise `Conflict`, and remove nothing, if a thread of the resource had its
+        `active_at` at this time or later.
+
+        A thread that begins meanwhile goes as well. Bytes leave the storage as with `forget`. The
+        same transaction stores the event that `describe_forgotten` returns of each thread.
+        """
+
+    async def commit_erasing(
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
+    ) -> tuple[Memory, ForgetResult]:
+        """Commit the change of a thread's own log or of a shared log, and write the blank entries
+        over the stored ones of the same ids: all in one transaction. Raise `Conflict`, and write
+        nothing, if a stored version is another one. `wakeup`: as in `commit_shared`. Every erased
+        log gets a new version, so that no turn under way stores what its prompt told of it.
+
+        Of a shared log, the same transaction removes what prompts tell of other threads, as
+        `forget` does. The bytes leave the storage as with `forget`, also those of texts that
+        earlier commits have replaced or pruned. `observations` counts the entries. Earlier events
+        of each erased log keep their places and lose their texts (`event_encoding.remove_texts`),
+        which may be the same; of a shared log, those of its whole resource.
+        """
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        """Remove older generations of a log, and the entries that no other generation holds, in one
+        transaction. Return how many of them were stored. The current generation, chunks and the
+        version stay. Raise `Conflict`, and remove nothing, unless `expected_version` is the stored
+        one."""
+
+    async def wait_erased(self) -> None:
+        """Return once no forgotten bytes are `pending`."""
