@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import search, search_erasure
+from om_proxy.storage.sqlite import eraser, search, search_erasure
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import (
@@ -32,6 +34,7 @@ from tests.storage.search_contract import (
 from tests.storage.sqlite import killed_indexing
 
 CANARY_WORD = "canaryword"
+MERGE_PAGE = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', -1)"
 MASTER_KEY = bytes(range(32))
 
 
@@ -62,6 +65,14 @@ async def forget_canaries(store: SqliteStore, path: Path) -> list[str]:
     return [file.name for file in files if holds_words(file, CANARY_WORD)]
 
 
+async def index_varied(store: SqliteStore) -> None:
+    """Index a thread of many words, which take some pages of the index."""
+    key = KEY._replace(resource="another")
+    texts = (" ".join(f"w{number}x{word}" for word in range(10)) for number in range(300))
+    await store_thread(store, add_said(MemoryBuilder(key), *texts))
+    await index_all(store, key)
+
+
 def holds_words(file: Path, words: str) -> bool:
     return file.exists() and words.encode() in file.read_bytes()
 
@@ -74,8 +85,84 @@ async def test_without_merging_forgotten_words_stay(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(search_erasure, "MERGE_ALL", "SELECT 1")
+    monkeypatch.setattr(search_erasure, "MERGE_SOME", "SELECT 1")
     assert await forget_canaries(store, path) == ["memory.db"]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let words be merged page by page. Return the list of what each step answers."""
+    answers: list[bool] = []
+
+    def merge_words(db: sqlite3.Connection) -> bool:
+        answers.append(search_erasure.merge_words(db))
+        return answers[-1]
+
+    monkeypatch.setattr(search_erasure, "MERGE_SOME", MERGE_PAGE)
+    monkeypatch.setattr(eraser, "merge_words", merge_words)
+    return answers
+
+
+async def test_words_leave_the_file_in_steps(
+    store: SqliteStore, path: Path, small_steps: list[bool]
+) -> None:
+    """Each step is short, however large the index is; the last one finds nothing to merge."""
+    await index_varied(store)
+    small_steps.clear()
+    assert await forget_canaries(store, path) == []
+    assert len(small_steps) > 3
+    assert small_steps.index(True) == len(small_steps) - 1
+
+
+async def test_words_that_are_deleted_between_two_steps_leave_the_file_too(
+    store: SqliteStore, path: Path, small_steps: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin the merging anew, and the bytes are gone only after it."""
+    late = KEY._replace(thread="late")
+    await store_thread(store, add_said(MemoryBuilder(late), f"{CANARY_WORD} late"))
+    await index_all(store, late)
+    await index_varied(store)
+    removed: list[int] = []
+    sleep_or_copy = eraser.Eraser._copy_when_due
+
+    async def remove_late(self: eraser.Eraser, rows: int, *, is_background: bool) -> None:
+        if not removed:  # as another process does
+            removed.append(await store._writer.write(delete_late))
+        await sleep_or_copy(self, rows, is_background=is_background)
+
+    def delete_late(db: sqlite3.Connection) -> int:
+        return db.execute("DELETE FROM thread WHERE thread = 'late'").rowcount
+
+    monkeypatch.setattr(eraser.Eraser, "_copy_when_due", remove_late)
+    small_steps.clear()
+    assert await forget_canaries(store, path) == []
+    assert removed == [1]
+
+
+async def test_removals_are_collected_for_as_long_as_the_merging_took(
+    store: SqliteStore, path: Path, small_steps: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run would remove few threads between two mergings of a large index."""
+    assert store._eraser
+    assert store._eraser._find_delay() == eraser.RETRY_INTERVAL_S
+    times = itertools.count(0.0, 40.0)
+    monkeypatch.setattr(eraser, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    await forget_canaries(store, path)
+    assert small_steps
+    assert store._eraser._find_delay() >= 40.0
+
+
+async def test_a_run_removes_nothing_while_words_are_merged(store: SqliteStore) -> None:
+    """Each removal would begin the merging anew, and it would not end before the run."""
+    await store_thread(store, add_said(MemoryBuilder(KEY), "quorum"))
+    assert store._eraser
+    async with store._eraser._merging:
+        removal = asyncio.create_task(store.forget(KEY, defers_erasure=True))
+        while await store.version(KEY):
+            await store.ping()
+        await store.ping()
+        assert not removal.done()
+    assert (await removal).threads == 1
 
 
 async def test_the_name_of_a_resource_goes_with_its_last_thread(

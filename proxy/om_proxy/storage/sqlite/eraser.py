@@ -11,14 +11,17 @@ survives the end of the process. Every process that uses the file reads that tab
 for work.
 
 A run that forgets many old threads has turns beside it. Its erasure goes in short steps that give
-way to them (work_queue.py): a checkpoint each time some rows were removed, so that no checkpoint
-has much to copy, neither the last one, which truncates, nor the one that SQLite makes in the commit
-that fills 1 000 pages of the WAL.
+way to them (work_queue.py):
+
+- a checkpoint each time something was written, so that no checkpoint has much to copy, neither the
+  last one, which truncates, nor the one that SQLite makes in the commit that fills 1 000 pages;
+- a part of the index's words at a time (search_erasure.py), with pauses that are as long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 import aiosqlite
@@ -26,7 +29,7 @@ import structlog
 
 from om_proxy.errors import StorageError
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
-from om_proxy.storage.sqlite.search_erasure import erase_words
+from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, merge_words
 
 logger = structlog.get_logger("store")
 
@@ -39,8 +42,8 @@ RETRY_INTERVAL_S = 1.0
 # nobody waits for the answer at most this short.
 READER_WAIT_MS = 100
 BACKGROUND_READER_WAIT_MS = 20
-# threads and messages that are removed between two checkpoints: some 350 pages of the WAL, which take
-# 4 ms to copy, of which 2 ms are the sync
+# threads, messages and pages of words that are written between two checkpoints: some 350 pages of the
+# WAL, which take 4 ms to copy, of which 2 ms are the sync
 CHECKPOINT_ROWS = 256
 
 
@@ -53,7 +56,9 @@ class Eraser:
         self._busy_ms = round(busy_timeout_s * 1_000)
         self._task: asyncio.Task[None] | None = None
         self._is_asked_again = False  # since the task began to try
-        self._uncopied_rows = 0  # removed since the last checkpoint, about
+        self._uncopied_rows = 0  # since the last checkpoint, about
+        self._merging = asyncio.Lock()  # held while words are merged
+        self._merged_s = 0.0  # how long that took last
 
     async def erase(self) -> bool:
         """Try now. Return whether the bytes are gone; if not, try again every second."""
@@ -68,16 +73,21 @@ class Eraser:
             self._task = asyncio.create_task(self._keep_trying(0.0))
 
     async def erase_soon(self, row_count: int) -> None:
-        """Try in a second, once for all that is asked for until then. `row_count`: how many threads
-        and messages were removed. Return after the checkpoint if one is due."""
+        """Try soon, once for all that is asked for until then. `row_count`: how many threads and
+        messages were removed. Return after the merging of words if that is under way, and after the
+        checkpoint if one is due."""
         self._is_asked_again = True
         if not self.is_erasing():
-            self._task = asyncio.create_task(self._keep_trying(RETRY_INTERVAL_S))
+            self._task = asyncio.create_task(self._keep_trying(self._find_delay()))
+        async with self._merging:  # another removal would begin the merging anew
+            await self._copy_when_due(row_count, is_background=True)
+
+    async def _copy_when_due(self, row_count: int, *, is_background: bool) -> None:
         self._uncopied_rows += row_count
         if self._uncopied_rows >= CHECKPOINT_ROWS:
             self._uncopied_rows = 0
             try:
-                await self._writer.run_alone(_copy_wal, is_background=True)
+                await self._writer.run_alone(_copy_wal, is_background=is_background)
             except StorageError as exc:  # the rows are gone; the erasure copies what is left
                 logger.warning("erasure.failed", error=type(exc).__name__)
 
@@ -99,8 +109,13 @@ class Eraser:
         await asyncio.sleep(delay_s)
         await self._try_until_erased()
         while self._is_asked_again:
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(self._find_delay())
             await self._try_until_erased()
+
+    def _find_delay(self) -> float:
+        """Return how long removals are collected: where the index of words is large, for as long as
+        its merging holds them up."""
+        return max(RETRY_INTERVAL_S, self._merged_s)
 
     async def _try_until_erased(self) -> None:
         self._is_asked_again = False
@@ -118,7 +133,7 @@ class Eraser:
         again."""
         wait_ms = BACKGROUND_READER_WAIT_MS if is_background else READER_WAIT_MS
         try:
-            asked = await self._writer.run_alone(_erase_words, is_background=is_background)
+            asked = await self._erase_words(is_background=is_background)
             is_truncated = await self._writer.run_alone(
                 lambda db: self._truncate_wal(db, wait_ms), is_background=is_background
             )
@@ -132,6 +147,20 @@ class Eraser:
             return False
         return is_truncated
 
+    async def _erase_words(self, *, is_background: bool) -> int:
+        """Get the words of what was forgotten out of the index. Return how often was asked by
+        then."""
+        async with self._merging:
+            asked = await self._writer.run_alone(_select_asked, is_background=is_background)
+            began_at = step_began_at = time.monotonic()
+            while not await self._writer.run_alone(_merge_words, is_background=is_background):
+                await self._copy_when_due(MERGE_PAGES, is_background=is_background)
+                if is_background:
+                    await asyncio.sleep(time.monotonic() - step_began_at)
+                    step_began_at = time.monotonic()
+            self._merged_s = time.monotonic() - began_at
+        return asked
+
     async def _truncate_wal(self, db: aiosqlite.Connection, reader_wait_ms: int) -> bool:
         """Checkpoint and truncate the WAL. Return False if a reader prevents that."""
         await db.execute_fetchall(f"PRAGMA busy_timeout = {reader_wait_ms}")
@@ -142,11 +171,13 @@ class Eraser:
         return not is_busy
 
 
-async def _erase_words(db: aiosqlite.Connection) -> int:
-    """Get the words of what was forgotten out of the index. Return how often was asked by then."""
+async def _select_asked(db: aiosqlite.Connection) -> int:
     [(asked,)] = await db.execute_fetchall("SELECT asked FROM erasure")
-    await run_in_connection_thread(db, erase_words)
     return int(asked)
+
+
+async def _merge_words(db: aiosqlite.Connection) -> bool:
+    return await run_in_connection_thread(db, merge_words)
 
 
 async def _copy_wal(db: aiosqlite.Connection) -> None:
