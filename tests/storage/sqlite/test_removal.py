@@ -133,6 +133,7 @@ async def test_the_log_is_copied_each_time_some_rows_were_removed(
     """So no checkpoint has much to copy, neither a turn's nor the one that truncates."""
     keys = await add_threads(store, 9)
     monkeypatch.setattr(eraser, "CHECKPOINT_ROWS", 12)  # three threads with three messages each
+    monkeypatch.setattr(eraser, "RETRY_INTERVAL_S", 60.0)  # not during the test
     statements = await trace(store)
     for key in keys:
         await store.forget(key, defers_erasure=True)
@@ -141,18 +142,33 @@ async def test_the_log_is_copied_each_time_some_rows_were_removed(
     assert [sum(n < copy for n in removals) for copy in copies] == [3, 6, 9]
 
 
+async def test_the_log_is_copied_before_it_is_truncated(store: SqliteStore) -> None:
+    """The two are steps of their own, and a turn may come between."""
+    [key] = await add_threads(store, 1)
+    statements = await trace(store)
+    await store.forget(key)
+    copied, truncated = (
+        statements.index(f"PRAGMA wal_checkpoint({mode})") for mode in ("PASSIVE", "TRUNCATE")
+    )
+    assert copied < truncated
+
+
 async def test_a_copy_that_fails_fails_no_removal(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are gone, and the erasure copies what is left."""
+    copy_wal, failing = eraser._copy_wal, [sqlite3.OperationalError("disk I/O error")]
 
-    async def fail(_: aiosqlite.Connection) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
+    async def fail_once(db: aiosqlite.Connection) -> None:
+        if failing:
+            raise failing.pop()
+        await copy_wal(db)
 
     [key] = await add_threads(store, 1)
     monkeypatch.setattr(eraser, "CHECKPOINT_ROWS", 1)
-    monkeypatch.setattr(eraser, "_copy_wal", fail)
+    monkeypatch.setattr(eraser, "_copy_wal", fail_once)
     assert (await store.forget(key, defers_erasure=True)).threads == 1
+    assert not failing
     assert await store.load(key) == Memory(key=key)
     await store.wait_erased()
 

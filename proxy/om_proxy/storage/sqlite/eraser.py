@@ -13,8 +13,8 @@ for work.
 A run that forgets many old threads has turns beside it. Its erasure goes in short steps that give
 way to them (work_queue.py):
 
-- a checkpoint each time something was written, so that no checkpoint has much to copy, neither the
-  last one, which truncates, nor the one that SQLite makes in the commit that fills 1 000 pages;
+- a checkpoint each time something was written, and before the one that truncates, so that none has
+  much to copy, nor the one that SQLite makes in the commit that fills 1 000 pages;
 - a part of the index's words at a time (search_erasure.py), with pauses that are as long.
 """
 
@@ -134,6 +134,9 @@ class Eraser:
         wait_ms = BACKGROUND_READER_WAIT_MS if is_background else READER_WAIT_MS
         try:
             asked = await self._erase_words(is_background=is_background)
+            # little is left to copy then while the log is truncated
+            await self._writer.run_alone(_copy_wal, is_background=is_background)
+            self._uncopied_rows = 0
             is_truncated = await self._writer.run_alone(
                 lambda db: self._truncate_wal(db, wait_ms), is_background=is_background
             )
