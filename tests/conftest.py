@@ -19,6 +19,7 @@ LONGEST_FILES = [
     Path(__file__).with_name("storage") / "test_spooling_store.py",
     Path(__file__).with_name("e2e") / "test_hostile_texts.py",
     Path(__file__).with_name("storage") / "postgres" / "test_store_behind_pooler.py",
+    Path(__file__).with_name("e2e") / "replicas" / "test_replicas.py",
     Path(__file__).with_name("simulation") / "test_sharing.py",
 ]
 

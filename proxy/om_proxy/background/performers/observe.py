@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
@@ -16,6 +17,7 @@ from om_proxy.background.performers.call_report import report_call
 from om_proxy.background.performers.cycle_report import CycleReport
 from om_proxy.background.performers.memory_models import choose_memory_models
 from om_proxy.background.performers.observer_tasks import build_observer_task, take_older_half
+from om_proxy.background.performers.paid_answers import store_paid_answer
 from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.errors import BrokenAnswer, CutOff, ModelTimeout, PromptTooLong
 from om_proxy.memory.ledger import History
@@ -93,7 +95,9 @@ class ObservePerformer:
 
         paid = costs.take()
 
-        def add_chunk(now: Memory) -> Memory:
+        def add_chunk(is_retry: bool, now: Memory) -> Memory:
+            if is_retry and transitions.holds_notes_of(now, chunk):
+                return now  # an attempt was written
             # the tail may have been counted anew meanwhile
             counted = structs.replace(
                 chunk, source_tokens=sum_framed_tokens(messages_between(now, after, chunk.last))
@@ -101,8 +105,10 @@ class ObservePerformer:
             # paid for, whether or not the notes still fit
             return transitions.add_memory_costs(transitions.add_chunk(now, counted), paid)
 
-        now = await self.memories.update(
-            memory.key, add_chunk, row_id=memory.row_id, cause=cycle.cause
+        now = await store_paid_answer(
+            lambda is_retry: self.memories.update(
+                memory.key, partial(add_chunk, is_retry), row_id=memory.row_id, cause=cycle.cause
+            )
         )
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
         await cycle.finish(is_stored=kept)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from om_proxy import facts
 from om_proxy.agents.reflector import Reflected, Reflector
@@ -13,6 +14,7 @@ from om_proxy.background.performers.answer_redaction import redact_answer
 from om_proxy.background.performers.call_report import report_call
 from om_proxy.background.performers.cycle_report import CycleReport
 from om_proxy.background.performers.memory_models import choose_memory_models
+from om_proxy.background.performers.paid_answers import store_paid_answer
 from om_proxy.background.performers.shown_log import find_thread_labels, render_sources
 from om_proxy.background.performers.work_costs import WorkCosts
 from om_proxy.errors import Oversized, PromptTooLong
@@ -67,12 +69,19 @@ class ReflectPerformer:
         )
         paid = costs.take()
 
-        def keep_reflection(now: Memory) -> Memory:
+        def keep_reflection(is_retry: bool, now: Memory) -> Memory:
+            if is_retry and now.log.reflection == reflection:
+                return now  # an attempt was written
             kept = transitions.keep_reflection(now, reflection)
             return transitions.add_memory_costs(kept, paid)
 
-        now = await self.memories.update(
-            memory.key, keep_reflection, row_id=memory.row_id, cause=cycle.cause
+        now = await store_paid_answer(
+            lambda is_retry: self.memories.update(
+                memory.key,
+                partial(keep_reflection, is_retry),
+                row_id=memory.row_id,
+                cause=cycle.cause,
+            )
         )
         await cycle.finish(is_stored=now.log.reflection == reflection)
         self.memories.facts.emit(facts.Reflected(memory.key, size, reflection.tokens, answer.model))

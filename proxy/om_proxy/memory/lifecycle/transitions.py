@@ -47,6 +47,14 @@ def add_chunk(memory: Memory, chunk: Observation) -> Memory:
     )
 
 
+def holds_notes_of(memory: Memory, chunk: Observation) -> bool:
+    """Return whether this chunk is in the memory, under whatever id: buffered, or in its log."""
+    return any(
+        (notes.last, notes.chain, notes.text) == (chunk.last, chunk.chain, chunk.text)
+        for notes in (*memory.chunks, *memory.log.entries)
+    )
+
+
 def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
     """Make the chunks of these ids log entries, as far as they still are the oldest ones. The
     prompt's prefix changes, so the render date moves."""
