@@ -242,9 +242,11 @@ def _find_max_stranded(plan: Plan) -> float:
 
 
 def _find_observed(notebook: Notebook, models: MarkedModels) -> frozenset[str]:
-    """Return the messages that were shown to an observer. A fork takes notes back that also cover
-    what stays: the messages of such threads are not counted."""
+    """Return the messages that were shown to an observer. A fork, or a message that is said again,
+    takes notes back that also cover what stays: the messages of such threads are not counted."""
+    said_counts = Counter((turn.thread, turn.said) for turn in notebook.turns)
     forked = {turn.thread for turn in notebook.turns if turn.takes_back}
+    forked |= {thread for (thread, _), count in said_counts.items() if count > 1}
     said = {turn.said for turn in notebook.turns if turn.thread not in forked}
     shown = frozenset().union(*(call.marks for call in models.observer_calls))
     return shown & said
