@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from om_proxy.memory.events.parts import Event
+from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.lifecycle import rekeying
 from om_proxy.memory.model import Key
+from om_proxy.storage.difference import NewQuotes
 from om_proxy.storage.event_encoding import encode_event, remove_texts, remove_thread
 from om_proxy.storage.stored_events import (
     MAX_EVENT_AGE_S,
@@ -34,6 +35,15 @@ class EventLog:
             self.kept.append(StoredEvent(self.newest, key, *row))
         while self.kept and self.kept[0].id <= self.newest - MAX_EVENTS:
             self.pruned = self.kept.pop(0).id
+
+    def tells_forgetting(self, tenant: str, quotes: NewQuotes) -> bool:
+        return any(
+            event.type == Forgotten.TYPE
+            and event.key.tenant == tenant
+            and event.at >= quotes.since
+            and any(f'"{label}' in event.data for label in quotes.labels)
+            for event in self.kept
+        )
 
     def prune(self, now: float) -> None:
         while self.kept and self.kept[0].at < now - MAX_EVENT_AGE_S:

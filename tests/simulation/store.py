@@ -34,7 +34,7 @@ from om_proxy.memory.model import (
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.difference import Difference, compute_difference
+from om_proxy.storage.difference import Difference, compute_difference, find_new_quotes
 from om_proxy.storage.ledger_lines import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
@@ -228,6 +228,7 @@ class Disk:
     ) -> Memory:
         changes = compute_difference(before, after, interrupted)
         self._must_stand(before)
+        self._must_quote_nothing_gone(before, changes)
         thread = self.threads.get(after.key)
         stood = self.memory(after.key) if self.watch else before
         version = self.next_version()
@@ -247,9 +248,15 @@ class Disk:
         if self.checks_version and (thread.head.version if thread else 0) != before.version:
             raise Conflict(f"version {before.version} is no longer the stored one")
 
+    def _must_quote_nothing_gone(self, before: Memory, changes: Difference) -> None:
+        quotes = find_new_quotes(before, changes)
+        if quotes and self.events.tells_forgetting(before.key.tenant, quotes):
+            raise Conflict("a thread that it quotes was forgotten meanwhile")
+
     def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None
     ) -> tuple[Memory, Memory | None]:
+        self._must_quote_nothing_gone(thread.before, compute_difference(*thread[:3]))
         for change in (thread, shared_log) if shared_log else (thread,):
             self._must_stand(change.before)
         differs = shared_log and (

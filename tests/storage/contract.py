@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.lifecycle import edits, log_sharing, transitions, withdrawal
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
@@ -46,7 +47,7 @@ from om_proxy.storage.stored_rows import summarize_generation
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
-from tests.storage.event_contract import OTHER, TEXTS, EventContract, moved_fingerprint
+from tests.storage.event_contract import NOW, OTHER, TEXTS, EventContract, moved_fingerprint
 from tests.storage.generations_contract import GenerationsContract
 from tests.storage.idle_contract import IdleContract
 from tests.storage.ledger_contract import LedgerContract
@@ -1158,6 +1159,45 @@ class StoreContract(
             await store.commit(before, replace(before, turns=9))
         for bystander in bystanders:
             assert await store.refresh(bystander) is bystander
+
+    @pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "sharing a log"])
+    async def test_a_commit_quotes_no_tenant_thread_that_was_forgotten_meanwhile(
+        self, store: Store, is_shared: bool
+    ) -> None:
+        """Its turn did not know yet, and a process that is killed behind it would leave the quote.
+        Without the quote it is stored. A forgetting long before, and one of another tenant, are no
+        matter."""
+        label = "3f9c2a7714e0b6d2"
+        quote = LookedUp((Round(b"call", (b"[3f9c2a77.m1] canary",)),), None, 9)
+        elsewhere = LookedUp((Round(b"call", (b"[0123abcd.m1] kept",)),), None, 9)
+        if is_shared:
+            before = (await self._shared(store)).stored["A"]
+        else:
+            before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+
+        async def forget(tenant: str, at: float) -> None:
+            gone = Key(tenant, KEY.resource, "gone")
+            await store.commit(Memory(key=gone), MemoryBuilder(gone).chat(2).memory())
+            await store.forget(gone, None, Event(at, Forgotten(label=label, forgotten_at="now")))
+
+        async def say(before: Memory, look_ups: LookedUp | None) -> Memory:
+            message = replace(before.tail[-1], seq=before.next_seq, at=NOW, look_ups=look_ups)
+            after = replace(before, tail=(*before.tail, message), next_seq=before.next_seq + 1)
+            if is_shared:
+                return (await store.commit_shared(Change(before, after), None))[0]
+            return await store.commit(before, after)
+
+        await forget("stranger", NOW)
+        before = await say(before, quote)
+        await forget(KEY.tenant, NOW - 60)
+        before = await say(before, quote)
+        await forget(KEY.tenant, NOW)
+        with pytest.raises(Conflict):
+            await say(before, quote)
+        assert (await store.load(before.key)).tail[-1].seq == before.tail[-1].seq
+        before = await say(before, elsewhere)
+        before = await say(before, None)
+        assert [message.look_ups for message in before.tail[-2:]] == [elsewhere, None]
 
     async def test_a_batch_takes_what_is_left_of_its_tenant(self, store: Store) -> None:
         """All threads of the resource go: what is left of it for now quotes none of them."""

@@ -88,17 +88,22 @@ async def test_an_observation_committed_while_the_model_answers() -> None:
         assert memory.count == 4
 
 
-@pytest.mark.parametrize("when", ["before the commit", "behind it"])
+@pytest.mark.parametrize("when", ["before the commit", "right before it", "behind it"])
 async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply stays, and none of its look-ups; those of a thread that stays are kept."""
     async with open_turns() as t:
         memories = t.parts.memories
-        memories.label = partial(label_thread, b"secret")
+        memories.label = partial(label_thread, await t.parts.store.secret())
         gone = KEY._replace(thread="gone")
         await memories.update(gone, lambda memory: replace(memory, turns=1))
         shown = memories.label(gone)[:8].encode()
+
+        async def forget_before(*arguments: Any, **named: Any) -> Memory:
+            monkeypatch.undo()
+            await MemoryRemoval(memories).forget(gone)
+            return await memories.commit(*arguments, **named)
 
         async def forget_after(*arguments: Any, **named: Any) -> Memory:
             monkeypatch.undo()
@@ -116,8 +121,9 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
         sent = [user("a")]
         await t.engine.close_turn(await t.open(sent), replies[0], accepted=True)
         opened = await t.open([*sent, assistant("first"), user("b")])
-        if when == "behind it":
-            monkeypatch.setattr(memories, "commit", forget_after)
+        if when != "before the commit":
+            forget = forget_after if when == "behind it" else forget_before
+            monkeypatch.setattr(memories, "commit", forget)
         else:
             await MemoryRemoval(memories).forget(gone)
         await t.engine.close_turn(opened, replies[1], accepted=True)

@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 from om_proxy.errors import Unwritable
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
+from om_proxy.memory.recall.quotes import list_named_labels
 from om_proxy.storage.stored_rows import ObservationState
 
 # A shared log keeps more generations: every fork of every thread begins one.
 SHARED_LOG_GENERATIONS_FACTOR = 10
+# A turn reads which threads were forgotten before it is stored. So much older forgettings than its
+# message are known to it.
+MAX_UNKNOWN_FORGETTING_S = 30.0
 
 
 class PlacedMessage(NamedTuple):
@@ -20,6 +24,14 @@ class PlacedMessage(NamedTuple):
 
     message: Message
     parent: int
+
+
+class NewQuotes(NamedTuple):
+    """What new look-ups may quote: beginnings of labels. A commit with them conflicts with the
+    forgetting of such a thread at this time or later, in unix seconds."""
+
+    labels: tuple[str, ...]
+    since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,21 @@ class Difference:
     is_shortened: bool  # whether the generation holds positions beyond the log's end
     has_new_reflection: bool  # whether the pending reflection changed
     began: Beginning | None  # of the generation, if it is a new one and says why it began
+
+
+def find_new_quotes(before: Memory, difference: Difference) -> NewQuotes | None:
+    """Return what the look-ups of new messages may quote. None: nothing."""
+    quoting = [
+        (placed.message.at, labels)
+        for placed in difference.messages
+        if placed.message.seq >= before.next_seq
+        and placed.message.look_ups
+        and (labels := list_named_labels(placed.message.look_ups))
+    ]
+    if not quoting:
+        return None
+    since = min(at for at, _ in quoting) - MAX_UNKNOWN_FORGETTING_S
+    return NewQuotes(tuple(sorted(set().union(*(labels for _, labels in quoting)))), since)
 
 
 def compute_difference(

@@ -8,6 +8,9 @@ from om_proxy.memory.model import Key
 
 # events are kept until there are so many newer ones, or so long
 MAX_EVENTS = 10_000
+# of a tenant, the newest: among them a commit that keeps quotes looks for the forgetting of what it
+# quotes. The turn has read all events a moment before.
+MAX_EVENTS_BEFORE_COMMIT = 1_000
 MAX_EVENT_AGE_S = 7 * 86_400.0
 
 

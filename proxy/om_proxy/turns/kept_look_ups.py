@@ -1,7 +1,7 @@
 """Keep no look-ups that quote a thread which was forgotten while they were made.
 
-Forgetting takes what is stored by then. So the events of forgettings are read twice: before the
-turn is stored, and behind it.
+Forgetting takes what is stored by then. So the events of forgettings are read before the turn is
+stored; what is forgotten between that and the commit makes the commit conflict (`Store.commit`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ class LookUpKeeper:
     async def check_stored(
         self, turn: OpenedTurn, memory: Memory, look_ups: LookedUp | None
     ) -> Memory:
-        """Take the look-ups of a turn out of what was just stored, if they may no longer be there.
-        Return the memory as it is then. A turn that waits for the store keeps none that quote
-        others: nobody would find them."""
-        if look_ups is None or not list_named_labels(look_ups):
-            return memory
-        if memory.version > 0 and not await self._quotes_gone(turn, look_ups):
+        """Take look-ups that quote others out of a turn that waits for the store: a forgetting
+        would not find them. Return the memory as it is then."""
+        if memory.version > 0 or look_ups is None or not list_named_labels(look_ups):
             return memory
 
         def drop(stored: Memory) -> Memory:

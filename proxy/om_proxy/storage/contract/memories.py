@@ -48,7 +48,9 @@ class MemoryRows(Protocol):
         return `after` with its new version. `events` are stored in the same transaction, or not at
         all.
 
-        Raise `Conflict`, and write nothing, unless the stored version still is `before.version`.
+        Raise `Conflict`, and write nothing, unless the stored version still is `before.version`;
+        also if look-ups of a new message quote a thread of the tenant that was forgotten 30 s
+        before that message or later, by the events of forgettings.
         Durable means: after this returns, the commit survives what `describe` says; of a store on
         disk, a killed process at least. The returned `row_id` is that of the row, whatever `after` says.
 

@@ -19,7 +19,12 @@ from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ResourceWakeup
-from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
+from om_proxy.storage.difference import (
+    Difference,
+    compute_difference,
+    count_kept_generations,
+    find_new_quotes,
+)
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
@@ -37,6 +42,7 @@ from om_proxy.storage.postgres.columns import (
     write_unnest,
 )
 from om_proxy.storage.postgres.encryption import DATA_KEY
+from om_proxy.storage.postgres.events import was_forgotten_since
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 from om_proxy.storage.postgres.turn_statement import (
     COMPARED,
@@ -150,6 +156,7 @@ class Commit:
         ]
         self._events = [seal_event(encode_event(event), cipher) for event in events[-MAX_EVENTS:]]
         self._keeps_look_ups = any(placed.message.look_ups for placed in difference.messages)
+        self._quotes = find_new_quotes(before, difference)
         self._statements = _list_statements(after, difference, cipher)
         self._shape = TurnShape(
             not before.version,
@@ -196,6 +203,9 @@ class Commit:
             parameters += transpose(self.keys.new_keys, DATA_KEY)
         if self._keeps_look_ups:
             await session.select(SHARE_LOOK_UPS, *before.key[:2])
+        # what forgets holds that lock until it is committed
+        if self._quotes and await was_forgotten_since(session, before.key.tenant, *self._quotes):
+            raise create_conflict(before)
         found = await session.select(write_turn(self._shape), *parameters)
         if not found:
             raise create_conflict(before)

@@ -35,7 +35,13 @@ from om_proxy.storage.event_encoding import (
 from om_proxy.storage.postgres.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import hold_key_of, select_sealed_rows
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
+from om_proxy.storage.stored_events import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    MAX_EVENTS_BEFORE_COMMIT,
+    EventPage,
+    StoredEvent,
+)
 
 # Of the events of one transaction: more than are ever kept.
 PLACE_BITS = 14
@@ -54,6 +60,10 @@ def write_event_id(place: str) -> str:
     return f"(((pg_current_xact_id()::text::bigint + {_OFFSET}) << {PLACE_BITS}) + {place})"
 
 
+SELECT_FORGOTTEN = f"""SELECT FROM (SELECT at, type, data FROM om.event WHERE tenant = $1
+        ORDER BY id DESC LIMIT {MAX_EVENTS_BEFORE_COMMIT}) AS newest
+    WHERE type = $2 AND at >= $3 AND EXISTS (SELECT FROM unnest($4::text[]) AS label
+        WHERE position('"' || label IN data) > 0)"""
 INSERT_EVENTS = f"""INSERT INTO om.event (id, number, tenant, thread_id, {list_names(EVENT)})
     SELECT {write_event_id("$3::bigint + happened.place - 1")}, nextval('om.event_number'),
         $1::text, $2::bigint, {list_names(EVENT, "happened.")}
@@ -115,6 +125,13 @@ async def align_events(session: Session) -> None:
     await session.execute(PRUNE_LOCK)
     if await session.select(SELECT_MISALIGNED):  # again: another process may have been first
         await session.execute(ALIGN_OFFSET)
+
+
+async def was_forgotten_since(
+    session: Session, tenant: str, labels: Sequence[str], since: float
+) -> bool:
+    """Return whether a thread of the tenant with one of these labels has been forgotten since."""
+    return bool(await session.select(SELECT_FORGOTTEN, tenant, Forgotten.TYPE, since, list(labels)))
 
 
 async def insert_events(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from om_proxy.memory.events.parts import Event
+from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key
+from om_proxy.storage.difference import NewQuotes
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
 from om_proxy.storage.redis.event_rows import encode_new_event
 from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key, has_look_ups
@@ -52,6 +53,11 @@ class Changes:
         """Expect that the memory has this data key. A server that lost its newest commits may give
         a version out again, to a state with another key."""
         self._expect("key", *key, key_id or b"")
+
+    def expect_unforgotten(self, tenant: str, quotes: NewQuotes) -> None:
+        """Expect that no thread that is quoted was forgotten meanwhile."""
+        labels, since = quotes
+        self._expect("unforgotten", tenant, Forgotten.TYPE, since, len(labels), *labels, 0)
 
     def _expect(self, *condition: Argument) -> None:
         self._conditions += condition

@@ -19,6 +19,7 @@ from om_proxy.storage.difference import (
     PlacedMessage,
     compute_difference,
     count_kept_generations,
+    find_new_quotes,
 )
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
@@ -62,10 +63,13 @@ class Commit:
         self._kept_count = count_kept_generations(before, after, generations)
 
     async def prepare(self, session: Session, changes: Changes) -> None:
-        """Read what the commit depends on, and add its steps. Its condition is the caller's."""
+        """Read what the commit depends on, and add its steps. The conditions are the caller's, but
+        for that of new quotes."""
         older: Mapping[int, tuple[int, ...]] = {}
         if self._difference.dropped_chunks or self._kept_count is not None:
             older = await select_generation_ids(session, self.before.key)
+        if quotes := find_new_quotes(self.before, self._difference):
+            changes.expect_unforgotten(self.before.key.tenant, quotes)
         is_rewound = _is_rewound(self.before, self._after, self._difference)
         changes.add_keys(self._keys.new_keys)
         row = self._row

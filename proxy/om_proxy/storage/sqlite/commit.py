@@ -15,12 +15,17 @@ from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ResourceWakeup
-from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
+from om_proxy.storage.difference import (
+    Difference,
+    compute_difference,
+    count_kept_generations,
+    find_new_quotes,
+)
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.events import insert_events
+from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 
 NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
@@ -139,6 +144,7 @@ class Commit:
         writes_others = changes_others(before, after)
         self._thread_row = rows.encode_thread(after, ciphers, writes_others=writes_others)
         difference = compute_difference(before, after, interrupted)
+        self._quotes = find_new_quotes(before, difference)
         self._statements = _build_statements(after, difference, ciphers.row)
         if before.version and before.title != after.title:
             self._statements.append((UPDATE_TITLE, [(self._thread_row[_TITLE],)]))
@@ -156,6 +162,8 @@ class Commit:
     def write(self, db: sqlite3.Connection) -> WrittenRow:
         """Write the rows, in the connection's thread. Raise `Conflict` before anything is
         written."""
+        if self._quotes and was_forgotten_since(db, self._before.key.tenant, *self._quotes):
+            raise _create_conflict(self._before)
         thread_id, version = self._write_thread(db)
         db.execute(INCREMENT_SEQUENCE)
         db.executemany(INSERT_KEY, self.keys.new_keys)

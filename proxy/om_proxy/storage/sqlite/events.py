@@ -8,6 +8,7 @@ from typing import Any
 
 import aiosqlite
 
+from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
@@ -20,7 +21,13 @@ from om_proxy.storage.event_encoding import (
     seal_event,
 )
 from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows, select_sealed_rows
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, StoredEvent
+from om_proxy.storage.stored_events import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    MAX_EVENTS_BEFORE_COMMIT,
+    EventPage,
+    StoredEvent,
+)
 
 INSERT_EVENT = (
     "INSERT INTO event (tenant, thread_id, at, type, data, sealed) VALUES (?, ?, ?, ?, ?, ?)"
@@ -36,6 +43,9 @@ SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM webhook WHERE name = ?
 UPSERT_WEBHOOK = """INSERT INTO webhook VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
     SET (cursor, failures, cause, at) = (excluded.cursor, excluded.failures, excluded.cause, excluded.at)
     WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (SELECT seq FROM sqlite_sequence WHERE name = 'event')"""
+SELECT_FORGOTTEN = f"""SELECT 1 FROM (SELECT at, type, data FROM event WHERE tenant = ?1
+        ORDER BY id DESC LIMIT {MAX_EVENTS_BEFORE_COMMIT})
+    WHERE type = ?2 AND at >= ?3 AND instr(data, '"' || ?4) > 0"""
 SELECT_FIRST_YOUNG = "SELECT id FROM event WHERE at >= ? ORDER BY id LIMIT 1"
 
 
@@ -56,6 +66,16 @@ def _write_erasure() -> str:
 
 
 ERASE_TEXTS = _write_erasure()
+
+
+def was_forgotten_since(
+    db: sqlite3.Connection, tenant: str, labels: Sequence[str], since: float
+) -> bool:
+    """Return whether a thread of the tenant with one of these labels has been forgotten since."""
+    return any(
+        db.execute(SELECT_FORGOTTEN, (tenant, Forgotten.TYPE, since, label)).fetchone()
+        for label in labels
+    )
 
 
 def insert_events(

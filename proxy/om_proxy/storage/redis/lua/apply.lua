@@ -12,6 +12,8 @@ for place = 1, conditions do
         stands = redis.call('HGET', name_key(take(), take(), ROW, take()), 'version') or '0'
     elseif kind == 'key' then
         stands = string.sub(key_ids_of(take(), take(), take()), 1, KEY_ID_BYTES)
+    elseif kind == 'unforgotten' then
+        stands = was_forgotten_since(take(), take(), take_number(), take_many(take_number())) and '1' or '0'
     else -- revision
         stands = redis.call('GET', place_of(take(), take()) .. 'revision') or '0'
     end

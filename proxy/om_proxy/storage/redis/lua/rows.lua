@@ -258,6 +258,21 @@ local function drop_events_through(last, limit)
     return #ids == limit
 end
 
+local MAX_EVENTS_BEFORE_COMMIT = 1000
+
+-- Whether a thread of the tenant with one of these labels has been forgotten since. The JSON of such an event stands as it is in its data.
+local function was_forgotten_since(tenant, forgotten, since, labels)
+    for _, id in ipairs(redis.call('ZREVRANGE', key_of_tenant('events', tenant), 0, MAX_EVENTS_BEFORE_COMMIT - 1)) do
+        local data = redis.call('HGET', EVENT_DATA, id) or ''
+        if string.find(data, forgotten, 1, true) and tonumber(unpack_names(data, 4)[4]) >= since then
+            for _, label in ipairs(labels) do
+                if string.find(data, '"' .. label, 1, true) then return true end
+            end
+        end
+    end
+    return false
+end
+
 local MAX_PRUNED = 1000
 
 -- `kept`: how many events stay at most. Of a thread that is not there, nothing is written. An empty name: of one that is forgotten.
