@@ -26,7 +26,7 @@ import orjson
 
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.facts import Facts
-from om_proxy.look_ups.similar_messages import choose_similar, measure_similarity
+from om_proxy.look_ups.similar_messages import Comparison
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key
 from om_proxy.memory.recall.found import FoundPassage, RankedMessage
 from om_proxy.memory.recall.fusing import fuse
@@ -282,7 +282,9 @@ async def measure_vectors(conversations: Sequence[Conversation], model: str) -> 
         stored = await _embed_messages(conversation, models, model)
         for question, ranked in rank_all(conversation):
             query = await vectors.embed_query(key, model, question.text)
-            similarity = choose_similar(measure_similarity(stored, query), NO_FILTER, ranked)
+            comparison = Comparison(query, NO_FILTER, ranked)
+            comparison.add(stored)
+            similarity = comparison.choose()
             fused = fuse(ranked, similarity) if similarity else ranked
             seqs = [message.seq for message in fused]
             shares.append(

@@ -8,16 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from math import nan
 from typing import Any
 
+import numpy
 import pytest
 
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, StorageError
 from om_proxy.facts import Facts
 from om_proxy.look_ups import similar_messages
 from om_proxy.look_ups.searching import MessageSearch
-from om_proxy.look_ups.similar_messages import SimilarMessages
+from om_proxy.look_ups.similar_messages import MAX_SIMILAR, Comparison, SimilarMessages
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.found import PassageFilter
+from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.vectors import StoredVector, encode_vector
 from om_proxy.message_vectors import EmbeddingChoice, MessageVectors
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -265,13 +267,13 @@ async def test_one_search_compares_at_a_time_and_holds_a_page(
     monkeypatch.setattr(similar_messages, "PAGE_BYTES", 20)
     await world.make_vectors()
     sizes: list[int] = []
-    measure = similar_messages.measure_similarity
+    add = Comparison.add
 
-    def count(found: Sequence[Any], query: bytes) -> Any:
+    def count(comparison: Comparison, found: Sequence[Any]) -> None:
         sizes.append(len(found))
-        return measure(found, query)
+        add(comparison, found)
 
-    monkeypatch.setattr(similar_messages, "measure_similarity", count)
+    monkeypatch.setattr(Comparison, "add", count)
     query = await world.similar.embed_query(KEY, "pet")
     assert query is not None
     second = SimilarMessages(world.similar.vectors, world._choose)
@@ -284,6 +286,41 @@ async def test_one_search_compares_at_a_time_and_holds_a_page(
     assert compared is not None
     assert len(compared.messages) == 5
     assert sizes == [2, 2, 1]
+
+
+def make_vector(seq: int) -> StoredVector:
+    numbers = [((seq * factor) % 17) - 8.5 for factor in (3, 5, 7)]  # many are alike
+    role = "user" if seq % 3 else "assistant"
+    return StoredVector("t", seq, role, float(seq), seq % 200, encode_vector(numbers))
+
+
+@pytest.mark.parametrize("page", [1, 7, 50, 500])
+def test_pages_do_not_change_what_is_chosen(page: int) -> None:
+    """The most similar ones that the filter lets pass, of equals the first, and what the words
+    found; the figures are of all that were compared."""
+    stored = [make_vector(seq) for seq in range(1, 501)]
+    query = numpy.frombuffer(stored[0].vector, "<f2").astype("f4")
+    only_users = PassageFilter(roles=("user",))
+    ranked = [RankedMessage("t", seq, 1.0, 0, 0.0, "user", ()) for seq in (3, 250, 499)]
+    comparison = Comparison(stored[0].vector, only_users, ranked)
+    for begin in range(0, len(stored), page):
+        comparison.add(stored[begin : begin + page])
+    chosen = comparison.choose()
+    assert chosen is not None
+
+    cosines = {
+        each.seq: float(numpy.frombuffer(each.vector, "<f2").astype("f4") @ query)
+        for each in stored
+    }
+    users = [each.seq for each in stored if each.role == "user" and each.seq not in (250, 499)]
+    best = sorted(users, key=lambda seq: -cosines[seq])[:MAX_SIMILAR]
+    assert {message.seq for message in chosen.messages} == {*best, 3, 250, 499}
+    shown = [message.cosine for message in chosen.messages]
+    assert shown == sorted(shown, reverse=True)
+    assert chosen.median == pytest.approx(numpy.median(list(cosines.values())))
+    assert chosen.largest == pytest.approx(max(cosines.values()))
+    assert chosen.mean_words == sum(min(each.length, 150) for each in stored) / 500
+    assert comparison.compared == {("t", seq) for seq in (3, 250, 499)}
 
 
 async def test_a_failing_search_leaves_no_task(

@@ -6,10 +6,10 @@ Whatever fails or takes too long, the search goes on with the words alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -112,8 +112,7 @@ class SimilarMessages:
         try:
             async with asyncio.timeout_at(ends_at), self.vectors.comparing:
                 begun_at = _read_clock()
-                measured = await self._measure(key, query, ranked)
-                return await asyncio.to_thread(choose_similar, measured, passage_filter, ranked)
+                return await self._compare_pages(key, query, passage_filter, ranked)
         except (StorageError, TimeoutError, ImportError) as exc:
             _log_failure(exc)
             if begun_at is not None and _is_to_blame(exc, begun_at, query.compare_s):
@@ -125,30 +124,38 @@ class SimilarMessages:
         until = self._resources_paused_until.get((key.tenant, key.resource))
         return now < max(self._models_paused_until.get(model, 0.0), until or 0.0)
 
-    async def _measure(
-        self, key: Key, query: QueryVector, ranked: Sequence[RankedMessage]
-    ) -> list[SimilarMessage]:
+    async def _compare_pages(
+        self,
+        key: Key,
+        query: QueryVector,
+        passage_filter: PassageFilter,
+        ranked: Sequence[RankedMessage],
+    ) -> Similarity | None:
         store = self.vectors.store
-        measured: list[SimilarMessage] = []
+        # numpy is imported in a thread too
+        comparison = await asyncio.to_thread(Comparison, query.vector, passage_filter, ranked)
         left = MAX_COMPARED
         page_vectors = min(PAGE_VECTORS, PAGE_BYTES // len(query.vector))
         before: int | None = None
         while left:
             limit = min(page_vectors, left)
             page = await store.read_vectors(key, query.model, before, limit)
-            measured += await asyncio.to_thread(measure_similarity, page.vectors, query.vector)
+            await asyncio.to_thread(comparison.add, page.vectors)
             left -= len(page.vectors)
             before = page.end
             del page  # its memory goes before the next one comes
             if before is None:
-                return measured
-        known = {(each.thread, each.seq) for each in measured}
-        places = [(hit.thread, hit.seq) for hit in ranked if (hit.thread, hit.seq) not in known]
+                return await asyncio.to_thread(comparison.choose)
+        places = [
+            (hit.thread, hit.seq)
+            for hit in ranked
+            if (hit.thread, hit.seq) not in comparison.compared
+        ]
         for begin in range(0, len(places), page_vectors):
             wanted = places[begin : begin + page_vectors]
             found = await store.read_vectors_at(key, query.model, wanted)
-            measured += await asyncio.to_thread(measure_similarity, found, query.vector)
-        return measured
+            await asyncio.to_thread(comparison.add, found)
+        return await asyncio.to_thread(comparison.choose)
 
 
 def _read_clock() -> float:
@@ -171,47 +178,83 @@ def _log_failure(exc: Exception) -> None:
     logger.warning("vectors.failed", error=type(exc).__name__, work="search")
 
 
-def measure_similarity(found: Sequence[StoredVector], query: bytes) -> list[SimilarMessage]:
-    """Return how similar these messages are to the query, without vectors of another length."""
-    # those were made by another model of this name
-    usable = [each for each in found if len(each.vector) == len(query)]
-    if not usable:
-        return []
-    numpy = import_module("numpy")
-    wanted = numpy.frombuffer(query, "<f2").astype("f4")
-    cosines: list[float] = []
-    for begin in range(0, len(usable), _CHUNK_VECTORS):
-        chunk = b"".join(each.vector for each in usable[begin : begin + _CHUNK_VECTORS])
-        stored = numpy.frombuffer(chunk, "<f2").reshape(-1, len(wanted))
-        cosines += (stored.astype("f4") @ wanted).tolist()
-    return [
-        SimilarMessage(each.thread, each.seq, each.role, each.at, each.length, cosine)
-        for each, cosine in zip(usable, cosines, strict=True)
-    ]
+class Comparison:
+    """Compares a query with the vectors of a resource, page by page. Of each page only what may be
+    chosen is kept: making a value of every message takes half of the time of comparing it.
 
+    `ranked`: what the words found, which is kept whatever its similarity.
+    """
 
-def choose_similar(
-    measured: Sequence[SimilarMessage],
-    passage_filter: PassageFilter,
-    ranked: Sequence[RankedMessage],
-) -> Similarity | None:
-    """Return the most similar messages that the filter lets pass, and those of `ranked`; None if
-    nothing was measured."""
-    if not measured:
-        return None
-    numpy = import_module("numpy")
-    cosines = numpy.array([each.cosine for each in measured], "f4")
-    by_words = {(hit.thread, hit.seq) for hit in ranked}
-    room = MAX_SIMILAR
-    messages = []
-    for place in numpy.argsort(-cosines, kind="stable").tolist():
-        each = measured[place]
-        is_ranked = (each.thread, each.seq) in by_words
-        if not is_ranked and (not room or not lets_message_pass(passage_filter, each)):
-            continue
-        room -= not is_ranked
-        messages.append(each)
-    mean_words = sum(min(each.length, MAX_COUNTED_WORDS) for each in measured) / len(measured)
-    return Similarity(
-        tuple(messages), float(numpy.median(cosines)), float(cosines.max()), mean_words
-    )
+    def __init__(
+        self, query: bytes, passage_filter: PassageFilter, ranked: Sequence[RankedMessage]
+    ) -> None:
+        self._query = query
+        self._filter = passage_filter
+        self._by_words = {(hit.thread, hit.seq) for hit in ranked}
+        self._numpy = import_module("numpy")
+        self._cosines: list[Any] = []  # arrays
+        self._words = 0
+        self._kept: list[SimilarMessage] = []
+        self.compared: set[tuple[str, int]] = set()  # of what the words found
+
+    def add(self, found: Sequence[StoredVector]) -> None:
+        """Compare these messages, without vectors of another length: those were made by another
+        model of this name."""
+        usable = [each for each in found if len(each.vector) == len(self._query)]
+        if not usable:
+            return
+        cosines = self._measure(usable)
+        self._cosines.append(cosines)
+        self._words += sum(min(each.length, MAX_COUNTED_WORDS) for each in usable)
+        ranked = {
+            place for place, each in enumerate(usable) if (each.thread, each.seq) in self._by_words
+        }
+        self.compared |= {(usable[place].thread, usable[place].seq) for place in ranked}
+        places = sorted(ranked.union(self._list_best(usable, cosines, ranked)))
+        self._kept += (
+            SimilarMessage(each.thread, each.seq, each.role, each.at, each.length, cosine)
+            for each, cosine in ((usable[place], float(cosines[place])) for place in places)
+        )
+
+    def _measure(self, usable: Sequence[StoredVector]) -> Any:
+        numpy = self._numpy
+        wanted = numpy.frombuffer(self._query, "<f2").astype("f4")
+        parts = []
+        for begin in range(0, len(usable), _CHUNK_VECTORS):
+            chunk = b"".join(each.vector for each in usable[begin : begin + _CHUNK_VECTORS])
+            stored = numpy.frombuffer(chunk, "<f2").reshape(-1, len(wanted))
+            parts.append(stored.astype("f4") @ wanted)
+        return numpy.concatenate(parts)
+
+    def _list_best(
+        self, usable: Sequence[StoredVector], cosines: Any, ranked: Container[int]
+    ) -> list[int]:
+        """Return the places of the most similar messages that the filter lets pass, beside those
+        that the words found."""
+        best: list[int] = []
+        for place in self._numpy.argsort(-cosines, kind="stable"):
+            if len(best) == MAX_SIMILAR:
+                break
+            if place not in ranked and lets_message_pass(self._filter, usable[place]):
+                best.append(int(place))
+        return best
+
+    def choose(self) -> Similarity | None:
+        """Return the most similar messages that the filter lets pass, and those that the words
+        found; None if nothing was measured."""
+        if not self._cosines:
+            return None
+        room = MAX_SIMILAR
+        messages = []
+        for each in sorted(self._kept, key=lambda each: -each.cosine):
+            is_ranked = (each.thread, each.seq) in self._by_words
+            if is_ranked or room:
+                room -= not is_ranked
+                messages.append(each)
+        cosines = self._numpy.concatenate(self._cosines)
+        return Similarity(
+            tuple(messages),
+            float(self._numpy.median(cosines)),
+            float(cosines.max()),
+            self._words / len(cosines),
+        )
