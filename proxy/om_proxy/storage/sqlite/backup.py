@@ -44,7 +44,7 @@ def back_up_file(
                 source.execute("VACUUM INTO ?", (str(part),))
             else:
                 _copy_pages(source, part, on_step)
-        check_file(part)
+        check_file(part, is_unused=True)
         _sync(part)
         os.link(part, target)  # unlike a rename, it replaces nothing
         _sync(target.parent)
@@ -69,10 +69,12 @@ def _copy_pages(
         )
 
 
-def check_file(database: Path) -> None:
-    """Raise StorageError unless the pages of the file fit together."""
+def check_file(database: Path, *, is_unused: bool = False) -> None:
+    """Raise StorageError unless the pages of the file fit together. `is_unused`: no one else uses
+    the file, so SQLite need not make the files beside it, which a reader cannot remove."""
+    name = f"{_name(database)}&immutable=1" if is_unused else _name(database)
     try:
-        with closing(sqlite3.connect(_name(database), uri=True)) as connection:
+        with closing(sqlite3.connect(name, uri=True)) as connection:
             [(result,), *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.Error as exc:
         result = str(exc)
