@@ -16,10 +16,11 @@ from structlog.testing import capture_logs
 
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.postgres import pool, queries
+from om_proxy.storage.postgres import events, pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
+from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.two_prefixes import check_that_nothing_is_shared
 from tests.support.postgres_server import find_pooler_url, find_postgres_url, own_schema
@@ -250,6 +251,26 @@ async def test_turns_of_other_threads_while_one_is_held(
     assert await store.delivered_reply(held_key) == 2
 
 
+async def test_events_while_another_process_removes_old_ones(
+    store: PostgresStore,
+    server: asyncpg.Connection,
+    schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stands still in the middle of that. Nobody waits for it: what is too much by then goes
+    with a later event."""
+    monkeypatch.setattr(events, "MAX_EVENTS", 2)
+    count_events = f'SELECT count(*) FROM "{schema}".event'  # noqa: S608 - a test's own name
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{schema}".event_mark FOR UPDATE')
+        await store.add_events(KEY, [activation("first")] * 3)  # the newest two are kept
+        await store.add_events(KEY, [activation("second")])
+        assert await server.fetchval(count_events) == 3
+    await store.add_events(KEY, [activation("third")])
+    assert await server.fetchval(count_events) == 2
+
+
 @pytest.mark.parametrize("setting", ["synchronous_commit"])
 async def test_a_server_that_may_lose_turns(url: str, schema: str, setting: str) -> None:
     """It is refused, with what is lost; with `storage.durable: false` it is told of and used."""
@@ -258,9 +279,9 @@ async def test_a_server_that_may_lose_turns(url: str, schema: str, setting: str)
         StorageError, match=rf"{setting} = off: a power cut loses.*storage\.durable"
     ):
         await PostgresStore.open(loose, PostgresOptions(schema))
-    with capture_logs() as events:
+    with capture_logs() as logged:
         store = await PostgresStore.open(loose, PostgresOptions(schema, durable=False))
-    assert {"storage.not_durable"} == {event["event"] for event in events}
+    assert {"storage.not_durable"} == {event["event"] for event in logged}
     assert (await store.describe()).durable == "second"
     await store.close()
 

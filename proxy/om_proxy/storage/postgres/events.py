@@ -96,7 +96,8 @@ UPDATE_DATA = """UPDATE om.event SET data = changed.data, sealed = NULL
 # The oldest event tells whether there are too many, or any that is too old.
 SELECT_OLDEST = """SELECT number, at, (SELECT last_value FROM om.event_number) FROM om.event
     ORDER BY id LIMIT 1"""
-PRUNE_LOCK = "SELECT FROM om.event_mark FOR UPDATE"
+LOCK_MARK = "SELECT FROM om.event_mark FOR UPDATE"
+LOCK_FREE_MARK = f"{LOCK_MARK} SKIP LOCKED"
 # By id, because a reader counts by id; below the horizon, because an id above may yet be joined by
 # smaller ones.
 _SELECT_PRUNED = f"""SELECT max(id) FROM om.event WHERE id < {HORIZON}
@@ -122,7 +123,7 @@ async def align_events(session: Session) -> None:
     """Let ids of events go on where those of a restored database end, inside a transaction."""
     if not await session.select(SELECT_MISALIGNED):
         return
-    await session.execute(PRUNE_LOCK)
+    await session.execute(LOCK_MARK)
     if await session.select(SELECT_MISALIGNED):  # again: another process may have been first
         await session.execute(ALIGN_OFFSET)
 
@@ -213,15 +214,19 @@ async def has_old(session: Session, now: float) -> bool:
 
 
 async def prune_surplus(session: Session) -> None:
-    """Remove all but the newest MAX_EVENTS events, inside a transaction."""
-    await session.execute(PRUNE_LOCK)
+    """Remove all but the newest MAX_EVENTS events, inside a transaction; none while another process
+    removes some, or forgets: it may stand still, and turns would wait for it."""
+    if not await session.select(LOCK_FREE_MARK):
+        return
     [(newest_number,)] = await session.select("SELECT last_value FROM om.event_number")
     await _delete_through(session, SELECT_SURPLUS, newest_number - MAX_EVENTS)
 
 
 async def prune_old(session: Session, now: float) -> None:
-    """Remove the events that are older than MAX_EVENT_AGE_S, inside a transaction."""
-    await session.execute(PRUNE_LOCK)
+    """Remove the events that are older than MAX_EVENT_AGE_S, inside a transaction, as
+    `prune_surplus` does."""
+    if not await session.select(LOCK_FREE_MARK):
+        return
     await _delete_through(session, SELECT_OLD, now - MAX_EVENT_AGE_S)
 
 
