@@ -9,7 +9,7 @@ from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.models import TokenCounter
 from om_proxy.settings import parse
-from tests.look_ups.stored_conversations import CURRENT, open_conversations
+from tests.look_ups.stored_conversations import CURRENT_KEY, open_conversations
 from tests.support.policies import build_policies
 
 
@@ -25,12 +25,12 @@ from tests.support.policies import build_policies
 async def test_a_search_right_after_an_import(settings: str, indexed: int) -> None:
     """It finds what the background has not indexed yet. It indexes what the settings say."""
     async with open_conversations() as conversations:
-        await conversations.add(CURRENT, ["a violin", "a viola"])
+        await conversations.add(CURRENT_KEY, ["a violin", "a viola"])
         performer = create_look_up_performer(
             conversations.memories, build_policies(parse(settings)), TokenCounter()
         )
         found = await performer.find(
-            [CURRENT],
+            [CURRENT_KEY],
             LookUp(mode="search", query="violin"),
             limit=5,
             passage_filter=PassageFilter(),

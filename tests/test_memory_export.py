@@ -39,7 +39,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.stored_rows import StoredMessage
-from tests.storage.contract import MOVES, ODD, TEXTS, Step
+from tests.storage.contract import MOVES, ODD, ODD_TEXTS, Step
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 from tests.storage.shared_machine import SharedStore, share_log
 
@@ -206,7 +206,7 @@ async def test_every_field_of_a_memory_is_exported(store: SqliteStore) -> None:
     }
 
 
-@pytest.mark.parametrize("odd", [*ODD.values(), *TEXTS.values()])
+@pytest.mark.parametrize("odd", [*ODD.values(), *ODD_TEXTS.values()])
 async def test_whatever_was_said_comes_back(store: SqliteStore, odd: str | bytes) -> None:
     thread = MemoryBuilder()
     raw = odd if isinstance(odd, bytes) else odd.encode("utf-8", "surrogatepass")

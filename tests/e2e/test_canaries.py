@@ -57,7 +57,7 @@ def find_turn(route: AdminRoute) -> int:
     return 4 if removes_all else ("GET", "PATCH", "DELETE", "POST").index(route.method)
 
 
-ROUTES = sorted(ADMIN_ROUTES, key=find_turn)
+ROUTES_IN_TURN = sorted(ADMIN_ROUTES, key=find_turn)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def find_canaries(content: str, canaries: dict[str, str]) -> set[str]:
 async def test_the_owner_is_shown_each_kind(run: Running, furniture: Furniture) -> None:
     """So the tests below can fail."""
     shown: set[str] = set()
-    for route in (route for route in ROUTES if route.method == "GET"):
+    for route in (route for route in ROUTES_IN_TURN if route.method == "GET"):
         for example in list_examples(route, await furniture.list_places()):
             answer = await ask(run, route, example.write_path(), OWN, example.body)
             shown |= find_canaries(answer.text, TEXT_CANARIES)
@@ -185,7 +185,7 @@ async def test_events_stream_none_to_them(run: Running, furniture: Furniture) ->
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{r.method} {r.path}")
+@pytest.mark.parametrize("route", ROUTES_IN_TURN, ids=lambda r: f"{r.method} {r.path}")
 async def test_who_may_read_no_text_is_shown_none(
     run: Running, furniture: Furniture, route: AdminRoute
 ) -> None:

@@ -23,7 +23,7 @@ from tests.memory.notes.test_redaction import SHAPES, filled
 
 KEYS = "keys: [{tenant: acme, key: sk-acme}, {tenant: globex, key: sk-globex}]"
 SIGNING = "0123456789abcdef0123456789abcdef"
-CHAT, OTHER = ("POST", "/v1/chat/completions"), ("GET", "/v1/models")
+CHAT, MODEL_LIST = ("POST", "/v1/chat/completions"), ("GET", "/v1/models")
 BODY = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hello"}]}
 OWN = {"authorization": "Bearer sk-provider"}
 
@@ -72,7 +72,7 @@ def credential(heard: dict[bytes, bytes]) -> dict[bytes, bytes]:
     }
 
 
-@pytest.mark.parametrize("route", [CHAT, OTHER], ids=["chat", "any other"])
+@pytest.mark.parametrize("route", [CHAT, MODEL_LIST], ids=["chat", "any other"])
 @pytest.mark.parametrize("api_key", ["null", "sk-upstream"])
 async def test_whose_key_goes_upstream(
     tmp_path: Path, route: tuple[str, str], api_key: str
@@ -99,7 +99,7 @@ async def test_whose_key_goes_upstream(
             ]
 
 
-@pytest.mark.parametrize("route", [CHAT, OTHER], ids=["chat", "any other"])
+@pytest.mark.parametrize("route", [CHAT, MODEL_LIST], ids=["chat", "any other"])
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

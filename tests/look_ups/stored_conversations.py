@@ -31,9 +31,9 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import MemoryBuilder, item
 from tests.support.policies import build_policies
 
-CURRENT = Key("tenant", "resource", "current")
-OTHER = Key("tenant", "resource", "Trip to Rome, by name")
-FOREIGN = Key("tenant", "somebody else's", "foreign")
+CURRENT_KEY = Key("tenant", "resource", "current")
+OTHER_KEY = Key("tenant", "resource", "Trip to Rome, by name")
+FOREIGN_KEY = Key("tenant", "somebody else's", "foreign")
 UTC = ZoneInfo("UTC")
 SECRET = b"s" * 32
 
@@ -103,7 +103,7 @@ class StoredConversations:
             fields = {**(fields if way_on[1] == "page" else {}), way_on[1]: way_on[2]}
         raise AssertionError("the list does not end")
 
-    def create_look_ups(self, key: Key = CURRENT, **options: Any) -> TurnLookUps:
+    def create_look_ups(self, key: Key = CURRENT_KEY, **options: Any) -> TurnLookUps:
         rights = ReadingRights(
             key,
             options.pop("scope", "resource"),
@@ -116,7 +116,7 @@ class StoredConversations:
         return TurnLookUps(self.performer, rights, **options)
 
     async def ask(
-        self, key: Key = CURRENT, /, *, rights: Mapping[str, Any] = {}, **fields: Any
+        self, key: Key = CURRENT_KEY, /, *, rights: Mapping[str, Any] = {}, **fields: Any
     ) -> LookUpAnswer:
         """Ask one look-up in a reply of its own."""
         call = LookUpCall("call_1", orjson.dumps(fields).decode())

@@ -9,7 +9,7 @@ import pytest
 from om_proxy.look_ups.newest_messages import IndexedOrNewest
 from om_proxy.memory.recall.found import Found, PassageFilter
 from om_proxy.storage.newest_passages import NEWEST_MESSAGES
-from tests.look_ups.stored_conversations import CURRENT, open_conversations
+from tests.look_ups.stored_conversations import CURRENT_KEY, open_conversations
 
 
 @dataclass
@@ -26,7 +26,7 @@ class IndexOfNothing:
 )
 async def test_what_the_index_lacks_is_read(messages: int, unread: int, found: int) -> None:
     async with open_conversations() as conversations:
-        await conversations.add(CURRENT, ["a violin"])
+        await conversations.add(CURRENT_KEY, ["a violin"])
         source = IndexedOrNewest(IndexOfNothing(messages, unread), conversations.store)
-        result = await source.find_passages(CURRENT, ("violin",), PassageFilter())
+        result = await source.find_passages(CURRENT_KEY, ("violin",), PassageFilter())
     assert len(result.matches) == found

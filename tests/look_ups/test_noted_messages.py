@@ -11,8 +11,8 @@ from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.settings import parse
 from om_proxy.settings.memory import MemorySettings
 from tests.look_ups.stored_conversations import (
-    CURRENT,
-    FOREIGN,
+    CURRENT_KEY,
+    FOREIGN_KEY,
     CutMessages,
     StoredConversations,
     make_item,
@@ -25,12 +25,14 @@ async def search(conversations: StoredConversations, *, notes: str) -> list[tupl
     settings = parse(f"memory: {{retrieval: {{notes: {notes}}}}}").memory
 
     def find_settings(resource: str) -> MemorySettings:
-        assert resource == CURRENT.resource
+        assert resource == CURRENT_KEY.resource
         return settings
 
     source = CutMessages(conversations.store)
     stored_notes = StoredNotes(conversations.memories, find_settings)
-    result = await MessageSearch(source, stored_notes).search(CURRENT, "violin", PassageFilter())
+    result = await MessageSearch(source, stored_notes).search(
+        CURRENT_KEY, "violin", PassageFilter()
+    )
     return [(message.thread, message.seq) for message in result.ranked]
 
 
@@ -47,15 +49,15 @@ async def add_noted(conversations: StoredConversations, key: Key) -> None:
 async def test_notes_lift_what_they_stand_for(notes: str, first: int) -> None:
     """Of two equal messages the newer comes first, unless a note tells of the older one."""
     async with open_conversations() as conversations:
-        await add_noted(conversations, CURRENT)
+        await add_noted(conversations, CURRENT_KEY)
         found = await search(conversations, notes=notes)
-    assert found[0] == (CURRENT.thread, first)
+    assert found[0] == (CURRENT_KEY.thread, first)
 
 
 async def test_notes_of_another_resource_lift_nothing() -> None:
     """They stand for messages of the same numbers."""
     async with open_conversations() as conversations:
-        await add_noted(conversations, FOREIGN._replace(thread=CURRENT.thread))
-        await conversations.add(CURRENT, ["a violin", "good", "a violin", "good"])
+        await add_noted(conversations, FOREIGN_KEY._replace(thread=CURRENT_KEY.thread))
+        await conversations.add(CURRENT_KEY, ["a violin", "good", "a violin", "good"])
         found = await search(conversations, notes="true")
-    assert found[0] == (CURRENT.thread, 3)
+    assert found[0] == (CURRENT_KEY.thread, 3)

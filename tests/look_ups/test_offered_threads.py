@@ -10,9 +10,9 @@ import pytest
 from om_proxy.look_ups import offered_threads
 from om_proxy.look_ups.offered_threads import NOTHING_FOUND_FOR_S, OfferedThreads
 from tests.look_ups.stored_conversations import (
-    CURRENT,
-    FOREIGN,
-    OTHER,
+    CURRENT_KEY,
+    FOREIGN_KEY,
+    OTHER_KEY,
     StoredConversations,
     open_conversations,
 )
@@ -29,7 +29,7 @@ async def count_reads(
     conversations: StoredConversations, threads: OfferedThreads, reads: list[Any]
 ) -> tuple[bool, int]:
     reads.clear()
-    return await threads.has_others(CURRENT), len(reads)
+    return await threads.has_others(CURRENT_KEY), len(reads)
 
 
 async def test_a_yes_is_remembered_and_a_no_is_asked_again(
@@ -46,10 +46,10 @@ async def test_a_yes_is_remembered_and_a_no_is_asked_again(
 
         monkeypatch.setattr(conversations.store, "threads", count)
         threads = OfferedThreads(conversations.store, clock)
-        await conversations.add(CURRENT, ["a violin", "Noted."])
-        await conversations.add(FOREIGN, ["a viola", "Noted."])
+        await conversations.add(CURRENT_KEY, ["a violin", "Noted."])
+        await conversations.add(FOREIGN_KEY, ["a viola", "Noted."])
         assert await count_reads(conversations, threads, reads) == (False, 1)
-        await conversations.add(OTHER, ["a cello", "Noted."])
+        await conversations.add(OTHER_KEY, ["a cello", "Noted."])
         assert await count_reads(conversations, threads, reads) == (False, 0)
         clock.now += NOTHING_FOUND_FOR_S
         assert await count_reads(conversations, threads, reads) == (True, 1)
@@ -71,9 +71,9 @@ async def test_a_store_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(conversations.store, "threads", stall)
         threads = OfferedThreads(conversations.store)
-        await conversations.add(OTHER, ["a cello", "Noted."])
+        await conversations.add(OTHER_KEY, ["a cello", "Noted."])
         with pytest.raises(TimeoutError):
-            await threads.has_others(CURRENT)
+            await threads.has_others(CURRENT_KEY)
         monkeypatch.setattr(conversations.store, "threads", read)
         monkeypatch.setattr(offered_threads, "MAX_READ_S", 60.0)
-        assert await threads.has_others(CURRENT)
+        assert await threads.has_others(CURRENT_KEY)

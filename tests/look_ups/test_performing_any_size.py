@@ -10,8 +10,8 @@ import pytest
 
 from om_proxy.memory.tokens import estimate_tokens
 from tests.look_ups.stored_conversations import (
-    CURRENT,
-    OTHER,
+    CURRENT_KEY,
+    OTHER_KEY,
     StoredConversations,
     open_conversations,
 )
@@ -23,14 +23,14 @@ FILLINGS = ("violin ", "x", "a\n", "<", "好", "\u202e\x1b[2J")
 
 
 @pytest.fixture
-async def stored() -> AsyncIterator[StoredConversations]:
+async def conversations() -> AsyncIterator[StoredConversations]:
     async with open_conversations() as conversations:
         yield conversations
 
 
 @pytest.mark.parametrize(("max_tokens", "sizes"), [(500, SIZES[:-2]), (2_000, SIZES)])
 async def test_every_mode_fits(
-    stored: StoredConversations, max_tokens: int, sizes: Sequence[int]
+    conversations: StoredConversations, max_tokens: int, sizes: Sequence[int]
 ) -> None:
     """And as much of a long part is shown as fits."""
     random = Random(max_tokens)
@@ -38,9 +38,9 @@ async def test_every_mode_fits(
     for size in sizes:
         filling = random.choice(FILLINGS)
         texts.append(f"violin{size} {filling * (size // len(filling))}"[-size:] or "x")
-    builder = await stored.add(CURRENT, texts)
-    await stored.commit(builder, title="好" * 500)
-    await stored.add(OTHER, ["a violin"] * 30)
+    builder = await conversations.add(CURRENT_KEY, texts)
+    await conversations.commit(builder, title="好" * 500)
+    await conversations.add(OTHER_KEY, ["a violin"] * 30)
     rights = {"max_tokens": max_tokens}
     asked: list[dict[str, object]] = [
         {},
@@ -53,21 +53,21 @@ async def test_every_mode_fits(
         {"cursor": f"m{len(sizes)}", "partIndex": 0, "charOffset": sizes[-1] // 2},
     ]
     for fields in asked:
-        answer = await stored.ask(rights=rights, **fields)
+        answer = await conversations.ask(rights=rights, **fields)
         assert answer.outcome in ("found", "nothing"), fields
         assert estimate_tokens(answer.text) <= max_tokens, fields
         if "partIndex" in fields and fields["cursor"] != "m1":
             assert estimate_tokens(answer.text) > max_tokens * 0.9, fields
 
 
-async def test_the_pieces_of_a_long_part_are_the_part(stored: StoredConversations) -> None:
+async def test_the_pieces_of_a_long_part_are_the_part(conversations: StoredConversations) -> None:
     """Whatever its characters are; each piece says where the next one begins."""
     random = Random(3)
     text = "".join(random.choices("ab <\n\t好🔴&;", k=60_000))
-    await stored.add(CURRENT, [text])
+    await conversations.add(CURRENT_KEY, [text])
     joined, offset = "", "0"
     while offset:
-        answer = await stored.ask(cursor="m1", partIndex=0, charOffset=offset)
+        answer = await conversations.ask(cursor="m1", partIndex=0, charOffset=offset)
         assert estimate_tokens(answer.text) <= 2_000
         joined += read_quotes(answer.text)[0].parts[0][1]
         way_on = re.search(r"go on with charOffset=(\d+)$", answer.text.split("\n")[0])

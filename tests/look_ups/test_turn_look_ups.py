@@ -20,8 +20,8 @@ from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.quoting import clean_text
 from om_proxy.memory.tokens import estimate_tokens
 from tests.look_ups.stored_conversations import (
-    CURRENT,
-    OTHER,
+    CURRENT_KEY,
+    OTHER_KEY,
     StoredConversations,
     open_conversations,
 )
@@ -31,10 +31,10 @@ from tests.support.long_forms import IS_LONG
 
 
 @pytest.fixture
-async def stored() -> AsyncIterator[StoredConversations]:
-    async with open_conversations() as stored:
-        await stored.add(CURRENT, ["bees", "wax"])
-        yield stored
+async def conversations() -> AsyncIterator[StoredConversations]:
+    async with open_conversations() as conversations:
+        await conversations.add(CURRENT_KEY, ["bees", "wax"])
+        yield conversations
 
 
 def call(**fields: Any) -> LookUpCall:
@@ -62,14 +62,14 @@ def test_arguments(arguments: str, fields: dict[str, object] | None) -> None:
     assert parse_arguments(arguments) == fields
 
 
-async def test_what_is_no_object(stored: StoredConversations) -> None:
-    [answer] = await stored.create_look_ups().answer([LookUpCall("1", "{}}")])
+async def test_what_is_no_object(conversations: StoredConversations) -> None:
+    [answer] = await conversations.create_look_ups().answer([LookUpCall("1", "{}}")])
     assert answer == LookUpAnswer(faults.NOT_AN_OBJECT, "messages", "error", 0)
 
 
-async def test_the_same_again(stored: StoredConversations) -> None:
+async def test_the_same_again(conversations: StoredConversations) -> None:
     """In one step or a later one; what failed may be asked again."""
-    look_ups = stored.create_look_ups()
+    look_ups = conversations.create_look_ups()
     first, again = await look_ups.answer([call(cursor="m1"), call(cursor=" [M1] ", page=0)])
     assert first.outcome == "found"
     assert again.text == faults.LOOKED_UP_ALREADY
@@ -80,9 +80,9 @@ async def test_the_same_again(stored: StoredConversations) -> None:
     ] * 2
 
 
-async def test_steps(stored: StoredConversations) -> None:
+async def test_steps(conversations: StoredConversations) -> None:
     """The last step says that none is left; a later one says nothing else."""
-    look_ups = stored.create_look_ups(max_steps=2)
+    look_ups = conversations.create_look_ups(max_steps=2)
     [first] = await look_ups.answer([call(cursor="m1")])
     last = await look_ups.answer([call(cursor="m2"), call(mode="threads")])
     more = await look_ups.answer([call(mode="search", query="wax")])
@@ -92,25 +92,25 @@ async def test_steps(stored: StoredConversations) -> None:
     assert more == [LookUpAnswer(faults.NO_LOOK_UPS_LEFT, "search", "error", 0)]
 
 
-async def test_calls_of_one_step(stored: StoredConversations) -> None:
+async def test_calls_of_one_step(conversations: StoredConversations) -> None:
     calls = [call(cursor="m1", limit=n + 1) for n in range(MAX_CALLS_A_STEP + 2)]
-    answers = await stored.create_look_ups().answer(calls)
+    answers = await conversations.create_look_ups().answer(calls)
     assert [answer.outcome for answer in answers] == ["found"] * MAX_CALLS_A_STEP + ["error"] * 2
     assert {answer.text for answer in answers[MAX_CALLS_A_STEP:]} == {faults.NO_LOOK_UPS_LEFT}
 
 
 @pytest.mark.parametrize("failure", [StorageError("canary"), RuntimeError("canary")])
 async def test_a_store_that_fails(
-    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    conversations: StoredConversations, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """The reply goes on, the log tells no word, and the same may be asked again."""
 
     async def fail(*_: Any) -> None:
         raise failure
 
-    look_ups = stored.create_look_ups()
+    look_ups = conversations.create_look_ups()
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as logged:
-        patch.setattr(stored.store, "messages", fail)
+        patch.setattr(conversations.store, "messages", fail)
         [answer] = await look_ups.answer([call(query="x", cursor="m1")])
     assert answer == LookUpAnswer(faults.CANNOT_READ_NOW, "messages", "unavailable", 0)
     assert "canary" not in str(logged)
@@ -120,16 +120,18 @@ async def test_a_store_that_fails(
 
 
 async def test_a_store_that_stalls(
-    stored: StoredConversations, monkeypatch: pytest.MonkeyPatch
+    conversations: StoredConversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All calls of a step have one time limit together."""
 
     async def stall(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(stored.store, "messages", stall)
+    monkeypatch.setattr(conversations.store, "messages", stall)
     calls = [call(cursor="m1"), call(cursor="m2")]
-    answers = await asyncio.wait_for(stored.create_look_ups(timeout_s=0.05).answer(calls), 30)
+    answers = await asyncio.wait_for(
+        conversations.create_look_ups(timeout_s=0.05).answer(calls), 30
+    )
     assert [answer.outcome for answer in answers] == ["unavailable"] * 2
 
 
@@ -185,7 +187,7 @@ FIELDS = st.dictionaries(
 ARGUMENTS = st.one_of(FIELDS.map(json.dumps), VALUES.map(json.dumps), st.text(max_size=60))
 
 
-async def test_any_arguments(stored: StoredConversations) -> None:
+async def test_any_arguments(conversations: StoredConversations) -> None:
     """Whatever the model writes, there is an answer, and it fits."""
     examples: list[str] = []
 
@@ -196,21 +198,21 @@ async def test_any_arguments(stored: StoredConversations) -> None:
 
     collect()
     for arguments in examples:
-        [answer] = await stored.create_look_ups().answer([LookUpCall("1", arguments)])
+        [answer] = await conversations.create_look_ups().answer([LookUpCall("1", arguments)])
         assert answer.text
         assert estimate_tokens(answer.text) <= 2_000
         assert answer.outcome in ("found", "nothing", "error"), arguments
 
 
-async def test_hostile_messages(stored: StoredConversations) -> None:
+async def test_hostile_messages(conversations: StoredConversations) -> None:
     """Headers and quotes are read back as they are in the store, whatever a message says; what a
     page cuts is read in full by its part."""
     texts = [text for text in list_hostile_texts() if text.strip()]
-    await stored.add(OTHER, texts)
+    await conversations.add(OTHER_KEY, texts)
     page, read = 1, 0
-    shown = stored.label(OTHER)[:8]
+    shown = conversations.label(OTHER_KEY)[:8]
     while True:
-        answer = await stored.ask(threadId=shown, page=page)
+        answer = await conversations.ask(threadId=shown, page=page)
         for each, text in zip(read_quotes(answer.text), texts[read:], strict=False):
             read += 1
             assert each.id == f"{shown}.m{read}"
@@ -218,7 +220,7 @@ async def test_hostile_messages(stored: StoredConversations) -> None:
             beside, quote = each.parts.get(0, ("", ""))
             if beside:
                 assert beside == " (cut; partIndex=0 for all)"
-                whole = await stored.ask(cursor=each.id, partIndex=0)
+                whole = await conversations.ask(cursor=each.id, partIndex=0)
                 [again] = read_quotes(whole.text)
                 assert clean_text(text).startswith(quote)
                 quote = again.parts[0][1]
@@ -229,14 +231,14 @@ async def test_hostile_messages(stored: StoredConversations) -> None:
     assert read == len(texts)
 
 
-async def test_a_search_quotes_hostile_messages(stored: StoredConversations) -> None:
+async def test_a_search_quotes_hostile_messages(conversations: StoredConversations) -> None:
     """Each result is a message of the store, and its quote a part of that message's text."""
     texts = [f"quorum {text}" for text in list_hostile_texts()[::5]]
-    await stored.add(OTHER, texts)
-    shown = stored.label(OTHER)[:8]
+    await conversations.add(OTHER_KEY, texts)
+    shown = conversations.label(OTHER_KEY)[:8]
     read: set[str] = set()
     for word in ("quorum", "obey", "observations", "script", "system", "user"):
-        answer = await stored.ask(mode="search", query=word, threadId=shown)
+        answer = await conversations.ask(mode="search", query=word, threadId=shown)
         for each in read_quotes(answer.text):
             read.add(each.id)
             text = clean_text(texts[int(each.id.removeprefix(f"{shown}.m")) - 1])

@@ -47,7 +47,13 @@ from om_proxy.storage.stored_rows import summarize_generation
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
-from tests.storage.event_contract import NOW, OTHER, TEXTS, EventContract, moved_fingerprint
+from tests.storage.event_contract import (
+    NOW,
+    ODD_TEXTS,
+    OTHER_TENANT_KEY,
+    EventContract,
+    moved_fingerprint,
+)
 from tests.storage.generations_contract import GenerationsContract
 from tests.storage.idle_contract import IdleContract
 from tests.storage.ledger_contract import LedgerContract
@@ -179,7 +185,7 @@ class StoreContract(
         """The seq of each thread's newest delivered reply only grows, changes no version and
         outlives the process."""
         other = KEY._replace(thread="other thread")
-        for key in (KEY, other, OTHER):
+        for key in (KEY, other, OTHER_TENANT_KEY):
             await store.commit(Memory(key=key), replace(Memory(key=key), turns=1))
         version = await store.version(KEY)
         assert await store.delivered_reply(KEY) is None
@@ -188,7 +194,7 @@ class StoreContract(
         found = store if not self.durable else await another()
         told = [
             await found.delivered_reply(key)
-            for key in (KEY, other, OTHER, Key("nobody", "no", "no"))
+            for key in (KEY, other, OTHER_TENANT_KEY, Key("nobody", "no", "no"))
         ]
         assert told == [2, 2, None, None]
         assert await store.version(KEY) == version
@@ -495,7 +501,9 @@ class StoreContract(
     async def test_versions_come_from_one_counter(self, store: Store) -> None:
         """Of two commits the later one has the larger version, also of another thread."""
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
-        other = await store.commit(Memory(key=OTHER), MemoryBuilder(OTHER).chat(1).memory())
+        other = await store.commit(
+            Memory(key=OTHER_TENANT_KEY), MemoryBuilder(OTHER_TENANT_KEY).chat(1).memory()
+        )
         again = await store.commit(first, replace(first, turns=3))
         assert first.version < other.version < again.version
 
@@ -559,7 +567,7 @@ class StoreContract(
         assert (await store.refresh(stored)).tail == without.tail
         assert [m.look_ups for m in (await store.load(KEY)).tail] == [None, *kept[1:]]
 
-    @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+    @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
     async def test_odd_text_survives(self, store: Store, text: str) -> None:
         """Every text from outside comes back unchanged: roles, call ids, observations, hints,
         titles, model names."""
@@ -750,10 +758,10 @@ class StoreContract(
         """A claim gets no thread that was leased by hand or by another claim, until the lease
         expires."""
         await self._due_at(store, KEY, 1.0)
-        await self._due_at(store, OTHER, 2.0)
+        await self._due_at(store, OTHER_TENANT_KEY, 2.0)
         await store.lease(KEY, "me", 60)
-        assert await store.claim(9.0, 9, "you", 0) == (OTHER,)
-        assert await store.claim(9.0, 9, "they", 60) == (OTHER,), "its lease has run out"
+        assert await store.claim(9.0, 9, "you", 0) == (OTHER_TENANT_KEY,)
+        assert await store.claim(9.0, 9, "they", 60) == (OTHER_TENANT_KEY,), "its lease has run out"
         await store.lease(KEY, "me", 0)
         assert await store.claim(9.0, 9, "they", 60) == (KEY,)
 
@@ -956,8 +964,8 @@ class StoreContract(
             await store.set_due(resource_key(KEY), at)
             loaded = await store.load(resource_key(KEY))
             assert loaded == replace(s.stored[RESOURCE_THREAD], due_at=at)
-        await store.set_due(OTHER, 5.0)
-        assert await store.load(OTHER) == Memory(key=OTHER)
+        await store.set_due(OTHER_TENANT_KEY, 5.0)
+        assert await store.load(OTHER_TENANT_KEY) == Memory(key=OTHER_TENANT_KEY)
 
     async def test_set_due_of_a_backlog(self, store: Store) -> None:
         """A look sets when a shared log is due only while the backlog is as it was read. A turn
@@ -996,7 +1004,7 @@ class StoreContract(
             Failures(),
             Failures(8, 77.0, True),
         ]
-        assert await store.resource_backlog(resource_key(OTHER)) == ()
+        assert await store.resource_backlog(resource_key(OTHER_TENANT_KEY)) == ()
 
     async def test_tails_of_other_threads(self, store: Store) -> None:
         """The newest messages of the other threads' tails are returned, the latest thread first.
@@ -1012,7 +1020,7 @@ class StoreContract(
         assert [
             key.thread for key, _ in await store.other_thread_tails(s.stored["A"].key, 1, 2)
         ] == ["B"]
-        assert await store.other_thread_tails(OTHER, 9, 9) == ()
+        assert await store.other_thread_tails(OTHER_TENANT_KEY, 9, 9) == ()
 
     async def test_a_shared_log_is_no_thread_of_a_list(self, store: Store) -> None:
         await self._shared(store)
@@ -1253,13 +1261,13 @@ class StoreContract(
         s = await self._shared(store)
         secret = await store.secret()
         theirs = SharedStore(
-            store, "AB", resource_key(OTHER), lambda key: label_thread(secret, key)
+            store, "AB", resource_key(OTHER_TENANT_KEY), lambda key: label_thread(secret, key)
         )
         theirs.led.say("A", 3)
         await theirs.commit("A")
         await s.forget("A")
         assert await store.load(theirs.stored["A"].key) == theirs.stored["A"]
-        assert await store.load(resource_key(OTHER)) == theirs.stored[RESOURCE_THREAD]
+        assert await store.load(resource_key(OTHER_TENANT_KEY)) == theirs.stored[RESOURCE_THREAD]
 
     # ── parking ──
 
@@ -1303,8 +1311,8 @@ class StoreContract(
         """Parking an unknown thread does not create it, and another tenant's thread of the same
         name stays unchanged."""
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        assert not await store.park(OTHER, True)
-        assert await store.load(OTHER) == Memory(key=OTHER)
+        assert not await store.park(OTHER_TENANT_KEY, True)
+        assert await store.load(OTHER_TENANT_KEY) == Memory(key=OTHER_TENANT_KEY)
         assert await store.load(KEY) == memory
 
     # ── lists ──
@@ -1417,31 +1425,36 @@ class StoreContract(
         await store.lease(third, "they", 60)
 
         monkeypatch.setattr(memory_builder, "item", moved_item)
-        new = MemoryBuilder(OTHER)
+        new = MemoryBuilder(OTHER_TENANT_KEY)
         for step in steps:
             step(new)
         new.interrupt_reply(moved_item("broken", "assistant"))
         new.drop_look_ups()  # they name threads by labels of the old tenant
         new.more = small_things_with_attempt(new)
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult(
-            1, len(old.every)
-        )
-        after = await store.load(OTHER)
+        assert await store.move_tenant(
+            KEY.tenant, OTHER_TENANT_KEY.tenant, moved_fingerprint
+        ) == MoveResult(1, len(old.every))
+        after = await store.load(OTHER_TENANT_KEY)
         assert after == new.memory(after.version, before.row_id)
         assert after.version > before.version
-        assert await store.outline(OTHER) == new.outline()
-        assert await store.messages_by_seq(OTHER, range(1, 99)) == tuple(
+        assert await store.outline(OTHER_TENANT_KEY) == new.outline()
+        assert await store.messages_by_seq(OTHER_TENANT_KEY, range(1, 99)) == tuple(
             new.every[seq] for seq in sorted(new.every)
         )
-        assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
+        assert await store.generations(OTHER_TENANT_KEY, new.generation) == new.generations(
+            new.generation
+        )
         assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), (), ())
         assert await store.load(third) == theirs
         assert not await store.lease(third, "you", 60)
-        assert await store.lease(OTHER, "you", 60)
+        assert await store.lease(OTHER_TENANT_KEY, "you", 60)
         assert await store.lease(KEY, "you", 60)
         with pytest.raises(Conflict):
             await store.commit(before, replace(before, turns=9))
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult()
+        assert (
+            await store.move_tenant(KEY.tenant, OTHER_TENANT_KEY.tenant, moved_fingerprint)
+            == MoveResult()
+        )
 
     @pytest.mark.parametrize("reflected", [False, True], ids=["entries", "a reflection over both"])
     async def test_a_moved_log_calls_its_threads_as_the_new_tenant_does(
@@ -1454,7 +1467,7 @@ class StoreContract(
         told = replace(s.stored["B"], other_threads_text=f'<other-conversation id="{names["A"]}">')
         await store.commit_shared(Change(s.stored["B"], told), None)
 
-        secret, shared_log = await store.secret(), resource_key(OTHER)
+        secret, shared_log = await store.secret(), resource_key(OTHER_TENANT_KEY)
         monkeypatch.setattr(
             sharing,
             "item",
@@ -1470,7 +1483,7 @@ class StoreContract(
         if reflected:
             expected.reflect()
             expected.swap("A")
-        moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint)
+        moved = await store.move_tenant(KEY.tenant, OTHER_TENANT_KEY.tenant, moved_fingerprint)
         assert moved == MoveResult(2, sum(len(voice.rows) for voice in s.led.voices.values()))
         log = await store.load(shared_log)
         assert log == replace(
@@ -1495,23 +1508,25 @@ class StoreContract(
         what happens to both."""
         s = await self._shared(store)
         key = s.stored["A"].key if what == "a thread" else resource_key(KEY)
-        theirs = key._replace(tenant=OTHER.tenant)
+        theirs = key._replace(tenant=OTHER_TENANT_KEY.tenant)
         await store.commit(Memory(key=theirs), Memory(key=theirs, turns=1))
         stood = [await store.load(memory.key) for memory in s.stored.values()]
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult(
-            name_conflicts=1
-        )
+        assert await store.move_tenant(
+            KEY.tenant, OTHER_TENANT_KEY.tenant, moved_fingerprint
+        ) == MoveResult(name_conflicts=1)
         assert [await store.load(memory.key) for memory in s.stored.values()] == stood
-        assert len(await store.threads(OTHER.tenant)) == (what == "a thread")
+        assert len(await store.threads(OTHER_TENANT_KEY.tenant)) == (what == "a thread")
 
     async def test_a_message_that_cannot_be_read_keeps_its_fingerprint(self, store: Store) -> None:
         thread = MemoryBuilder().chat(3)
         await store.commit(Memory(key=KEY), thread.memory())
         odd = thread.every[2].item.raw
         await store.move_tenant(
-            KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_fingerprint(raw)
+            KEY.tenant,
+            OTHER_TENANT_KEY.tenant,
+            lambda raw: None if raw == odd else moved_fingerprint(raw),
         )
-        moved = (await store.load(OTHER)).tail
+        moved = (await store.load(OTHER_TENANT_KEY)).tail
         assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]
         assert moved[2].chain == extend_chain(
             extend_chain(extend_chain(EMPTY_CHAIN, moved[0].item.fp), moved[1].item.fp),
@@ -1522,7 +1537,11 @@ class StoreContract(
 
     @pytest.mark.parametrize(
         "stranger",
-        [OTHER, Key(KEY.tenant, "other", KEY.thread), Key(KEY.tenant, KEY.resource, "other")],
+        [
+            OTHER_TENANT_KEY,
+            Key(KEY.tenant, "other", KEY.thread),
+            Key(KEY.tenant, KEY.resource, "other"),
+        ],
     )
     async def test_no_method_reaches_another_key(self, store: Store, stranger: Key) -> None:
         """With a key that differs in one part, no method reads or changes anything of a thread."""
@@ -1575,11 +1594,13 @@ class StoreContract(
 
     async def test_lists_are_a_tenants_own(self, store: Store) -> None:
         """A tenant's list holds no other tenant's thread, not even from another's cursor."""
-        for key in (KEY, OTHER):
+        for key in (KEY, OTHER_TENANT_KEY):
             await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
         assert [info.key for info in await store.threads(KEY.tenant)] == [KEY]
-        assert [info.key for info in await store.threads(KEY.tenant, None, OTHER)] == [KEY]
-        assert await store.threads(OTHER.tenant, None, KEY) == ()
+        assert [info.key for info in await store.threads(KEY.tenant, None, OTHER_TENANT_KEY)] == [
+            KEY
+        ]
+        assert await store.threads(OTHER_TENANT_KEY.tenant, None, KEY) == ()
 
     # ── the store itself ──
 
@@ -1590,11 +1611,11 @@ class StoreContract(
 
     async def test_totals_count_every_thread_once(self, store: Store) -> None:
         """Every tenant's, with a log of their own or of their resource, reflected or not."""
-        keys = [KEY, OTHER, KEY._replace(thread="raw")]
+        keys = [KEY, OTHER_TENANT_KEY, KEY._replace(thread="raw")]
         thread = await store_covered(store, KEY, 9, 2)
         thread.cover(2).keep_reflection().swap_reflection().cover(2).chunk(1)
         await store.commit(await store.load(KEY), thread.memory())
-        await store_covered(store, OTHER, 3, 2)
+        await store_covered(store, OTHER_TENANT_KEY, 3, 2)
         await store.commit(Memory(key=keys[2]), MemoryBuilder(keys[2]).chat(4).memory())
         shared = await self._shared(store, reflected=True)
         keys += [memory.key for memory in shared.stored.values()]
@@ -1612,7 +1633,7 @@ class StoreContract(
             tokens["observation"],
             tokens["reflection"],
         )
-        await store.forget(OTHER)
+        await store.forget(OTHER_TENANT_KEY)
         assert (await store.totals(0.0)).observations_tokens < totals.observations_tokens
 
     async def test_totals_of_due_and_parked_threads(self, store: Store) -> None:

@@ -31,8 +31,8 @@ from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, StoredEvent, WebhookState
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
-OTHER = Key("other tenant", KEY.resource, KEY.thread)
-TEXTS = {
+OTHER_TENANT_KEY = Key("other tenant", KEY.resource, KEY.thread)
+ODD_TEXTS = {
     "nul": "a\0b",
     "lone surrogate": "a\ud800b",
     "two halves": "\ud83d\ude00",
@@ -145,7 +145,7 @@ class EventContract:
         assert [json.loads(e.data)["cycleId"] for e in page.events] == ["start"]
         assert await store.version(KEY) == first.version
 
-    @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+    @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
     async def test_odd_text_survives_in_an_event(self, store: Store, text: str) -> None:
         """The JSON of an event is ASCII without a line break, whatever was said."""
         event = activation("odd", text + "\r\n\u2028")
@@ -184,21 +184,21 @@ class EventContract:
 
     async def test_events_of_tenants_and_threads(self, store: Store) -> None:
         """A tenant reads its own events, whatever names the other one uses."""
-        for key in (KEY, OTHER, KEY._replace(thread="second")):
+        for key in (KEY, OTHER_TENANT_KEY, KEY._replace(thread="second")):
             await commit(
                 store, Memory(key=key), MemoryBuilder(key).chat(2).memory(), [activation("made")]
             )
         assert {e.key for e in (await store.events(None, None, None, 9)).events} == {
             KEY,
-            OTHER,
+            OTHER_TENANT_KEY,
             KEY._replace(thread="second"),
         }
-        own = (await store.events(OTHER.tenant, None, None, 9)).events
-        assert [e.key for e in own] == [OTHER]
+        own = (await store.events(OTHER_TENANT_KEY.tenant, None, None, 9)).events
+        assert [e.key for e in own] == [OTHER_TENANT_KEY]
         assert [e.key for e in (await store.events(None, [KEY], None, 9)).events] == [KEY]
-        assert (await store.events(OTHER.tenant, [KEY], None, 9)).events == ()
+        assert (await store.events(OTHER_TENANT_KEY.tenant, [KEY], None, 9)).events == ()
         assert (await store.events(KEY.tenant, [], None, 9)).events == ()
-        page = await store.events(OTHER.tenant, None, own[0].id, 9)
+        page = await store.events(OTHER_TENANT_KEY.tenant, None, own[0].id, 9)
         assert page.events == ()
         assert page.cursor == await store.event_position()
 
@@ -268,8 +268,8 @@ class EventContract:
             [activation("stays")],
         )
         # another tenant's resource of the same name
-        memory = MemoryBuilder(OTHER).chat(2).memory()
-        await commit(store, Memory(key=OTHER), memory, [activation("their")])
+        memory = MemoryBuilder(OTHER_TENANT_KEY).chat(2).memory()
+        await commit(store, Memory(key=OTHER_TENANT_KEY), memory, [activation("their")])
         gone = Event(NOW, Forgotten(label="f" * 16, forgotten_at="now"))
         position = await store.event_position()
         assert (await store.forget(KEY, None, gone)).events == 2
@@ -279,7 +279,7 @@ class EventContract:
         ]
         assert not page.has_gap
         left = (await store.events(None, None, None, 9)).events
-        assert [e.key for e in left] == [second, OTHER, Key(KEY.tenant, "", "")]
+        assert [e.key for e in left] == [second, OTHER_TENANT_KEY, Key(KEY.tenant, "", "")]
         await store.forget(KEY, None, gone)
         assert len((await store.events(None, None, None, 9)).events) == 3
         await store.forget(second)
@@ -332,7 +332,7 @@ class EventContract:
         def describe_forgotten(key: Key) -> Event:
             return Event(NOW, Forgotten(label=f"label of {key.thread}", forgotten_at="now"))
 
-        same_resource = KEY._replace(tenant=OTHER.tenant)
+        same_resource = KEY._replace(tenant=OTHER_TENANT_KEY.tenant)
         for key in (KEY, same_resource, KEY._replace(thread="second")):
             memory = MemoryBuilder(key).chat(2).memory()
             await commit(store, Memory(key=key), memory, [activation("made")])
@@ -356,7 +356,7 @@ class EventContract:
         does what tells of the erasure. Every event keeps its place."""
         other = Key(KEY.tenant, "another resource", KEY.thread)
         log = resource_key(KEY) if is_shared else KEY
-        for key in {KEY, OTHER, other, log}:
+        for key in {KEY, OTHER_TENANT_KEY, other, log}:
             memory = MemoryBuilder(key).chat(2).memory()
             await commit(store, Memory(key=key), memory, [activation("made")])
         memory = await store.load(log)
@@ -367,15 +367,17 @@ class EventContract:
         assert not page.has_gap
         *events, newest = page.events
         assert (newest.key, "after" in newest.data) == (log, True)
-        assert {e.key for e in events if "noted" in e.data} == {OTHER, other}
+        assert {e.key for e in events if "noted" in e.data} == {OTHER_TENANT_KEY, other}
         assert events == [
-            e if e.key in {OTHER, other} else e._replace(data=remove_texts(e.type, e.data))
+            e
+            if e.key in {OTHER_TENANT_KEY, other}
+            else e._replace(data=remove_texts(e.type, e.data))
             for e in before
         ]
 
     async def test_texts_of_every_type_are_erased(self, store: Store) -> None:
         """Whatever they hold. All other fields stay as they were written, to the byte."""
-        texts = [*TEXTS.values(), '","observations":"x', '{"currentTask":"x"}', "\\\\", '"']
+        texts = [*ODD_TEXTS.values(), '","observations":"x', '{"currentTask":"x"}', "\\\\", '"']
         fields = {"record_id": "r", "thread_id": "t", "operation_type": "observation"}
         events = [TITLE, started("\ud800", ("thread", '"', "\0")), *map(activation, texts)]
         for text in texts:
@@ -457,9 +459,12 @@ class EventContract:
             Change(shared_log, shared_log, (), [activation("log", record=labels[1] + ".g0")]),
         )
         await commit(
-            store, Memory(key=OTHER), MemoryBuilder(OTHER).chat(2).memory(), [activation("their")]
+            store,
+            Memory(key=OTHER_TENANT_KEY),
+            MemoryBuilder(OTHER_TENANT_KEY).chat(2).memory(),
+            [activation("their")],
         )
-        other_third = OTHER._replace(thread="third")
+        other_third = OTHER_TENANT_KEY._replace(thread="third")
         memory = MemoryBuilder(other_third).chat(2).memory()
         await commit(store, Memory(key=other_third), memory, [])
         gone = Event(NOW, Forgotten(label="e" * 16, forgotten_at="now"))
@@ -471,5 +476,5 @@ class EventContract:
         records = {e.key: json.loads(e.data).get("recordId") for e in moved}
         for key in (new, resource_key(new)):
             assert records[key] == label_thread(secret, key) + ".g0"
-        left = (await store.events(OTHER.tenant, None, None, 9)).events
-        assert [e.key for e in left] == [OTHER, Key(OTHER.tenant, "", "")]
+        left = (await store.events(OTHER_TENANT_KEY.tenant, None, None, 9)).events
+        assert [e.key for e in left] == [OTHER_TENANT_KEY, Key(OTHER_TENANT_KEY.tenant, "", "")]

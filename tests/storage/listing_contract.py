@@ -22,7 +22,7 @@ from om_proxy.storage.listing import (
     find_place,
     is_selected,
 )
-from tests.look_ups.stored_conversations import CURRENT, look_into
+from tests.look_ups.stored_conversations import CURRENT_KEY, look_into
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 THREAD_STATES: tuple[ThreadState | None, ...] = (None, *get_args(ThreadState))
@@ -145,7 +145,7 @@ class ListingContract:
     async def test_conversations_of_one_moment_are_looked_up_once(self, store: Store) -> None:
         """More than 50 pages hold: the answers go on by time, and then behind a conversation."""
         stored = look_into(store)
-        keys = [CURRENT._replace(thread=f"thread {number}") for number in range(53)]
+        keys = [CURRENT_KEY._replace(thread=f"thread {number}") for number in range(53)]
         for key in keys:
             await stored.commit(MemoryBuilder(key).chat(1), turn_at=1_700_000_000.123456)
         shown = await stored.list_pages(limit=1)

@@ -55,7 +55,7 @@ def test_the_tool_is_the_last_one(body: bytes, written: bytes | None) -> None:
         assert write_round(body, TOOL, ()) == written
 
 
-OTHER = [b'{"role":"user","content":"a longer text"}', b'{"role":"assistant"}']
+REWRITTEN_MESSAGES = [b'{"role":"user","content":"a longer text"}', b'{"role":"assistant"}']
 MEMBERS = {
     "none": b"{%s}",
     "none, and blanks": b' {%s , "a":1 } \n',
@@ -83,7 +83,7 @@ def test_offering_writes_the_first_round(
         split = build_request_split(request, recognise((), request.messages).digests)
         request = CHAT.parse_request(body, split)
         assert len(request.frame) < len(body) or split is None
-    written = replace_messages(request, OTHER) if is_rewritten else body
+    written = replace_messages(request, REWRITTEN_MESSAGES) if is_rewritten else body
     assert offer_tool(request, written, TOOL) == write_round(written, TOOL, ())
 
 

@@ -26,7 +26,7 @@ from tests.support.upstream_server import SSE_HEAD, Call, chunk
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 numbers = count(1)
 
-CHATS, REPLIES, ROUTES = chats(), replies(), routes()
+CHAT_EXCHANGES, REPLY_EXCHANGES, ROUTE_EXCHANGES = chats(), replies(), routes()
 ALIASES = (
     b"x-thread-id: t",
     b"X-OpenWebUI-Chat-Id: t",
@@ -59,17 +59,17 @@ def thread() -> bytes:
 
 async def test_how_many() -> None:
     """Each has a name of its own, and they are twice as many as were asked for."""
-    names = [exchange.name for exchange in (*CHATS, *REPLIES, *ROUTES)]
+    names = [exchange.name for exchange in (*CHAT_EXCHANGES, *REPLY_EXCHANGES, *ROUTE_EXCHANGES)]
     assert len(names) == len(set(names)) >= 400
 
 
-@each([*CHATS, *REPLIES, *ROUTES])
+@each([*CHAT_EXCHANGES, *REPLY_EXCHANGES, *ROUTE_EXCHANGES])
 async def test_without_a_thread(site: ProxyUnderTest, exchange: Exchange) -> None:
     """Nobody can tell that there is a proxy, the receipt of the chat route aside."""
     assert differences(await both_ways(site, exchange)) == []
 
 
-@each([exchange for exchange in ROUTES if not exchange.is_chat])
+@each([exchange for exchange in ROUTE_EXCHANGES if not exchange.is_chat])
 async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange: Exchange) -> None:
     """Headers that name a thread change nothing where there is no memory, and stay here; the
     receipt says that there is none."""
@@ -82,7 +82,13 @@ async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange:
     assert differences(both) == []
 
 
-@each([*CHATS, *REPLIES, *(exchange for exchange in ROUTES if exchange.is_chat)])
+@each(
+    [
+        *CHAT_EXCHANGES,
+        *REPLY_EXCHANGES,
+        *(exchange for exchange in ROUTE_EXCHANGES if exchange.is_chat),
+    ]
+)
 async def test_a_first_turn(remembering: ProxyUnderTest, exchange: Exchange) -> None:
     """It differs in nothing but that an uncompressed reply is asked for; whatever is no chat
     differs in nothing at all."""
@@ -264,7 +270,9 @@ async def test_expecting_100(site: ProxyUnderTest, target: str) -> None:
 def one_after_the_other() -> list[Exchange]:
     """Those after which neither side has closed its connection."""
     return [
-        e for e in (*CHATS, *REPLIES, *ROUTES) if not e.answer.closes and len(e.payload) < 1_000_000
+        e
+        for e in (*CHAT_EXCHANGES, *REPLY_EXCHANGES, *ROUTE_EXCHANGES)
+        if not e.answer.closes and len(e.payload) < 1_000_000
     ]
 
 

@@ -24,7 +24,7 @@ from tests.support.raw_client import RawClient
 from tests.support.upstream_server import SSE_HEAD, Call, Script, chunk, script_bytes
 
 CHAT = "/v1/chat/completions"
-ROUTES = pytest.mark.parametrize(
+EACH_WAY_THROUGH = pytest.mark.parametrize(
     ("path", "headers"),
     [(CHAT, (b"X-OM-Thread: t",)), (CHAT, ()), ("/v1/responses", ())],
     ids=["with memory", "without a thread", "passed through"],
@@ -79,7 +79,7 @@ async def cut(call: Call) -> None:
     call.close()
 
 
-@ROUTES
+@EACH_WAY_THROUGH
 @pytest.mark.parametrize("asked", [(), KEEPING], ids=["", "to be kept"])
 async def test_a_stream(
     site: ProxyUnderTest, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
@@ -91,7 +91,7 @@ async def test_a_stream(
     assert head.count(b"connection: close") == 1
 
 
-@ROUTES
+@EACH_WAY_THROUGH
 async def test_a_stream_that_breaks_off(
     site: ProxyUnderTest, path: str, headers: tuple[bytes, ...]
 ) -> None:
@@ -101,7 +101,7 @@ async def test_a_stream_that_breaks_off(
     assert (body, end) in ((EVENTS[1], RESET), (b"", RESET))
 
 
-@ROUTES
+@EACH_WAY_THROUGH
 @pytest.mark.parametrize("asked", [(), KEEPING], ids=["", "to be kept"])
 async def test_an_answer_in_one_piece(
     site: ProxyUnderTest, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]

@@ -24,7 +24,7 @@ from tests.edge.admin.test_admin_api import (
 )
 
 # the last of a thread, a resource or a tenant is asked after all others, and then what makes one
-ROUTES = sorted(
+ROUTES_IN_TURN = sorted(
     ADMIN_ROUTES,
     key=lambda route: (
         (route.method, route.path) in IMPORTS,
@@ -61,7 +61,7 @@ async def test_each_caller_gets_what_the_table_says(tmp_path: Path, api: str) ->
     served = 0
     async with run_with_scripted_models(tmp_path, more=more) as run:
         await run.chat("crates").say("Where is crate 7?")
-        for route in ROUTES:
+        for route in ROUTES_IN_TURN:
             for name, headers in CREDENTIALS.items():
                 answer = await ask_route(run, route, headers)
                 served += answer.status_code in SERVED
@@ -83,7 +83,7 @@ async def test_nobody_reaches_another_tenant_by_naming_it(tmp_path: Path) -> Non
         listed = (await ask(run, "GET", "/threads", CREDENTIALS["admin"])).json()["items"]
         (own,) = (await ask(run, "GET", "/threads", OWN)).json()["items"]
         (foreign,) = (line["tenant"] for line in listed if line["tenant"] != own["tenant"])
-        for route in ROUTES:
+        for route in ROUTES_IN_TURN:
             answers = [
                 await ask_route(run, route, OWN, f"tenant={name}") for name in (foreign, "nobody")
             ]

@@ -63,7 +63,10 @@ class HostileObserver(ScriptedServer):
         if model != OBSERVER:
             return super().choose_answer(model, messages, fault)
         number = len(self.requests_to(OBSERVER))
-        lines = [f"* 🔴 (09:0{number % 10}) User said: {text}" for text in NOTES[number % 40 :: 40]]
+        lines = [
+            f"* 🔴 (09:0{number % 10}) User said: {text}"
+            for text in HOSTILE_NOTES[number % 40 :: 40]
+        ]
         notes = "Date: May 1, 2026\n" + "\n".join(lines)
         return {"role": "assistant", "content": f"<observations>\n{notes}\n</observations>"}
 
@@ -80,9 +83,11 @@ class PatientServer(ScriptedServer):
         await asgi.send_json(send, 200, {"object": "chat.completion", "choices": [choice]})
 
 
-TEXTS = list_utf8_texts()
+HOSTILE_TEXTS = list_utf8_texts()
 # an observer's answer that holds a tag of ours is another answer
-NOTES = [text for text in TEXTS if not any(tag in text.lower() for tag in PROMPT_TAGS)]
+HOSTILE_NOTES = [
+    text for text in HOSTILE_TEXTS if not any(tag in text.lower() for tag in PROMPT_TAGS)
+]
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -224,7 +229,7 @@ async def test_names_and_titles_are_shown_as_they_are(run: Running, browser: Bro
         await send(run, f"title-{number}" if number % 2 else name, hello, resource=name)
     threads = (await run.http.get(f"{run.base}/om/v1/threads?limit=1000")).json()["items"]
     assert len(threads) > 100
-    titles = iter(text for text in TEXTS if text.strip() and len(text) < 100)
+    titles = iter(text for text in HOSTILE_TEXTS if text.strip() and len(text) < 100)
     for line in threads[::2]:
         url = f"{run.base}/om/v1/threads/{encode_path(line['thread'])}"
         params = {"resource": line["resource"]}
