@@ -49,6 +49,7 @@ def test_check_of_a_redis(tmp_path: Path, durable: str, said: str) -> None:
     done = run_om_proxy("check", cwd=tmp_path, **address, OM_PROXY__STORAGE__DURABLE=durable)
     [line] = [line for line in done.stdout.splitlines() if line.startswith("the store promises")]
     assert said in line
+    assert "a failover may lose turns that were not replicated" in line
     assert "forgotten bytes leave memory at once and the log once it is rewritten" in line
 
 

@@ -15,6 +15,7 @@ from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
     ENCRYPTED,
     ERASURE_SENTENCES,
+    FAILOVER_SENTENCES,
     INDEXED,
     LOG_SENTENCES,
     NOT_ENCRYPTED,
@@ -30,6 +31,7 @@ SENTENCES = (
     *DURABILITY_SENTENCES.values(),
     *ERASURE_SENTENCES.values(),
     *LOG_SENTENCES.values(),
+    *FAILOVER_SENTENCES.values(),
     ENCRYPTED,
     NOT_ENCRYPTED,
     INDEXED,
@@ -57,6 +59,8 @@ def test_what_is_not_promised_is_said_last() -> None:
         Promise("any", "fsync", "now", 1, encrypted=True, separate_keys=True, has_index=False)
     )
     assert apart[2:] == (ENCRYPTED, NOT_INDEXED, SEPARATE_KEYS)
+    copied = list_promises(Promise("redis", "fsync", "log", 1))
+    assert copied[1] == FAILOVER_SENTENCES["redis"]
     rewriting = list_promises(Promise("any", "fsync", "rewrite", 1))
     assert rewriting[2:] == (LOG_SENTENCES["rewrite"], NOT_ENCRYPTED, INDEXED, *NOT_PROMISED)
 

@@ -27,6 +27,8 @@ ERASURE_SENTENCES: dict[Erasure, str] = {
 LOG_SENTENCES: dict[Erasure, str] = {
     "rewrite": "the server's log keeps forgotten bytes until it is used again",
 }
+# by kind: what a server's copies lack when one of them takes its place
+FAILOVER_SENTENCES = {"redis": "a failover may lose turns that were not replicated"}
 # of every store
 ENCRYPTED = "text is encrypted, and titles cannot be searched"
 NOT_ENCRYPTED = "text is not encrypted"
@@ -41,6 +43,7 @@ def list_promises(promise: Promise) -> tuple[str, ...]:
     """Return the sentences about a store, what it does not promise last."""
     return (
         DURABILITY_SENTENCES[promise.durable],
+        *([FAILOVER_SENTENCES[promise.kind]] if promise.kind in FAILOVER_SENTENCES else ()),
         ERASURE_SENTENCES[promise.erases],
         *([LOG_SENTENCES[promise.erases]] if promise.erases in LOG_SENTENCES else ()),
         ENCRYPTED if promise.encrypted else NOT_ENCRYPTED,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
@@ -15,7 +16,7 @@ from om_proxy.storage.redis import log_rewriting
 from om_proxy.storage.redis.promise import SCHEMA_VERSION, create_promise
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.support.own_redis import OwnRedis, own_redis
+from tests.support.own_redis import PASSWORD, OwnRedis, own_redis
 
 OPTIONS = RedisOptions(timeout_s=30.0)
 LOOSE = OPTIONS._replace(durable=False)
@@ -90,6 +91,28 @@ async def test_forgotten_bytes_leave_memory_at_once_and_the_log_once_it_is_rewri
     assert found is not None
     assert found.result.log == "gone"
     await store.close()
+
+
+async def test_a_failover_may_lose_turns_that_were_not_replicated(server: OwnRedis) -> None:
+    """A replica that nothing came to any more, as on a slow way, is made the primary."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    before = await commit_canary(store)
+    with own_redis() as replica:
+        replica.start(masterauth=PASSWORD)
+        replica.ask("REPLICAOF", "127.0.0.1", server.port)
+        async with asyncio.timeout(60):
+            while True:
+                if replica.ask("DBSIZE") == server.ask("DBSIZE"):
+                    break
+                await asyncio.sleep(0.02)
+        replica.ask("REPLICAOF", "NO", "ONE")
+        await store.commit(before, replace(before, turns=before.turns + 1))
+        server.kill()
+        await store.close()
+        store = await RedisStore.open(replica.url, OPTIONS)
+        assert await store.load(KEY) == before
+        await store.close()
 
 
 async def test_a_server_without_a_log_has_none_to_rewrite(server: OwnRedis) -> None:
