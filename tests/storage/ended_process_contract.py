@@ -9,15 +9,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from operator import sub
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.storage.base import Change, ResourceWakeup
 from om_proxy.storage.encryption.conversion import encrypt_memories
 from tests.storage.conversion_contract import OLD, OpenWith, fill, without_version
+from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY
 
 # the class of a store's sessions, and the names of its methods that ask the server
@@ -137,3 +141,41 @@ class EndedProcessContract:
         )
         assert ends > 5
         assert await load_all(store, keys) == {key: Memory(key=key) for key in keys}
+
+    @EACH_END
+    async def test_an_end_while_a_thread_and_its_log_are_stored(
+        self, open_with: OpenWith, is_process: bool
+    ) -> None:
+        """At each end both are stored with their events, or nothing is."""
+        store = await open_with(OLD)
+        keys = await fill(store)
+        log_key = next(key for key in keys if key.thread == RESOURCE_THREAD)
+        thread_key = next(
+            key for key in keys if key[:2] == log_key[:2] and key.thread != RESOURCE_THREAD
+        )
+
+        async def read_counts(of: Any) -> tuple[int, int, int]:
+            thread, log = await of.load(thread_key), await of.load(log_key)
+            page = await of.events(None, [thread_key, log_key], 0, 100)
+            return thread.turns, log.turns, len(page.events)
+
+        before = await read_counts(store)
+
+        async def commit(of: Any) -> None:
+            changes = []
+            for key in (thread_key, log_key):
+                memory = await of.load(key)
+                after = replace(memory, turns=memory.turns + 1, title="told again")
+                changes.append(Change(memory, after, (), [activation("again")]))
+            await of.commit_shared(*changes, ResourceWakeup(5.0, 1))
+
+        async def check(of: Any) -> None:
+            turns, log_turns, events = map(sub, await read_counts(of), before)
+            assert turns == log_turns
+            assert events == 2 * turns
+
+        ends = await end_everywhere(
+            lambda: open_with(OLD), commit, check, self.methods, is_process=is_process
+        )
+        assert ends > 3
+        assert await read_counts(store) > before
