@@ -59,10 +59,12 @@ def test_a_reader_of_the_file_keeps_bytes(folder: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "arguments", [["--wait", "0"], ["--wait", "soon"], ["--lock-timeout", "-1"], ["--rewrit", "x"]]
 )
-def test_wrong_use(folder: Path, arguments: list[str]) -> None:
+def test_wrong_use(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """The rule is told, in no name of ours."""
     with pytest.raises(SystemExit) as ended:
         main(["erase", *arguments])
     assert ended.value.code == 2
+    assert "_read" not in capsys.readouterr().err
 
 
 async def commit_canaries(server: OwnPostgres) -> None:

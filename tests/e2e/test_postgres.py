@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -18,6 +19,8 @@ from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
 from om_proxy.storage.postgres.pool import ConnectionPool
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.postgres.store import MARK_DELIVERED, MARK_UNLOCKED_DELIVERED
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.wire import Wire, open_wire
@@ -265,6 +268,69 @@ async def test_a_server_without_connections(
     assert "geheim" not in str(events)
 
 
+async def test_a_server_whose_connections_others_take(
+    tmp_path: Path, server: OwnPostgres, storage: str
+) -> None:
+    """While serving: every request is answered, and every turn of a thin client is there once they
+    have left."""
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        await send_newest(run, "one")
+        others = await take_all_connections(server)
+        assert await send_newest(run, "two") == "degraded"
+        assert await send_newest(run, "three") == "degraded"
+        assert not await is_ready(run)
+        for other in others:
+            await other.close()
+        await until(lambda: is_ready(run))
+        assert await send_newest(run, "four") == "applied"
+        assert await read_said(run) == ["one", "two", "three", "four"]
+
+
+async def take_all_connections(server: OwnPostgres) -> list[asyncpg.Connection]:
+    """Open connections until the server refuses more, and none is left of om-proxy's own."""
+    taken: list[asyncpg.Connection] = []
+    end_ours = """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE application_name = 'om-proxy'"""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                taken.append(await asyncpg.connect(server.url))
+            except asyncpg.TooManyConnectionsError:
+                if not await taken[0].fetchval(end_ours):
+                    return taken
+
+
+async def test_a_turn_takes_two_statements(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reads what has come since, one stores the turn. After the reply, where nothing is due,
+    only those replies are marked that went out since the last time, all together."""
+    thread, sent = "kitchen-rebuild", []
+    marks = (MARK_DELIVERED, MARK_UNLOCKED_DELIVERED)
+
+    def watch(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def ask(session: Session, sql: str, *parameters: object) -> Any:
+            if thread in str(parameters) and sql not in marks:
+                sent.append(sql)
+            return await method(session, sql, *parameters)
+
+        return ask
+
+    async with run_with_scripted_models(tmp_path, storage=storage) as run:
+        chat = run.chat(thread)
+        await chat.say("one")  # nothing is stored before
+        await run.app.background.wait_idle()
+        for name in ("select", "execute"):
+            monkeypatch.setattr(Session, name, watch(getattr(Session, name)))
+        for text in ("two", "three", "four"):
+            sent.clear()
+            await chat.say(text)
+            await run.app.background.wait_idle()
+            reading, storing = sent
+            assert "UPDATE" not in reading
+            assert "UPDATE om.thread" in storing
+
+
 async def test_a_start_without_its_server(
     tmp_path: Path, server: OwnPostgres, storage: str
 ) -> None:
@@ -301,6 +367,10 @@ async def test_a_start_without_its_server_where_memory_is_required(
     ("section", "said"),
     [
         ('url: "postgresql://om:geheim@127.0.0.1:1/om", required: true', "cannot be reached"),
+        (
+            'url: "postgresql://om:geheim@nowhere.invalid/om", required: true',
+            "the name of its host is not known",
+        ),
         ('url: "mysql://om:geheim@127.0.0.1/om"', "must be sqlite:///<file> or postgresql://"),
         (
             'url: "postgresql://om:ge/heim@127.0.0.1/om"',
@@ -308,7 +378,13 @@ async def test_a_start_without_its_server_where_memory_is_required(
         ),
         ('url: "postgresql://127.0.0.1/om", prefix: pg_om', "must not begin with pg_"),
     ],
-    ids=["no server", "another database", "a slash in the password", "a reserved schema"],
+    ids=[
+        "no server",
+        "no such host",
+        "another database",
+        "a slash in the password",
+        "a reserved schema",
+    ],
 )
 def test_a_command_line_that_cannot_start(tmp_path: Path, section: str, said: str) -> None:
     """One line and status 3; no password in it."""

@@ -423,21 +423,25 @@ def _add_version_option(command: argparse.ArgumentParser) -> None:
 
 
 def _read_seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be a number of seconds") from None
     if not 0 < seconds <= MAX_WAIT_S:
         raise argparse.ArgumentTypeError(f"must be above 0, and at most {MAX_WAIT_S}")
     return seconds
 
 
 def _read_found_limit(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_FOUND:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_FOUND}")
-    return number
+    return _read_count(text, MAX_FOUND)
 
 
 def _read_limit(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_LISTED:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_LISTED}")
-    return number
+    return _read_count(text, MAX_LISTED)
+
+
+def _read_count(text: str, most: int) -> int:
+    """Return a number from 1 to `most`. Another value is told by that rule, not by our function."""
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"must be 1 to {most}")
+    return int(text)

@@ -14,6 +14,7 @@ counts such *losses*, and what was read before the last one is worth nothing.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -351,6 +352,8 @@ def translate_error(exc: BaseException) -> StorageError:
     if isinstance(exc, asyncpg.PostgresError):
         hint = _HINTS.get(type(exc), "")
         return StorageError(f"PostgreSQL says {type(exc).__name__} ({exc.sqlstate}){hint}")
+    if isinstance(exc, socket.gaierror):
+        return StorageError("the server cannot be reached: the name of its host is not known")
     if isinstance(exc, OSError):
         return StorageError(f"the server cannot be reached: {type(exc).__name__}")
     return StorageError(f"the connection failed: {type(exc).__name__}")
