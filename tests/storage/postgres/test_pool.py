@@ -348,6 +348,14 @@ async def test_an_error_holds_no_value(store: PostgresStore) -> None:
     assert "22P02" in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    "error", [asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError]
+)
+def test_a_pooler_that_keeps_no_statements_is_named(error: type[Exception]) -> None:
+    """Such as PgBouncer before 1.21: the setting for it is told."""
+    assert "storage.prepared: false" in str(pool.translate_error(error("statement __asyncpg_1")))
+
+
 async def test_transactions_that_clash_are_done_again(store: PostgresStore) -> None:
     """PostgreSQL has rolled back all of such a transaction."""
     attempts = 0

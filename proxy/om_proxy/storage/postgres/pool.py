@@ -359,7 +359,12 @@ def translate_error(exc: BaseException) -> StorageError:
     return StorageError(f"the connection failed: {type(exc).__name__}")
 
 
+_NO_STATEMENTS = (
+    ": a pooler stands before it that keeps no prepared statements; set storage.prepared: false"
+)
 _HINTS: dict[type[BaseException], str] = {
+    asyncpg.DuplicatePreparedStatementError: _NO_STATEMENTS,
+    asyncpg.InvalidSQLStatementNameError: _NO_STATEMENTS,
     asyncpg.TooManyConnectionsError: ": it has no connection left; lower storage.connections",
     asyncpg.InvalidPasswordError: ": it refuses the user or the password of storage.url",
     asyncpg.InvalidAuthorizationSpecificationError: ": it refuses the user of storage.url",
