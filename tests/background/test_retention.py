@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.apis.api import Reply
 from om_proxy.apis.registry import CHAT
+from om_proxy.background import retention
 from om_proxy.background.retention import (
     BATCH_THREADS,
     CLOCK_PAUSE_S,
@@ -560,3 +562,21 @@ async def test_log_that_changes_meanwhile_waits() -> None:
         run.pass_time(WHOLE_WALK_INTERVAL_S)
         await run.retention.run_once()
         assert await list_numbers(run, memory) == [3]
+
+
+async def test_a_run_pauses_for_longer_than_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns have the store for three quarters of the time, however long each step takes."""
+    now_s, slept_s = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        slept_s.append(seconds)
+        now_s += seconds
+
+    monkeypatch.setattr(retention, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(retention, "loop_time", lambda: now_s)
+    pauses = retention._Pauses()
+    for work_s in (0.04, 0.02, 0.5):
+        now_s += work_s
+        await pauses.rest_after_slice()
+    assert slept_s == pytest.approx([0.18, 1.5])
