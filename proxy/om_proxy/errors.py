@@ -22,6 +22,7 @@ OmError
 ├── UsageError             –   a command's arguments; says what to give instead
 ├── StorageError          503  memory fails, chat does not (fail open); the status is the admin API's
 │   ├── Conflict          409  another commit came first: load and change again
+│   │   └── ForgottenName  –   the thread of a first turn was forgotten after the turn began
 │   ├── Unwritable         –   the store can never take this change
 │   ├── UnopenedText       –   an encrypted value does not open; other threads are as they were
 │   ├── KeysAway           –   `storage.keys_url` cannot be asked; threads whose keys are held go on
@@ -180,6 +181,10 @@ class StorageError(OmError):
 class Conflict(StorageError):
     status = 409
     code = "om_conflict"
+
+
+class ForgottenName(Conflict):
+    pass
 
 
 class Unwritable(StorageError):

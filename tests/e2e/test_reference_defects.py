@@ -181,10 +181,11 @@ class Failing(SqliteStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         if self.broken:
             raise StorageError("the disk is full")
-        return await super().commit(before, after, interrupted, events)
+        return await super().commit(before, after, interrupted, events, began_at)
 
 
 async def test_a_cursor_written_before_the_commit() -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.errors import Conflict, ForgottenName, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import log_sharing, rekeying, thread_removal
@@ -33,6 +33,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.storage import forgetting
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.difference import Difference, compute_difference, find_new_quotes
 from om_proxy.storage.ledger_lines import (
@@ -62,7 +63,7 @@ from om_proxy.storage.records import (
 )
 from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from om_proxy.storage.store_description import Promise, StoreTotals
-from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
     GenerationEntries,
@@ -198,6 +199,7 @@ class Disk:
     receipts: dict[str, StoredReceipt] = field(default_factory=dict)
     leases: dict[Key, tuple[str, float]] = field(default_factory=dict)
     versions: int = 0
+    forgotten: dict[Key, float] = field(default_factory=dict)  # names, by when they were
     events: EventLog = field(default_factory=EventLog)
     watch: Watch | None = None  # is told of every commit, in the moment it happens
     # is told of every commit of a thread with its shared log, once both are there
@@ -225,9 +227,10 @@ class Disk:
         after: Memory,
         interrupted: Sequence[Message],
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         changes = compute_difference(before, after, interrupted)
-        self._must_stand(before)
+        self._must_stand(before, began_at)
         self._must_quote_nothing_gone(before, changes)
         thread = self.threads.get(after.key)
         stood = self.memory(after.key) if self.watch else before
@@ -243,10 +246,16 @@ class Disk:
             self.watch(stood, committed, thread)
         return committed
 
-    def _must_stand(self, before: Memory) -> None:
+    def forgotten_at(self, key: Key) -> float:
+        names = (key, resource_key(key), Key(key.tenant, "", RESOURCE_THREAD))
+        return max(self.forgotten.get(name, 0.0) for name in names)
+
+    def _must_stand(self, before: Memory, began_at: float | None = None) -> None:
         thread = self.threads.get(before.key)
         if self.checks_version and (thread.head.version if thread else 0) != before.version:
             raise Conflict(f"version {before.version} is no longer the stored one")
+        if thread is None and began_at is not None and self.forgotten_at(before.key) > began_at:
+            raise ForgottenName("it was forgotten after the turn began")
 
     def _must_quote_nothing_gone(self, before: Memory, changes: Difference) -> None:
         quotes = find_new_quotes(before, changes)
@@ -258,7 +267,7 @@ class Disk:
     ) -> tuple[Memory, Memory | None]:
         self._must_quote_nothing_gone(thread.before, compute_difference(*thread[:3]))
         for change in (thread, shared_log) if shared_log else (thread,):
-            self._must_stand(change.before)
+            self._must_stand(change.before, change.began_at)
         differs = shared_log and (
             shared_log.after != shared_log.before or not shared_log.before.version
         )
@@ -598,8 +607,9 @@ class SimulatedStore(SearchedWithoutIndex):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
-        committed = (await self._reach()).commit(before, after, interrupted, events)
+        committed = (await self._reach()).commit(before, after, interrupted, events, began_at)
         await self._return()
         return committed
 
@@ -637,8 +647,25 @@ class SimulatedStore(SearchedWithoutIndex):
         await self._return()
 
     async def prune_events(self, now: float) -> None:
-        (await self._reach()).events.prune(now)
+        disk = await self._reach()
+        disk.events.prune(now)
+        kept = {name: at for name, at in disk.forgotten.items() if at >= now - MAX_EVENT_AGE_S}
+        disk.forgotten = kept
         await self._return()
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        disk = await self._reach()
+        disk.forgotten[key] = max(at, disk.forgotten.pop(key, at))
+        for name in sorted(disk.forgotten, key=disk.forgotten.__getitem__)[
+            : -forgetting.MAX_FORGOTTEN_NAMES
+        ]:
+            del disk.forgotten[name]
+        await self._return()
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        at = (await self._reach()).forgotten_at(key)
+        await self._return()
+        return at or None
 
     async def forget(
         self,

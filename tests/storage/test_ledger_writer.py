@@ -46,10 +46,11 @@ class Uncertain(ForwardingStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         if self.refuses_commits:
             raise StorageError("database or disk is full")
-        return await super().commit(before, after, interrupted, events)
+        return await super().commit(before, after, interrupted, events, began_at)
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         if self.hangs:

@@ -34,9 +34,10 @@ class Faulty(ForwardingStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         await self._fail_before()
-        committed = await super().commit(before, after, interrupted, events)
+        committed = await super().commit(before, after, interrupted, events, began_at)
         self._fail_after()
         return committed
 

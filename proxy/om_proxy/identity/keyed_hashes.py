@@ -46,6 +46,13 @@ def hash_seed(secret: bytes) -> int:
     return int.from_bytes(hmac.new(secret, b"seed", hashlib.sha256).digest()[:8], "big")
 
 
+def digest_name(secret: bytes, key: Key) -> bytes:
+    """Return 16 bytes that stand for a name that was forgotten: of a thread, with an empty thread of
+    a resource, with an empty resource too of a tenant."""
+    content = b"forgotten\0" + "\0".join(key).encode("utf-8", "surrogatepass")
+    return hmac.new(secret, content, hashlib.sha256).digest()[:16]
+
+
 def label_thread(secret: bytes, key: Key) -> str:
     """Return the label that names a thread to readers of the other threads of its resource: 16
     hexadecimal digits that reveal nothing."""

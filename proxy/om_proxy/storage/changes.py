@@ -17,6 +17,7 @@ class Change(NamedTuple):
     after: Memory
     interrupted: Sequence[Message] = ()
     events: Sequence[Event] = ()
+    began_at: float | None = None
 
 
 class ResourceWakeup(NamedTuple):

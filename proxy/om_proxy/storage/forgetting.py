@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.identity.keyed_hashes import digest_name, label_thread
 from om_proxy.memory.lifecycle import log_sharing, thread_removal
 from om_proxy.memory.model import (
     MESSAGE_FRAMING_TOKENS,
+    RESOURCE_THREAD,
     Generation,
     Key,
     Mark,
     Memory,
     Message,
+    resource_key,
 )
 from om_proxy.storage.records import ForgetResult
 
@@ -24,6 +26,23 @@ LabelThread = Callable[[Key], str]  # returns the name of a thread in a shared l
 
 def create_thread_labeler(secret: bytes) -> LabelThread:
     return partial(label_thread, secret)
+
+
+# Kept as long as events: by then no turn that began before is under way or waits.
+MAX_FORGOTTEN_NAMES = 10_000
+
+
+class FirstTurn(NamedTuple):
+    """A turn that makes the row of its thread: not if a name of it was forgotten after it began."""
+
+    digests: tuple[bytes, ...]  # of the thread, its resource and its tenant
+    began_at: float  # unix seconds
+
+
+def digest_names(secret: bytes, key: Key) -> tuple[bytes, ...]:
+    """Return what stands for this name, its resource and its tenant among forgotten names."""
+    names = (key, resource_key(key), Key(key.tenant, "", RESOURCE_THREAD))
+    return tuple(digest_name(secret, name) for name in names)
 
 
 class LogRemoval(NamedTuple):

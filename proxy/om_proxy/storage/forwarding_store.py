@@ -66,8 +66,9 @@ class ForwardingStore(ABC):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
-        return await self.inner.commit(before, after, interrupted, events)
+        return await self.inner.commit(before, after, interrupted, events, began_at)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
@@ -255,6 +256,12 @@ class ForwardingStore(ABC):
 
     async def delivered_reply(self, key: Key) -> int | None:
         return await self.inner.delivered_reply(key)
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        await self.inner.note_forgotten(key, at)
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        return await self.inner.forgotten_at(key)
 
     async def forget(
         self,

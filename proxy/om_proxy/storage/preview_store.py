@@ -59,6 +59,7 @@ class PreviewStore(MergingStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         return self.spool.add(SpooledTurn(Change(before, after, interrupted)))[0]
 
@@ -83,6 +84,9 @@ class PreviewStore(MergingStore):
         raise _refuse()
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        raise _refuse()
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
         raise _refuse()
 
     async def forget(

@@ -244,9 +244,10 @@ class ReopeningStore(ForwardingStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         inner, offset = self.inner, self._version_offset
-        change = _subtract_offset(Change(before, after, interrupted, events), offset)
+        change = _subtract_offset(Change(before, after, interrupted, events, began_at), offset)
         return _add_offset(await inner.commit(*change), offset)
 
     async def forget(

@@ -160,8 +160,9 @@ class SpoolingStore(MergingStore):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
-        turn = SpooledTurn(Change(before, after, interrupted, events))
+        turn = SpooledTurn(Change(before, after, interrupted, events, began_at))
         return (await self._write_or_spool(turn))[0]
 
     async def commit_shared(

@@ -14,14 +14,16 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, Unwritable
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.forgotten_threads import ForgottenThreads
-from om_proxy.storage.postgres import commit, pool
+from om_proxy.storage.postgres import commit, forgotten_names, pool
+from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.postgres.store import PostgresStore
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -255,3 +257,52 @@ async def test_events_behind_a_transaction_of_somebody(
             assert page.is_held_back
     assert [event.type for event in page.events] == ["data-om-activation", Forgotten.TYPE]
     assert not page.held_back_forgettings
+
+
+@pytest.mark.parametrize("has_lock", [True, False], ids=["locked", "not locked"])
+async def test_a_name_is_noted_while_a_first_turn_is_written(
+    stores: list[Store], url: str, monkeypatch: pytest.MonkeyPatch, has_lock: bool
+) -> None:
+    """The statement of the turn cannot see the name any more. So who notes it waits, and finds the
+    row afterwards; without the lock it would look too early."""
+    if not has_lock:
+        monkeypatch.setattr(forgotten_names, "LOCK_NAMES", "SELECT 1")
+    turning, noting, rival = stores
+    assert isinstance(rival, PostgresStore)
+    may_end, is_written = asyncio.Event(), asyncio.Event()
+
+    async def hold_row(session: Session) -> None:
+        await Commit(Memory(key=KEY), MemoryBuilder().chat(1).memory()).write(session)
+        is_written.set()
+        await may_end.wait()
+        raise Unwritable("rolled back")
+
+    rolled_back = asyncio.create_task(rival._pool.transact(hold_row, 60.0))
+    await is_written.wait()
+    began_at = time.time()
+    memory = MemoryBuilder().chat(1).memory()
+    turn = asyncio.create_task(turning.commit(Memory(key=KEY), memory, (), (), began_at))
+    somebody = await asyncpg.connect(url)
+    try:
+        await wait_for_waiting(somebody, rival._prefix, 1)
+        noted = asyncio.create_task(noting.note_forgotten(KEY, began_at + 1.0))
+        if has_lock:
+            await wait_for_waiting(somebody, rival._prefix, 2)
+            may_end.set()
+        await noted
+        assert bool(await noting.version(KEY)) == has_lock
+        may_end.set()
+        assert await turn == await noting.load(KEY)
+    finally:
+        await somebody.close()
+    with pytest.raises(Unwritable):
+        await rolled_back
+
+
+async def wait_for_waiting(connection: asyncpg.Connection, schema: str, count: int) -> None:
+    """Wait until so many statements of the schema wait for a lock."""
+    sql = """SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND position('"' || $1 || '"' IN query) > 0"""
+    async with asyncio.timeout(60):
+        while await connection.fetchval(sql, schema) < count:
+            await connection.execute("SELECT pg_sleep(0.01)")

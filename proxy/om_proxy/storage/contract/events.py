@@ -34,8 +34,9 @@ class EventLog(Protocol):
         id after which at most so many events stand. Ids may have gaps, so nobody counts by them."""
 
     async def prune_events(self, now: float) -> None:
-        """Remove the events that are older than MAX_EVENT_AGE_S by the clock of the caller. Each
-        write of events removes all but the newest MAX_EVENTS, and none by its age."""
+        """Remove the events and the forgotten names that are older than MAX_EVENT_AGE_S by the clock
+        of the caller. Each write of events removes all but the newest MAX_EVENTS, and none by its
+        age."""
 
     async def webhook_state(self, name: str) -> WebhookState | None:
         """Return how far this webhook has got; None: it has sent nothing yet."""

@@ -43,6 +43,7 @@ class MemoryRows(Protocol):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
         """Write the difference between two states of one thread, in one durable transaction, and
         return `after` with its new version. `events` are stored in the same transaction, or not at
@@ -51,6 +52,9 @@ class MemoryRows(Protocol):
         Raise `Conflict`, and write nothing, unless the stored version still is `before.version`;
         also if look-ups of a new message quote a thread of the tenant that was forgotten 30 s
         before that message or later, by the events of forgettings.
+        Raise `ForgottenName`, and write nothing, if the commit would make the thread's row and the
+        thread, its resource or its tenant has been forgotten after `began_at` (`note_forgotten`):
+        when the request of this turn came, in unix seconds; None: it is no turn.
         Durable means: after this returns, the commit survives what `describe` says; of a store on
         disk, a killed process at least. The returned `row_id` is that of the row, whatever `after` says.
 

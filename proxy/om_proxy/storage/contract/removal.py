@@ -14,6 +14,19 @@ from om_proxy.storage.records import ForgetResult
 class StoredRemoval(Protocol):
     """A part of `Store`, which says what holds of every method."""
 
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        """Keep that this name was asked to be forgotten at `at`, in unix seconds, whether or not
+        anything of it is stored. `key`: of a thread; with an empty thread of a resource; with an
+        empty resource too of a tenant. Call it before what is stored is removed: once it returns,
+        no turn that began before makes a row of that name, and every row made by then can be seen.
+
+        The name is kept as its HMAC under the store's secret, for MAX_EVENT_AGE_S at most (by
+        `prune_events`) and of all of them the newest MAX_FORGOTTEN_NAMES."""
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        """Return when the thread, its resource or its tenant was last noted as forgotten, in unix
+        seconds; None: never, or it is no longer kept."""
+
     async def forget(
         self,
         key: Key,

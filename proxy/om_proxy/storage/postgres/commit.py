@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage import row_decoding
@@ -28,6 +28,7 @@ from om_proxy.storage.difference import (
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
+from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.columns import (
     ENTRY,
@@ -43,6 +44,7 @@ from om_proxy.storage.postgres.columns import (
 )
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import was_forgotten_since
+from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 from om_proxy.storage.postgres.turn_statement import (
     COMPARED,
@@ -137,11 +139,13 @@ class Commit:
         events: Sequence[Event] = (),
         generations: int | None = None,
         keys: CommitKeys = NO_COMMIT_KEYS,
+        first_turn: FirstTurn | None = None,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
         all."""
         difference = compute_difference(before, after, interrupted)
         self._before = before
+        self._first_turn = first_turn
         self._is_rewound = after.coverage < before.coverage
         self.keys = keys
         cipher = keys.ciphers.row
@@ -185,13 +189,16 @@ class Commit:
         return bool(self._events)
 
     async def write(self, session: Session) -> WrittenRow:
-        """Write the rows. Raise `Conflict` before anything is written. Unless the commit is one
-        statement, the caller gives a transaction."""
+        """Write the rows. Raise `Conflict` or `ForgottenName` before anything is written. Unless the
+        commit is one statement, the caller gives a transaction."""
         before = self._before
         expected = (
             (self._is_rewound, *list_compared(before), self.keys.key_id) if before.version else ()
         )
         parameters: list[Any] = [*before.key, *expected, *self._thread_row]
+        if not before.version:
+            first = self._first_turn
+            parameters += [list(first.digests), first.began_at] if first else [[], 0.0]
         if self._shape.message_count is None:
             parameters += transpose(self._messages, MESSAGE)
         else:
@@ -208,12 +215,21 @@ class Commit:
             raise create_conflict(before)
         found = await session.select(write_turn(self._shape), *parameters)
         if not found:
+            await self._raise_forgotten(session)
             raise create_conflict(before)
         written = WrittenRow(*found[0])
         for statement in self._statements:
             thread = written if statement.takes_version else (written.row_id,)
             await session.execute(statement.sql, *thread, *statement.parameters)
         return written
+
+    async def _raise_forgotten(self, session: Session) -> None:
+        """Raise `ForgottenName` if that is why no row was made."""
+        if first := self._first_turn:
+            forgotten_at = await select_forgotten_at(session, first.digests)
+            if forgotten_at is not None and forgotten_at > first.began_at:
+                name = self._before.key.thread
+                raise ForgottenName(f"thread {name} was forgotten after the turn began")
 
 
 class SharedCommit:
@@ -231,12 +247,14 @@ class SharedCommit:
         wakeup: ResourceWakeup | None,
         generations: int | None,
         keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
+        first_turn: FirstTurn | None = None,
     ) -> None:
-        """Encode the rows. `keys`: of the thread and of the shared log."""
-        self._thread = Commit(*thread, generations, keys[0])
+        """Encode the rows. `keys`: of the thread and of the shared log. `first_turn`: of the
+        thread."""
+        self._thread = Commit(*thread[:4], generations, keys[0], first_turn)
         self._log_before = shared_log.before if shared_log else None
         self._log = (
-            Commit(*shared_log, generations, keys[1])
+            Commit(*shared_log[:4], generations, keys[1])
             if shared_log and _is_changed(shared_log)
             else None
         )

@@ -31,7 +31,7 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyrin
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.forgetting import create_thread_labeler
+from om_proxy.storage.forgetting import FirstTurn, create_thread_labeler, digest_names
 from om_proxy.storage.ledger_lines import (
     NAMELESS_RESOURCE,
     LedgerBatch,
@@ -49,6 +49,11 @@ from om_proxy.storage.listing import (
 from om_proxy.storage.postgres import encryption, ledger, queries, reencryption, schema
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.commit import LOCK_ROW, Commit, SharedCommit
+from om_proxy.storage.postgres.forgotten_names import (
+    DELETE_OLD,
+    note_name,
+    select_forgotten_at,
+)
 from om_proxy.storage.postgres.listing import (
     select_all,
     select_idle,
@@ -93,7 +98,7 @@ from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.store_description import Promise, StoreTotals
-from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
     GenerationEntries,
@@ -478,9 +483,12 @@ class PostgresStore(SearchMethods, VectorMethods):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
+        change = Change(before, after, interrupted, events, began_at)
         keys = await self._plan_keys(before, after)
-        encode = partial(Commit, before, after, interrupted, events, self._generations, keys)
+        first_turn = await self._find_first_turn(change)
+        encode = partial(Commit, *change[:4], self._generations, keys, first_turn)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         run = self._pool.write if commit.is_one_statement else self._pool.transact
@@ -495,7 +503,10 @@ class PostgresStore(SearchMethods, VectorMethods):
     ) -> tuple[Memory, Memory | None]:
         changes = [thread, shared_log] if shared_log else [thread]
         keys = [await self._plan_keys(change.before, change.after) for change in changes]
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
+        first_turn = await self._find_first_turn(thread)
+        encode = partial(
+            SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
+        )
         new_count = len(thread.after.tail) - len(thread.before.tail)
         commit = await run_off_loop(new_count, encode)
         thread_row, log_row = await self._run_commit(
@@ -510,6 +521,14 @@ class PostgresStore(SearchMethods, VectorMethods):
         if log_after and log_row:
             log_after = log_row.add_to(log_after)
         return thread_row.add_to(thread.after), log_after
+
+    async def _find_first_turn(self, change: Change) -> FirstTurn | None:
+        if change.before.version or change.began_at is None:
+            return None  # as for nearly every commit: without the secret
+        return FirstTurn(await self._digest_names(change.before.key), change.began_at)
+
+    async def _digest_names(self, key: Key) -> tuple[bytes, ...]:
+        return digest_names(self._known_secret or await self.secret(), key)
 
     async def _prune_sometimes(self) -> None:
         """Remove events that are too many, once in so many commits: each look costs a round trip.
@@ -528,6 +547,7 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def prune_events(self, now: float) -> None:
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
+        await self._write(DELETE_OLD, now - MAX_EVENT_AGE_S)
 
     async def prune_records(self, now: float) -> None:
         """Remove old records, some in each transaction, so that no commit waits for long."""
@@ -631,6 +651,14 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._pool.transact(partial(ledger.add_batch, batch=batch), LONG_TIMEOUT_S)
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        digest, *_ = await self._digest_names(key)
+        await self._pool.transact(lambda s: note_name(s, digest, at), LONG_TIMEOUT_S)
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        digests = await self._digest_names(key)
+        return await self._pool.read(lambda s: select_forgotten_at(s, digests))
 
     async def forget(
         self,

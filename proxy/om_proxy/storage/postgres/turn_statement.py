@@ -26,6 +26,7 @@ from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW
 NEXT_VERSION = "nextval('om.version')"
 
 _KEY_PARAMETERS = 3
+_NAME_PARAMETERS = 2  # behind the columns of a new row
 # So many messages are parameters of their own: arrays take half as much again of our time. Each
 # number is another statement for the server to plan, on each connection.
 MAX_MESSAGE_ROWS = 4
@@ -64,9 +65,12 @@ def _write_update(columns: Columns) -> str:
         RETURNING id, thread.version"""
 
 
+# Its table is locked before the snapshot is taken (`forgotten_names`).
+_IS_FORGOTTEN = f"""EXISTS (SELECT 1 FROM om.forgotten_name
+    WHERE digest = ANY (${4 + len(THREAD)}::bytea[]) AND at > ${5 + len(THREAD)}::float8 FOR SHARE)"""
 _INSERT_THREAD = f"""INSERT INTO om.thread (id, version, created_at, tenant, resource, thread, {list_names(THREAD)})
     SELECT drawn.version, drawn.version, {UNIX_NOW}, $1::text, $2::text, $3::text, {list_parameters(THREAD, 4)}
-    FROM (SELECT {NEXT_VERSION} AS version) AS drawn
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE NOT {_IS_FORGOTTEN}
     ON CONFLICT DO NOTHING RETURNING id, version"""
 _MESSAGE_VALUES = [name for name in MESSAGE if name != "seq"]
 
@@ -112,7 +116,8 @@ def write_turn(shape: TurnShape) -> str:
     count = shape.message_count
     if count == 0 and not (shape.has_events or shape.has_keys):
         return head
-    first = len(shape.columns) + (_KEY_PARAMETERS if shape.is_new else _KEY_ID) + 1
+    before = _KEY_PARAMETERS + _NAME_PARAMETERS if shape.is_new else _KEY_ID
+    first = len(shape.columns) + before + 1
     parts = [f"written AS ({head})"]
     if count != 0:
         parts.append(f"messages AS ({_write_message_upsert(first, count)})")

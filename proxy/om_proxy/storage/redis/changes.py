@@ -9,6 +9,7 @@ from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key
 from om_proxy.storage.difference import NewQuotes
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
+from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.redis.event_rows import encode_new_event
 from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key, has_look_ups
 from om_proxy.storage.redis.session import Argument, Session
@@ -58,6 +59,10 @@ class Changes:
         """Expect that no thread that is quoted was forgotten meanwhile."""
         labels, since = quotes
         self._expect("unforgotten", tenant, Forgotten.TYPE, since, len(labels), *labels, 0)
+
+    def expect_name_kept(self, turn: FirstTurn) -> None:
+        """Expect that no name of the thread was forgotten after the turn began."""
+        self._expect("names", turn.began_at, len(turn.digests), *turn.digests, "true")
 
     def _expect(self, *condition: Argument) -> None:
         self._conditions += condition

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message, resource_key
 from om_proxy.storage.changes import Change, ResourceWakeup
@@ -23,6 +23,7 @@ from om_proxy.storage.difference import (
 )
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
+from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
 from om_proxy.storage.redis.queries import select_generation_ids, select_thread_rows
@@ -200,13 +201,16 @@ class SharedCommit:
         wakeup: ResourceWakeup | None,
         generations: int | None,
         keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
+        first_turn: FirstTurn | None = None,
     ) -> None:
-        """Encode the rows. `keys`: of the thread and of the shared log."""
+        """Encode the rows. `keys`: of the thread and of the shared log. `first_turn`: of the
+        thread."""
         self._keys = keys
-        self._thread = Commit(*thread, generations, keys[0])
+        self._first_turn = first_turn
+        self._thread = Commit(*thread[:4], generations, keys[0])
         self._log_before = shared_log.before if shared_log else None
         self._log = (
-            Commit(*shared_log, generations, keys[1])
+            Commit(*shared_log[:4], generations, keys[1])
             if shared_log and _is_changed(shared_log)
             else None
         )
@@ -221,18 +225,23 @@ class SharedCommit:
             changes.wake_resource(log_key, self._wakeup.now, self._wakeup.tokens)
 
     async def write(self, session: Session) -> tuple[WrittenRow, WrittenRow | None]:
-        """Write everything. Raise `Conflict` if either has changed."""
+        """Write everything. Raise `Conflict` if either has changed, `ForgottenName` for a first turn
+        that began before its thread was forgotten."""
         changes = Changes()
-        _expect_state(changes, self._thread.before, self._keys[0])
+        before = [self._thread.before]
         if self._log_before is not None:
-            _expect_state(changes, self._log_before, self._keys[1])
+            before.append(self._log_before)
+        for memory, keys in zip(before, self._keys, strict=False):
+            _expect_state(changes, memory, keys)
+        if self._first_turn:
+            changes.expect_name_kept(self._first_turn)
         await self.add_steps(session, changes)
         applied = await changes.apply(session)
         if applied.failed is not None:
-            is_of_log = applied.failed >= CONDITIONS_PER_MEMORY and self._log_before is not None
-            raise create_conflict(
-                self._log_before if is_of_log and self._log_before else self._thread.before
-            )
+            if self._first_turn and applied.failed == CONDITIONS_PER_MEMORY * len(before):
+                name = self._thread.before.key.thread
+                raise ForgottenName(f"thread {name} was forgotten after the turn began")
+            raise create_conflict(before[0 if applied.failed < CONDITIONS_PER_MEMORY else -1])
         return applied.rows[0], applied.rows[1] if self._log else None
 
 

@@ -100,8 +100,10 @@ async def add_thread_events(
 
 
 async def prune_old(session: Session, now: float) -> None:
-    """Remove the events that are too old, some by each script."""
+    """Remove the events that are too old, some by each script, and the forgotten names."""
     oldest_at = now - MAX_EVENT_AGE_S
+    forgotten = session.keys.of_store("forgotten")
+    await session.call("ZREMRANGEBYSCORE", forgotten, "-inf", f"({oldest_at!r}")
     while await session.run("prune_events", oldest_at, MAX_PRUNED_EVENTS):
         continue
 

@@ -197,6 +197,12 @@ async def select_memories(
     return tuple(memory for memory in newest if memory is not None)  # nothing held, nothing partial
 
 
+async def select_forgotten_at(session: Session, digests: Sequence[bytes]) -> float | None:
+    name = session.keys.of_store("forgotten")
+    scores = await session.call_many([("ZSCORE", name, digest) for digest in digests])
+    return max((float(at) for at in scores if at is not None), default=None)
+
+
 async def select_version(session: Session, key: Key) -> int:
     return int(await session.call("HGET", session.keys.of_thread("row", key), "version") or 0)
 

@@ -24,12 +24,13 @@ from om_proxy.errors import Conflict, KeysAway
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.storage import forgetting
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.forgetting import create_thread_labeler
+from om_proxy.storage.forgetting import FirstTurn, create_thread_labeler, digest_names
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import (
     IdleThread,
@@ -386,8 +387,9 @@ class RedisStore(SearchedWithoutIndex):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
-        change = Change(before, after, interrupted, events)
+        change = Change(before, after, interrupted, events, began_at)
         committed, _ = await self.commit_shared(change, None)
         return committed
 
@@ -396,7 +398,10 @@ class RedisStore(SearchedWithoutIndex):
     ) -> tuple[Memory, Memory | None]:
         changes = [thread, shared_log] if shared_log else [thread]
         keys = [await self._plan_keys(change.before, change.after) for change in changes]
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
+        first_turn = await self._find_first_turn(thread)
+        encode = partial(
+            SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
+        )
         new_count = len(thread.after.tail) - len(thread.before.tail)
         is_quick = new_count <= MANY_MESSAGES
         commit = encode() if is_quick else await run_off_loop(new_count, encode)
@@ -414,6 +419,14 @@ class RedisStore(SearchedWithoutIndex):
             log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
         thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
         return thread_after, log_after
+
+    async def _find_first_turn(self, change: Change) -> FirstTurn | None:
+        if change.before.version or change.began_at is None:
+            return None  # as for nearly every commit: without the secret
+        return FirstTurn(await self._digest_names(change.before.key), change.began_at)
+
+    async def _digest_names(self, key: Key) -> tuple[bytes, ...]:
+        return digest_names(self._known_secret or await self.secret(), key)
 
     async def prune_events(self, now: float) -> None:
         await self._pool.write(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
@@ -553,6 +566,15 @@ class RedisStore(SearchedWithoutIndex):
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._pool.write(lambda s: ledger.add_batch(s, batch), LONG_TIMEOUT_S)
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        digest, *_ = await self._digest_names(key)
+        arguments = (digest, at, forgetting.MAX_FORGOTTEN_NAMES)
+        await self._pool.write(lambda s: s.run("note_forgotten", *arguments), LONG_TIMEOUT_S)
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        digests = await self._digest_names(key)
+        return await self._pool.read(lambda s: queries.select_forgotten_at(s, digests))
 
     async def forget(
         self,

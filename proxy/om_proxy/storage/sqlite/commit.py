@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
 from om_proxy.storage import row_decoding
@@ -24,8 +24,10 @@ from om_proxy.storage.difference import (
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
+from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
+from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 
 NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
@@ -135,10 +137,12 @@ class Commit:
         events: Sequence[Event] = (),
         generations: int | None = None,
         keys: CommitKeys = NO_COMMIT_KEYS,
+        first_turn: FirstTurn | None = None,
     ) -> None:
         """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
         all."""
         self._before = before
+        self._first_turn = first_turn
         self.keys = keys
         ciphers = keys.ciphers
         writes_others = changes_others(before, after)
@@ -160,8 +164,8 @@ class Commit:
             ]
 
     def write(self, db: sqlite3.Connection) -> WrittenRow:
-        """Write the rows, in the connection's thread. Raise `Conflict` before anything is
-        written."""
+        """Write the rows, in the connection's thread. Raise `Conflict` or `ForgottenName` before
+        anything is written."""
         if self._quotes and was_forgotten_since(db, self._before.key.tenant, *self._quotes):
             raise _create_conflict(self._before)
         thread_id, version = self._write_thread(db)
@@ -176,6 +180,8 @@ class Commit:
     def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
+            if self._first_turn and is_forgotten_since(db, self._first_turn):
+                raise ForgottenName(f"thread {key.thread} was forgotten after the turn began")
             written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
             row = self._thread_row
@@ -203,13 +209,15 @@ class SharedCommit:
         wakeup: ResourceWakeup | None,
         generations: int | None,
         keys: Sequence[CommitKeys] = (NO_COMMIT_KEYS, NO_COMMIT_KEYS),
+        first_turn: FirstTurn | None = None,
     ) -> None:
-        """Encode the rows. `keys`: of the thread and of the shared log."""
+        """Encode the rows. `keys`: of the thread and of the shared log. `first_turn`: of the
+        thread."""
         self.key = thread.before.key
         changes = [change for change in (thread, shared_log) if change is not None]
         self._expected_memories = [change.before for change in changes]
         self._commits = [
-            Commit(*change, generations, change_keys)
+            Commit(*change[:4], generations, change_keys, first_turn if change is thread else None)
             for change, change_keys in zip(changes, keys, strict=False)
             if change is thread or _is_changed(change)
         ]

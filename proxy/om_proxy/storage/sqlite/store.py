@@ -41,7 +41,7 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyrin
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, HeldKeys, RowCipher
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.forgetting import create_thread_labeler
+from om_proxy.storage.forgetting import FirstTurn, create_thread_labeler, digest_names
 from om_proxy.storage.ledger_lines import (
     NAMELESS_RESOURCE,
     LedgerBatch,
@@ -62,6 +62,11 @@ from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
+from om_proxy.storage.sqlite.forgotten_names import (
+    SELECT_FORGOTTEN_AT,
+    delete_old_names,
+    note_name,
+)
 from om_proxy.storage.sqlite.listing import (
     decode_infos,
     select_idle,
@@ -103,7 +108,7 @@ from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_description import Promise, StoreTotals
-from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
     GenerationEntries,
@@ -512,9 +517,12 @@ class SqliteStore(SearchMethods, VectorMethods):
         after: Memory,
         interrupted: Sequence[Message] = (),
         events: Sequence[Event] = (),
+        began_at: float | None = None,
     ) -> Memory:
+        change = Change(before, after, interrupted, events, began_at)
         keys = await self._plan_keys(before, after)
-        encode = partial(Commit, before, after, interrupted, events, self._generations, keys)
+        first_turn = await self._find_first_turn(change)
+        encode = partial(Commit, *change[:4], self._generations, keys, first_turn)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         written = await self._write_commit(before, commit.write)
@@ -526,7 +534,10 @@ class SqliteStore(SearchMethods, VectorMethods):
     ) -> tuple[Memory, Memory | None]:
         changes = [thread, shared_log] if shared_log else [thread]
         keys = [await self._plan_keys(change.before, change.after) for change in changes]
-        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations, keys)
+        first_turn = await self._find_first_turn(thread)
+        encode = partial(
+            SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
+        )
         new_count = len(thread.after.tail) - len(thread.before.tail)
         commit = await run_off_loop(new_count, encode)
         thread_row, *log_rows = await self._write_commit(thread.before, commit.write)
@@ -537,6 +548,14 @@ class SqliteStore(SearchMethods, VectorMethods):
             [log_row] = log_rows
             log_after = log_row.add_to(log_after)
         return thread_row.add_to(thread.after), log_after
+
+    async def _find_first_turn(self, change: Change) -> FirstTurn | None:
+        if change.before.version or change.began_at is None:
+            return None  # as for nearly every commit: without the secret
+        return FirstTurn(await self._digest_names(change.before.key), change.began_at)
+
+    async def _digest_names(self, key: Key) -> tuple[bytes, ...]:
+        return digest_names(self._known_secret or await self.secret(), key)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         encoded = [encode_event(event) for event in events]
@@ -561,6 +580,9 @@ class SqliteStore(SearchMethods, VectorMethods):
 
     async def prune_events(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
+        await self._writer.write(
+            lambda db: delete_old_names(db, now - MAX_EVENT_AGE_S), is_background=True
+        )
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
@@ -635,6 +657,14 @@ class SqliteStore(SearchMethods, VectorMethods):
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
         return await self._reader.run_alone(lambda db: ledger.select_sums(db, query))
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
+        digest, *_ = await self._digest_names(key)
+        await self._writer.write(lambda db: note_name(db, digest, at))
+
+    async def forgotten_at(self, key: Key) -> float | None:
+        [(at,)] = await self._read(SELECT_FORGOTTEN_AT, await self._digest_names(key))
+        return None if at is None else float(at)
 
     async def forget(
         self,

@@ -14,6 +14,13 @@ for place = 1, conditions do
         stands = string.sub(key_ids_of(take(), take(), take()), 1, KEY_ID_BYTES)
     elseif kind == 'unforgotten' then
         stands = was_forgotten_since(take(), take(), take_number(), take_many(take_number())) and '1' or '0'
+    elseif kind == 'names' then
+        local began_at = take_number()
+        stands = 'true' -- no name was forgotten since
+        for _, digest in ipairs(take_many(take_number())) do
+            local at = redis.call('ZSCORE', FORGOTTEN, digest)
+            if at and tonumber(at) > began_at then stands = 'false' end
+        end
     else -- revision
         stands = redis.call('GET', place_of(take(), take()) .. 'revision') or '0'
     end

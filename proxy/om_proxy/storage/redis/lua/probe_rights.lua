@@ -8,7 +8,7 @@ local commands = {
     {'HDEL', key, 'x'}, {'HSCAN', key, '0'}, {'HEXISTS', key, 'x'}, {'HGET', key, 'x'}, {'HGETALL', key}, {'HINCRBY', key, 'x', '1'}, {'HKEYS', key},
     {'HLEN', key}, {'HMGET', key, 'x'}, {'HSET', key, 'x', 'y'}, {'HSETNX', key, 'x', 'y'}, {'HVALS', key},
     {'ZADD', key, '0', 'x'}, {'ZCARD', key}, {'ZCOUNT', key, '0', '0'}, {'ZRANGE', key, '0', '0'}, {'ZRANGEBYLEX', key, '-', '+'},
-    {'ZRANGEBYSCORE', key, '0', '0'}, {'ZREM', key, 'x'}, {'ZREMRANGEBYSCORE', key, '0', '0'}, {'ZREVRANGE', key, '0', '0'},
+    {'ZRANGEBYSCORE', key, '0', '0'}, {'ZREM', key, 'x'}, {'ZREMRANGEBYRANK', key, '0', '0'}, {'ZREMRANGEBYSCORE', key, '0', '0'}, {'ZSCORE', key, 'x'}, {'ZREVRANGE', key, '0', '0'},
     {'ZREVRANGEBYSCORE', key, '0', '0'}, {'TIME'}, {'RENAME', other, key}, {'DEL', other}, {'DEL', key},
 }
 

@@ -58,6 +58,7 @@ local VERSION, EVENT, PRUNED, EVENT_LIST, EVENT_DATA =
     P .. ':version', P .. ':event', P .. ':pruned', P .. ':events', P .. ':event_data'
 local ROWS, NAMES, RESOURCES, RECENT, DUE_TENANTS = P .. ':rows', P .. ':names', P .. ':resources', P .. ':recent', P .. ':due_tenants'
 local LEDGER_RESOURCES = P .. ':ledger_resources'
+local FORGOTTEN = P .. ':forgotten' -- digests of names, by time
 local ENCRYPTION, DATA_KEYS, KEY_COUNTS, NAMED_KEYS, DOOMED_KEYS =
     P .. ':encryption', P .. ':data_keys', P .. ':key_counts', P .. ':named_keys', P .. ':doomed_keys'
 

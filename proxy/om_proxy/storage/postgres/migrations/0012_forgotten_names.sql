@@ -1,0 +1,10 @@
+-- The names of threads, resources and tenants that were asked to be forgotten, also where nothing of them was stored: a turn that began
+-- before stores no first row of its thread. A name is its HMAC under the store's secret. Entries go by age and number.
+--
+-- A program that does not know this migration notes no name, and looks for none.
+CREATE TABLE om.forgotten_name (
+    digest bytea            PRIMARY KEY,
+    at     double precision NOT NULL -- unix seconds
+);
+CREATE INDEX forgotten_name_at ON om.forgotten_name (at);
+ALTER TABLE om.forgotten_name ALTER digest SET STATISTICS 0;
