@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.memory_cache.removal import MemoryRemoval
 from tests.memory.building import KEY
@@ -64,3 +64,15 @@ async def test_a_forgetting_that_fails_takes_no_turn(
         await forget()
     assert memories.forgettings.is_forgotten_since(first_turn, 0, begun_before)
     assert not memories.forgettings.is_forgotten_since(first_turn, 0, begun_after)
+
+
+async def test_a_forgetting_that_is_refused_notes_no_name(store: WatchedStore) -> None:
+    """A first turn of another process goes on; one that is carried out is noted."""
+    memories = Memories(store, build_answering_policies())
+    removal = MemoryRemoval(memories)
+    committed = await memories.update(KEY, say_turns(1))
+    with pytest.raises(Conflict):
+        await removal.forget(KEY, committed.version - 1)
+    assert await store.forgotten_at(KEY) is None
+    await removal.forget(KEY, committed.version)
+    assert await store.forgotten_at(KEY) is not None

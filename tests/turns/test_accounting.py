@@ -161,7 +161,7 @@ async def test_costs_wait_for_a_commit_that_succeeds(monkeypatch: pytest.MonkeyP
         turn = await t.open([user("a"), assistant("b"), user("c")])
         commit = t.parts.memories.commit
 
-        async def fail(*_: Any) -> Any:
+        async def fail(*_: Any, **__: Any) -> Any:
             raise StorageError("away")
 
         monkeypatch.setattr(t.parts.memories, "commit", fail)

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller
+from om_proxy.memory.model import Memory
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
 from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -207,3 +210,66 @@ async def test_newest_messages_whose_turns_wait_in_several_processes(
         assert sorted(live) == sorted(said)
         for number in range(1, client.said_count + 1):
             assert live.index(f"u{number}") < live.index(f"a{number}")
+
+
+async def forget_thread(process: Process) -> None:
+    await MemoryRemoval(process.turns.parts.memories).forget(KEY)
+
+
+async def forget_resource(process: Process) -> None:
+    removal = MemoryRemoval(process.turns.parts.memories)
+    await removal.forget_all(KEY.tenant, KEY.resource)
+
+
+async def forget_tenant(process: Process) -> None:
+    await MemoryRemoval(process.turns.parts.memories).forget_all(KEY.tenant)
+
+
+FORGET = pytest.mark.parametrize("forget", [forget_thread, forget_resource, forget_tenant])
+
+
+@FORGET
+@pytest.mark.parametrize("begins_anew", [False, True], ids=["nothing since", "begun anew since"])
+async def test_a_first_turn_under_way_while_another_process_forgets_its_name(
+    forget: Callable[[Process], Awaitable[None]], begins_anew: bool, tmp_path: Path
+) -> None:
+    """Nothing was stored that could be forgotten. The turn stores nothing all the same; what was
+    asked since is stored, and has the turn not before it."""
+    clock = Clock()
+    async with open_processes(tmp_path / "memory.db", PATIENT, clock) as (one, other, _):
+        opened = await one.turns.open([user("first")])
+        clock.now += 1
+        await forget(other)
+        clock.now += 1
+        if begins_anew:
+            await other.turns.turn([user("later")], "stored")
+        with capture_logs() as logs:
+            await one.turns.engine.close_turn(opened, make_reply("too late"), accepted=True)
+        assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"]
+        if not begins_anew:
+            assert await one.turns.parts.memory() == Memory(key=KEY)
+            await one.turns.turn([user("later")], "stored")
+        assert await one.turns.live() == ["later", "stored"]
+
+
+@FORGET
+@pytest.mark.parametrize("for_reading", [False, True], ids=["not written", "not read either"])
+async def test_a_first_turn_that_waits_while_another_process_forgets_its_name(
+    forget: Callable[[Process], Awaitable[None]], for_reading: bool, tmp_path: Path
+) -> None:
+    """The process that holds it finds the store again. Of what waits, only what was asked after the
+    forgetting is stored."""
+    clock = Clock()
+    async with open_processes(tmp_path / "memory.db", PATIENT, clock) as (one, other, _):
+        client = Talker(clock)
+        one.lose_store(for_reading=for_reading)
+        await client.ask(one, [])
+        clock.now += 1
+        await forget(other)
+        clock.now += 1
+        if for_reading:
+            await client.ask(one, [])
+        else:  # its prompt has the turn that waits: the process knows of no forgetting yet
+            await one.turns.turn([user("u2")], "a2")
+        await one.find_store()
+        assert await other.turns.live() == ["u2", "a2"]

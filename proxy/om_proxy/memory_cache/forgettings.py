@@ -63,6 +63,15 @@ class Forgettings:
             for scope in (key, resource_key(key), create_scope_key(key.tenant, None))
         )
 
+    async def is_name_forgotten(self, memory: Memory, row_id: int, began_at: float) -> bool:
+        """Return whether a turn that began on no row may not go on with the row that others have
+        made meanwhile: any process has forgotten the thread, its resource or its tenant in between.
+        Asks the store, but only where there is such a row."""
+        if row_id or memory.version <= 0:
+            return False
+        forgotten_at = await self._store.forgotten_at(memory.key)
+        return forgotten_at is not None and forgotten_at > began_at
+
     async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
         """Return whether any process has forgotten the thread since this time, in unix seconds of
         the store. Asks the store: use it only for work whose thread could not be read before. The

@@ -178,9 +178,12 @@ class Memories(MemoryLoader):
         interrupted: Sequence[Message] = (),
         *,
         cause: Cause = NO_CAUSE,
+        began_at: float | None = None,
     ) -> Memory:
         """Try once to commit, with the events of the change. Raise Conflict. The memory
-        that is held is dropped first, so a failure leaves nothing stale."""
+        that is held is dropped first, so a failure leaves nothing stale. `began_at`: when the
+        request of a turn came; raise ForgottenName if its thread has no row and was forgotten
+        since."""
         events = self.events.list_of_change(before, after, cause)
         if after.shared_log_ref is not None and before.shared_log_ref is not None:
             thread, shared_log = log_sharing.detach_log(before)
@@ -193,7 +196,7 @@ class Memories(MemoryLoader):
                 or thread_after.other_threads_text != thread.other_threads_text
             )
             return await self.commit_shared(
-                Change(thread, thread_after, interrupted, events),
+                Change(thread, thread_after, interrupted, events, began_at),
                 Change(shared_log, shared_log_after) if must_check_log else None,
                 known_log=shared_log,
             )
@@ -206,7 +209,9 @@ class Memories(MemoryLoader):
             else await run_off_loop(message_count, partial(self._with_due, after))
         )
         self.held.drop(after.key)
-        committed = cache_sums(await self.store.commit(before, after, interrupted, events))
+        committed = cache_sums(
+            await self.store.commit(before, after, interrupted, events, began_at)
+        )
         self.held.put(committed)
         self.events.tell_watchers(after.key, events)
         return committed

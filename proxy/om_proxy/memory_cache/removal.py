@@ -23,10 +23,13 @@ class MemoryRemoval:
         self._forgettings = memories.forgettings
 
     async def forget(self, key: Key, expected_version: int | None = None) -> ForgetResult:
-        """Remove the thread. A turn under way here stores nothing from now on, even if it is the
-        thread's first. Raise Conflict if the thread has another version than `expected_version`."""
+        """Remove the thread. A turn under way stores nothing from now on, even if it is the thread's
+        first, in whichever process. Raise Conflict if the thread has another version than
+        `expected_version`."""
         with self._forgettings.remember(key):
             async with self._memories.lock(key):
+                if expected_version in (None, await self._store.version(key)):
+                    await self._store.note_forgotten(key, self._memories.clock())
                 forgotten = (
                     await self._store.forget(key, expected_version, self._describe_forgotten(key))
                     if await self._store.version(key)
@@ -38,10 +41,11 @@ class MemoryRemoval:
 
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
         """Remove the resource, or all resources of the tenant, as `forget` removes a thread: batch
-        by batch. A thread whose first turn is under way here stores nothing either."""
+        by batch. A thread whose first turn is under way stores nothing either."""
         scope = create_scope_key(tenant, resource)
         forgotten = ForgetResult()
         is_last = False
+        await self._store.note_forgotten(scope, self._memories.clock())
         while not is_last:
             with self._forgettings.remember(scope):
                 await self._memories.wait_for_commits(tenant, resource)

@@ -1,5 +1,5 @@
 """Find out when a thread was forgotten, also by another process: the store keeps an event of each
-forgotten thread, written in the transaction that forgot it."""
+forgotten thread, written in the transaction that forgot it, and the names that were forgotten."""
 
 from __future__ import annotations
 
@@ -34,10 +34,15 @@ class ForgottenThreads:
         self._times: BoundedCache[tuple[str, str], float] = BoundedCache(max_items=MAX_EVENTS)
 
     async def find_time(self, key: Key) -> float | None:
-        """Return when the thread was last forgotten, in unix seconds of the store; None: never, or
-        too long ago."""
+        """Return when the thread, its resource or its tenant was last forgotten, in unix seconds of
+        the store; None: never, or too long ago. Only names are noted of what was not stored, and
+        only events tell of what retention removed."""
         await self._read_new_events(key.tenant)
-        return self._times.get((key.tenant, self._label(key)))
+        times = (
+            self._times.get((key.tenant, self._label(key))),
+            await self._store.forgotten_at(key),
+        )
+        return max((at for at in times if at is not None), default=None)
 
     async def list_labels_since(self, tenant: str, since: float) -> frozenset[str]:
         """Return the labels of the tenant's threads that were forgotten at this time or later, in

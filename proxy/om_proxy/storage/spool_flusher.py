@@ -186,13 +186,13 @@ class SpoolFlusher:
 
     async def _is_first_turn_forgotten(self, resource: SpooledResource, key: Key) -> bool:
         """Return whether the thread, of which nothing was stored when its turns began to wait, has
-        been stored and forgotten by another process since."""
+        been forgotten by another process since."""
         stored_before = resource.base[key]
         if stored_before.version or resource.is_other_database:
             return False
         asked_at = find_first_asked_at(stored_before, resource.current[key])
-        # Asked before the events: a thread that stands is compared with what waits, and one that is
-        # gone by now has left its event.
+        # Asked before the events: a thread that stands is compared with what waits. If it is
+        # forgotten from now on, the commit finds that.
         if await self._inner.version(key):
             return False
         forgotten_at = await self._forgotten_threads.find_time(key)
@@ -245,6 +245,7 @@ class SpoolFlusher:
         forgotten_at = None
         if not resource.is_other_database:
             forgotten_at = await self._find_forgotten(stored_now, stored_before, spooled)
+        asked_at = find_first_asked_at(stored_before, spooled)
         merged = merge_unstored(
             stored_now,
             stored_before,
@@ -254,12 +255,16 @@ class SpoolFlusher:
             is_other_database=resource.is_other_database,
         )
         after = merged.after
+        # what was asked before that time is not in it; whatever is forgotten later makes a conflict
+        began_at = asked_at if forgotten_at is None else forgotten_at
+        if resource.is_other_database:
+            began_at = None
         if after is not stored_now and after.scope == "thread":
-            await self._inner.commit(stored_now, after, merged.not_live)
+            await self._inner.commit(stored_now, after, merged.not_live, (), began_at)
         elif after is not stored_now:
             shared_log = await self._inner.load(resource_key(key))
             await self._inner.commit_shared(
-                Change(stored_now, after, merged.not_live),
+                Change(stored_now, after, merged.not_live, (), began_at),
                 None if shared_log.version else Change(shared_log, shared_log),
             )
         if forgotten_at is not None:

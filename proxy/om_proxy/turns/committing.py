@@ -10,6 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
+from om_proxy.errors import ForgottenName
 from om_proxy.memory.ledger import (
     NO_MEMORY_COSTS,
     Account,
@@ -147,9 +148,10 @@ class Committer:
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
-        if self.reconciler.is_forgotten(turn, reconciled.memory):
-            self.memories.emit_forgotten(turn.key)
-            return NOTHING_COMMITTED
+        if self.reconciler.is_forgotten(
+            turn, reconciled.memory
+        ) or await self.reconciler.is_name_forgotten(turn, reconciled.memory):
+            return self._leave_forgotten(turn)
         is_overtaken = reconciled.memory.end != turn.reconciled.memory.end
         # Another attempt's reply stays: only a reply that the client has seen to its end supersedes
         # messages.
@@ -178,13 +180,20 @@ class Committer:
             model=turn.request.model,
             offers_tools=turn.request.offers_tools,
         )
-        committed = await self._write(
-            reconciled.memory, after, accounted.entry, interrupted_messages
-        )
+        try:
+            committed = await self._write(
+                reconciled.memory, after, accounted.entry, interrupted_messages, turn.asked_at
+            )
+        except ForgottenName:
+            return self._leave_forgotten(turn)
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
         )
         return CommittedTurn(committed, after.end if is_reply_last else 0)
+
+    def _leave_forgotten(self, turn: OpenedTurn) -> CommittedTurn:
+        self.memories.emit_forgotten(turn.key)
+        return NOTHING_COMMITTED
 
     async def _apply_turn(
         self,
@@ -280,14 +289,18 @@ class Committer:
         after: Memory,
         entry: TurnEntry | None,
         interrupted: Sequence[Message] = (),
+        began_at: float | None = None,
     ) -> Memory:
-        """Try once to commit the memory, with its ledger. Raise Conflict."""
+        """Try once to commit the memory, with its ledger. Raise Conflict. `began_at`: as in
+        `Memories.commit`."""
         unstored = self.unstored.take(before.key)
         ledger = join_ledgers(before.ledger, unstored) if unstored else before.ledger
         if entry is not None:
             ledger = add_turn(ledger, entry)
         try:
-            return await self.memories.commit(before, replace(after, ledger=ledger), interrupted)
+            return await self.memories.commit(
+                before, replace(after, ledger=ledger), interrupted, began_at=began_at
+            )
         except BaseException:
             if unstored:
                 self.unstored.put_back(before.key, unstored)

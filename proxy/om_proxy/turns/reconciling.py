@@ -385,11 +385,17 @@ class Reconciler:
         """Return whether the thread was forgotten after the turn began. `memory`: as it is now."""
         return self.memories.forgettings.is_forgotten_since(memory, turn.row_id, turn.forget_count)
 
+    async def is_name_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
+        """Return whether a first turn was forgotten, though others have stored its thread since."""
+        return await self.memories.forgettings.is_name_forgotten(memory, turn.row_id, turn.asked_at)
+
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
         """Return the turn compared with the newest memory, even while other turns commit."""
         reconciled = await retry_on_conflict(partial(self.refresh, turn))
         if reconciled is turn.reconciled:
             return turn
+        if await self.is_name_forgotten(turn, reconciled.memory):
+            return replace(turn, reconciled=reconciled)  # its commit finds that, too
         return replace(turn, reconciled=reconciled, row_id=turn.row_id or reconciled.memory.row_id)
 
     async def read_reply_item(self, turn: OpenedTurn, reply: Reply | None) -> Item | None:
