@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import ConfigError, StorageError
+from om_proxy.errors import ConfigError, ProgramTooOld, StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.redis import queries
 from om_proxy.storage.redis.session import Session
@@ -141,6 +141,22 @@ async def test_a_server_that_became_unfit_is_refused(server: OwnRedis) -> None:
     server.start(maxmemory_policy="allkeys-lru")
     with pytest.raises(StorageError, match="maxmemory-policy allkeys-lru"):
         await store.load(KEY)
+    await store.close()
+
+
+async def test_keys_that_exclude_an_open_store(server: OwnRedis) -> None:
+    """A newer program has written them: a look at them finds that, and no new connection serves."""
+    store = await RedisStore.open(server.url, RedisOptions(timeout_s=30.0))
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    server.ask("HSET", "om:schema", "min_writer", 9999)
+    with pytest.raises(ProgramTooOld):
+        await store.check_schema()
+    server.kill()
+    server.start()
+    with pytest.raises(ProgramTooOld, match="run a newer om-proxy"):
+        await store.load(KEY)
+    server.ask("HSET", "om:schema", "min_writer", 1)
+    assert await store.load(KEY) == memory
     await store.close()
 
 
