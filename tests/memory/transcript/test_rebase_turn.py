@@ -111,6 +111,17 @@ def test_a_request_beside_a_turn_that_was_stored_late(
     assert (rebased is None) is is_compared_anew
 
 
+def test_a_question_that_still_waits_for_its_reply_is_a_turn_beside() -> None:
+    """It was stored ahead of its reply, after this request was compared: nobody has taken it
+    back."""
+    thread = build_thread("u1 a1")
+    waiting, request = open_turn(thread, "u1 a1 u4"), open_turn(thread, "u1 a1 u5")
+    memory = apply_turn(thread.memory, *waiting, {}, 8.0)
+    rebased = rebase_turn(memory, *request, asked_at=9.0)
+    assert rebased is not None
+    assert not rebased.forks
+
+
 def test_numbers_of_messages_that_waited() -> None:
     """They are good as long as the newest of them has its own."""
     thread = build_thread("u1 a1")

@@ -57,9 +57,13 @@ def _has_ended_before(
     memory: Memory, verdict: Verdict, since: Sequence[Mark], asked_at: float
 ) -> bool:
     """Return whether all of `since` had ended before the request came: it is no turn beside this
-    one."""
+    one. A message without a reply may still get one."""
     late = MessageList.of(memory.tail).messages_after(verdict.end)
-    return len(late) == len(since) and all(message.at < asked_at for message in late)
+    return (
+        len(late) == len(since)
+        and late[-1].item.role == "assistant"
+        and all(message.at < asked_at for message in late)
+    )
 
 
 def _append_behind_others(
