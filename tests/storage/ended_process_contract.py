@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.encryption.conversion import encrypt_memories
 from tests.storage.conversion_contract import OLD, OpenWith, fill, without_version
 from tests.storage.event_contract import activation
