@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
+import asyncpg
 import pytest
 
 from om_proxy.storage.base import Store
@@ -42,6 +43,14 @@ def patient_readers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def url() -> str:
     return find_postgres_url()
+
+
+@pytest.fixture
+async def server(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection that is not the store's."""
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture

@@ -31,14 +31,6 @@ async def store(opener: Opener) -> AsyncIterator[Store]:
     await store.close()
 
 
-@pytest.fixture
-async def server(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the store's."""
-    connection = await asyncpg.connect(url)
-    yield connection
-    await connection.close()
-
-
 @asynccontextmanager
 async def lose_commits(server: asyncpg.Connection, schema: str) -> AsyncIterator[None]:
     """Take back, at the end of the block, what was committed in it, with the versions given out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.postgres.lock_waits import until, wait_for_lock
 from tests.storage.two_prefixes import check_that_nothing_is_shared
 from tests.support.postgres_server import find_pooler_url, find_postgres_url, own_schema
 from tests.support.wire import open_wire
@@ -32,14 +33,6 @@ async def store(url: str, schema: str) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(url, PostgresOptions(schema, 2, timeout_s=30.0))
     yield store
     await store.close()
-
-
-@pytest.fixture
-async def server(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the store's."""
-    connection = await asyncpg.connect(url)
-    yield connection
-    await connection.close()
 
 
 async def find_backends(store: PostgresStore, count: int) -> list[int]:
@@ -110,33 +103,6 @@ async def test_a_commit_that_broke_off_is_unknown(
             await commit
         assert type(failed.value) is StorageError
     assert await store.load(KEY) == memory
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.01)
-
-
-async def count_waiting(server: asyncpg.Connection) -> int:
-    """Return how many connections wait for a lock of this one."""
-    return int(
-        await server.fetchval(
-            """SELECT count(*) FROM pg_stat_activity
-            WHERE pg_blocking_pids(pid) @> ARRAY[pg_backend_pid()]"""
-        )
-    )
-
-
-async def wait_for_lock(server: asyncpg.Connection, waiting: int = 1) -> None:
-    """Return once so many connections wait for a lock of this one."""
-
-    async def has_come() -> bool:
-        return await count_waiting(server) == waiting
-
-    await until(has_come)
 
 
 async def has_turn(store: PostgresStore) -> bool:

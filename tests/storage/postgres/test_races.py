@@ -27,6 +27,7 @@ from om_proxy.storage.postgres.store import PostgresStore
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.postgres.lock_waits import wait_for_lock
 from tests.support.long_forms import IS_LONG
 
 LOG_KEY = resource_key(KEY)
@@ -143,6 +144,48 @@ async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
 
     workers = [work(store, number) for number in range(4) for store in stores]
     assert min(await asyncio.gather(*workers)) > 0
+
+
+@pytest.mark.parametrize("scope", ["thread", "resource"])
+async def test_a_thread_that_comes_while_a_forgetting_waits(
+    stores: list[Store], server: asyncpg.Connection, url: str, schema: str, scope: str
+) -> None:
+    """It shares the log by then, and its next turn waits for that log with its own row held. The
+    forgetting does not wait for the turn with the log held: that would be a deadlock."""
+    rows = f'"{schema}".thread'
+    lock_log = f"SELECT FROM {rows} WHERE thread = '' FOR NO KEY UPDATE"
+    lock_newcomer = f"SELECT FROM {rows} WHERE thread = 'a' FOR NO KEY UPDATE"
+    come = (
+        f"UPDATE {rows} SET resource = $1, shared = true, others = 'told of b' WHERE thread = 'a'"  # noqa: S608 - a test's own name
+    )
+    list_others = f"SELECT others FROM {rows} WHERE thread <> ''"  # noqa: S608 - as above
+    forgotten = (await share(stores[0], "b")).key
+    newcomer_key = KEY._replace(resource="elsewhere", thread="a")
+    await stores[0].commit(Memory(key=newcomer_key), MemoryBuilder(newcomer_key).memory())
+    newcomer = await asyncpg.connect(url)
+    try:
+        async with server.transaction():
+            await server.execute(lock_log)
+            forgets = (
+                stores[1].forget(forgotten)
+                if scope == "thread"
+                else stores[1].forget_batch(KEY.tenant, KEY.resource)
+            )
+            forgetting = asyncio.create_task(forgets)
+            await wait_for_lock(server)
+            await newcomer.execute(come, KEY.resource)
+            turn = newcomer.transaction()
+            await turn.start()
+            await newcomer.execute(lock_newcomer)
+        # the forgetting has the log now and waits for the newcomer, or does so without the log
+        await wait_for_lock(newcomer)
+        await newcomer.execute(lock_log)
+        await turn.commit()
+        await forgetting
+    finally:
+        await newcomer.close()
+    others = await server.fetch(list_others)
+    assert [bytes(row[0]) for row in others] == ([b""] if scope == "thread" else [])
 
 
 async def test_claims_of_six_workers(stores: list[Store]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -58,19 +58,19 @@ from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.records import ForgetResult
 
 # the thread, all that share its resource's log, and all that may quote it
-LOCK_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
+SELECT_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
-    ORDER BY thread = '', thread FOR UPDATE"""
+    ORDER BY thread = '', thread"""
 # these rows, and with the shared log all whose prompts tell of other threads
-LOCK_ERASED = """SELECT id, thread, version, key_id FROM om.thread
+SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
-    ORDER BY thread = '', thread FOR UPDATE"""
-LOCK_BATCH = f"""SELECT id, resource, thread FROM om.thread
+    ORDER BY thread = '', thread"""
+SELECT_LOCKED_BY_BATCH = f"""SELECT id, resource, thread FROM om.thread
     WHERE tenant = $1 AND (
         (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))
         OR resource = ANY ($2::text[]) AND (others <> '' OR {HAS_LOOK_UPS})
         OR $4::boolean AND thread = '' AND ($5::text IS NULL OR resource = $5))
-    ORDER BY resource, thread = '', thread FOR UPDATE"""
+    ORDER BY resource, thread = '', thread"""
 DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
     gone_notes AS (DELETE FROM om.observation WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
     gone_entries AS (DELETE FROM om.entry WHERE thread_id = ANY ($1::bigint[]) RETURNING thread_id, generation),
@@ -118,6 +118,24 @@ DELETE_BATCH_LEASES = """DELETE FROM om.lease
     WHERE tenant = $1 AND (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))"""
 
 
+class ThreadCame(StorageError):
+    """A thread came to those that are to be locked while the others were being locked."""
+
+
+async def lock_threads(session: Session, sql: str, *parameters: object) -> list[Row]:
+    """Lock the threads that are selected, in the one order, inside a transaction. Return their rows.
+    Raise ThreadCame if there is one more by then.
+
+    A shared log is locked behind its threads, and a commit that holds a thread waits for it. To
+    write that thread now would be a deadlock: all is to be locked again.
+    """
+    locked = await session.select(f"{sql} FOR UPDATE", *parameters)
+    ids = {row[0] for row in locked}
+    if any(row[0] not in ids for row in await session.select(sql, *parameters)):
+        raise ThreadCame("threads of the resource come faster than they can be locked")
+    return locked
+
+
 async def remove_batch(
     session: Session,
     tenant: str,
@@ -135,7 +153,7 @@ async def remove_batch(
     names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
     for name in sorted({row[0] for row in batch}):
         await session.select(LOCK_LOOK_UPS, tenant, name)
-    locked = await session.select(LOCK_BATCH, tenant, *names, is_last, resource)
+    locked = await lock_threads(session, SELECT_LOCKED_BY_BATCH, tenant, *names, is_last, resource)
     # after the locks, so that no turn of these threads comes between
     if active_before is not None and await session.select(
         SELECT_ACTIVE, tenant, resource, active_before
@@ -216,7 +234,7 @@ async def remove_thread(
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
     await session.select(LOCK_LOOK_UPS, *key[:2])
-    locked = await session.select(LOCK_SHARERS, *key)
+    locked = await lock_threads(session, SELECT_SHARERS, *key)
     stored = {row[1]: row for row in locked}
     own = stored.get(key.thread)
     if expected_version is not None and own and own[2] != expected_version:
@@ -348,7 +366,7 @@ async def commit_erasing(
     stored entries."""
     key = change.before.key
     names = {key.thread, *(erasure.key.thread for erasure in erasures)}
-    locked = await session.select(LOCK_ERASED, key.tenant, key.resource, sorted(names))
+    locked = await lock_threads(session, SELECT_ERASED, key.tenant, key.resource, sorted(names))
     stored = {Key(key.tenant, key.resource, row[1]): row for row in locked}
     for erasure in erasures:
         if erasure.key not in stored or stored[erasure.key][2] != erasure.version:

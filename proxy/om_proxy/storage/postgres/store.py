@@ -72,6 +72,7 @@ from om_proxy.storage.postgres.record_keeping import (
     select_receipt,
 )
 from om_proxy.storage.postgres.removal import (
+    ThreadCame,
     commit_erasing,
     drop_generations,
     mark_bytes,
@@ -117,14 +118,15 @@ SECRET_BYTES = 32
 MAX_SEQ = 2**63 - 1
 # what no request waits for: forgetting, pruning, sums over the store
 LONG_TIMEOUT_S = 60.0
+MAX_LOCK_ATTEMPTS = 20  # of threads with what they share
 MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
 MIGRATION_TIMEOUT_S = 600.0
 
 TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
     ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
-# in the order in which every transaction locks threads
-# It takes no lock that it would have to wait for: it holds those of many threads.
+# In the order in which every transaction locks threads, and none that it would have to wait for: it
+# holds those of many.
 MARK_UNLOCKED_DELIVERED = """WITH reply AS (
         SELECT thread.id, sent.seq FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
             AS sent (tenant, resource, thread, seq) JOIN om.thread USING (tenant, resource, thread)
@@ -669,9 +671,8 @@ class PostgresStore(SearchMethods, VectorMethods):
         defers_erasure: bool = False,
     ) -> ForgetResult:
         label_of = create_thread_labeler(await self.secret())
-        removed = await self._pool.transact(
-            lambda s: remove_thread(s, key, expected_version, label_of, event, self._keys),
-            LONG_TIMEOUT_S,
+        removed = await self._transact_locking(
+            lambda s: remove_thread(s, key, expected_version, label_of, event, self._keys)
         )
         return removed.settle_keys(is_destroyed=await self._destroy_doomed())
 
@@ -682,14 +683,20 @@ class PostgresStore(SearchMethods, VectorMethods):
         describe_forgotten: Callable[[Key], Event] | None = None,
         active_before: float | None = None,
     ) -> ForgetBatch:
-        batch = await self._pool.transact(
+        batch = await self._transact_locking(
             lambda s: remove_batch(
                 s, tenant, resource, describe_forgotten, self._keys, active_before
-            ),
-            LONG_TIMEOUT_S,
+            )
         )
         is_destroyed = await self._destroy_doomed()
         return batch._replace(result=batch.result.settle_keys(is_destroyed=is_destroyed))
+
+    async def _transact_locking(self, work: Work[T]) -> T:
+        """Run work that locks threads with what they share, again if one more has come."""
+        for _ in range(MAX_LOCK_ATTEMPTS - 1):
+            with suppress(ThreadCame):
+                return await self._pool.transact(work, LONG_TIMEOUT_S)
+        return await self._pool.transact(work, LONG_TIMEOUT_S)
 
     async def _destroy_doomed(self) -> bool:
         """Destroy the keys of what was removed. Return False if any is left."""
@@ -708,8 +715,8 @@ class PostgresStore(SearchMethods, VectorMethods):
             held = await self._pool.read(lambda s: encryption.hold_erased(s, named, self._keys))
         keys = await self._plan_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
-        row = await self._pool.transact(
-            lambda s: commit_erasing(s, change, commit, erasures, held), LONG_TIMEOUT_S
+        row = await self._transact_locking(
+            lambda s: commit_erasing(s, change, commit, erasures, held)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         await self._destroy_doomed()  # of what was told of other threads; the notes' own key stays
