@@ -20,7 +20,7 @@ from tests.e2e.replicas.plan import (
     plan_restore,
 )
 from tests.e2e.replicas.planted import FAULTS
-from tests.e2e.replicas.running import run_replicas
+from tests.e2e.replicas.running import Report, run_replicas
 from tests.support.long_forms import long_form
 from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.postgres_server import find_postgres_url
@@ -58,12 +58,17 @@ async def test_a_rolling_upgrade_and_back(tmp_path: Path) -> None:
         assert all(before or after for before, after in pairwise(had_memory))
 
 
+def check_shown(fault: str, report: Report) -> None:
+    """The checker has found the fault that was planted."""
+    assert any(getattr(report.findings, name) for name in FAULTS[fault].findings), str(report)
+
+
 async def test_replicas_with_a_planted_fault(tmp_path: Path) -> None:
     """The run would show it: a process that does not ask what others have written."""
     fault = "cache-kept"
     plan = replace(SHORT, seconds=1, kills=0, kill_every_s=1_000, fault=fault)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
-    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+    check_shown(fault, report)
 
 
 async def test_turns_of_a_resource_that_end_at_once(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ async def test_turns_of_a_resource_without_its_lock(tmp_path: Path, fault: str) 
     """The run above would show it: two turns at once hold the row of the shared log."""
     plan = replace(plan_meetings(0.0), fault=fault)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
-    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+    check_shown(fault, report)
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ async def test_a_cache_that_is_kept_over_a_reconnect(tmp_path: Path, server: Own
     fault = "cache-over-reconnect"
     plan = replace(plan_restore(0.0), fault=fault)
     report = await run_replicas(server.url, tmp_path, plan, server)
-    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+    check_shown(fault, report)
 
 
 @long_form
@@ -111,4 +116,4 @@ async def test_other_planted_faults(tmp_path: Path, fault: str) -> None:
     if fault == "host-clock":
         plan = replace(plan, clock_offsets_s=WRONG_CLOCKS_S)
     report = await run_replicas(find_postgres_url(), tmp_path, plan)
-    assert getattr(report.findings, FAULTS[fault].finding), str(report)
+    check_shown(fault, report)

@@ -1,6 +1,6 @@
 """A process of the release before migration 0009, for what it does with the index of original
 messages: it writes `posted`, looks for words there alone, and finds neighbours by `position`. All
-its other statements are those of today."""
+its other statements are those of today. The migrations that those need are taken for earlier ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from om_proxy.storage.postgres import search
 from om_proxy.storage.postgres.columns import list_names
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 
-NEWEST_MIGRATION = 8
+INDEX_MIGRATIONS = (9, 10)
 WORDS_WITH_SCOPE = """(SELECT array_agg(DISTINCT $1::bigint || 'z' || word)
     FROM unnest(string_to_array(new.words || ' ' || new.side_words, ' ')) AS word)"""
 INSERT_PASSAGES = f"""INSERT INTO om.passage (scope, thread_id, {list_names(search.PASSAGE)}, posted)
@@ -80,8 +80,15 @@ class OlderStore(PostgresStore):
         return is_written
 
 
+def list_newer_migrations(backend: str) -> tuple[Migration, ...]:
+    """Return all migrations, those of the index last."""
+    every = list_migrations(backend)
+    ordered = sorted(every, key=lambda one: one.number in INDEX_MIGRATIONS)
+    return tuple(one._replace(number=number) for number, one in enumerate(ordered, 1))
+
+
 def list_older_migrations(backend: str) -> tuple[Migration, ...]:
-    return list_migrations(backend)[:NEWEST_MIGRATION]
+    return list_newer_migrations(backend)[: -len(INDEX_MIGRATIONS)]
 
 
 @asynccontextmanager

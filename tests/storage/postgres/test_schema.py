@@ -15,7 +15,7 @@ from om_proxy.storage.postgres.schema import apply_next_migration
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.storage.postgres.before_0009 import OlderStore, open_older
+from tests.storage.postgres.before_0009 import OlderStore, list_newer_migrations, open_older
 from tests.storage.search_contract import add_said, store_thread
 
 KEYS = [KEY._replace(thread=name) for name in "abcd"]
@@ -26,6 +26,12 @@ ROUNDS = 3
 def options(schema: str) -> PostgresOptions:
     # patient: a machine that tests many things at once may take seconds for one statement
     return PostgresOptions(prefix=schema, connections=5, timeout_s=30.0)
+
+
+@pytest.fixture(autouse=True)
+def newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The migrations of the index are the newest ones."""
+    monkeypatch.setattr("om_proxy.storage.postgres.schema.list_migrations", list_newer_migrations)
 
 
 @pytest.fixture
