@@ -20,6 +20,7 @@ from om_proxy.message_index import MessageIndex
 from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite import eraser, search, search_erasure
+from om_proxy.storage.sqlite.search_erasure import MergeStep
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import (
@@ -34,7 +35,8 @@ from tests.storage.search_contract import (
 from tests.storage.sqlite import killed_indexing
 
 CANARY_WORD = "canaryword"
-MERGE_PAGE = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', -1)"
+MERGE_FIRST_PAGE = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', -1)"
+MERGE_PAGE = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', 1)"
 MASTER_KEY = bytes(range(32))
 
 
@@ -85,50 +87,53 @@ async def test_without_merging_forgotten_words_stay(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(search_erasure, "MERGE_SOME", "SELECT 1")
+    for name in ("MERGE_FIRST", "MERGE_MORE"):
+        monkeypatch.setattr(search_erasure, name, "SELECT 1")
     assert await forget_canaries(store, path) == ["memory.db"]
 
 
 @pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Let words be merged page by page. Return the list of what each step answers."""
-    answers: list[bool] = []
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> list[MergeStep]:
+    """Let words be merged page by page. Return the list of the steps."""
+    steps: list[MergeStep] = []
 
-    def merge_words(db: sqlite3.Connection) -> bool:
-        answers.append(search_erasure.merge_words(db))
-        return answers[-1]
+    def merge_words(db: sqlite3.Connection) -> MergeStep:
+        steps.append(search_erasure.merge_words(db))
+        return steps[-1]
 
-    monkeypatch.setattr(search_erasure, "MERGE_SOME", MERGE_PAGE)
+    monkeypatch.setattr(search_erasure, "MERGE_FIRST", MERGE_FIRST_PAGE)
+    monkeypatch.setattr(search_erasure, "MERGE_MORE", MERGE_PAGE)
     monkeypatch.setattr(eraser, "merge_words", merge_words)
-    return answers
+    return steps
 
 
 async def test_words_leave_the_file_in_steps(
-    store: SqliteStore, path: Path, small_steps: list[bool]
+    store: SqliteStore, path: Path, small_steps: list[MergeStep]
 ) -> None:
     """Each step is short, however large the index is; the last one finds nothing to merge."""
     await index_varied(store)
     small_steps.clear()
     assert await forget_canaries(store, path) == []
     assert len(small_steps) > 3
-    assert small_steps.index(True) == len(small_steps) - 1
+    assert small_steps[0] is MergeStep.FIRST
+    assert small_steps.index(MergeStep.LAST) == len(small_steps) - 1
 
 
-async def test_words_that_are_deleted_between_two_steps_leave_the_file_too(
-    store: SqliteStore, path: Path, small_steps: list[bool], monkeypatch: pytest.MonkeyPatch
+async def test_words_that_are_deleted_between_two_steps_take_another_round(
+    store: SqliteStore, path: Path, small_steps: list[MergeStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They begin the merging anew, and the bytes are gone only after it."""
+    """As another process deletes them: whoever asks for their erasure finds them gone after it."""
     late = KEY._replace(thread="late")
-    await store_thread(store, add_said(MemoryBuilder(late), f"{CANARY_WORD} late"))
+    await store_thread(store, add_said(MemoryBuilder(late), "lateword late"))
     await index_all(store, late)
     await index_varied(store)
     removed: list[int] = []
-    sleep_or_copy = eraser.Eraser._copy_when_due
+    copy_when_due = eraser.Eraser._copy_when_due
 
     async def remove_late(self: eraser.Eraser, rows: int, *, is_background: bool) -> None:
-        if not removed:  # as another process does
+        if not removed:
             removed.append(await store._writer.write(delete_late))
-        await sleep_or_copy(self, rows, is_background=is_background)
+        await copy_when_due(self, rows, is_background=is_background)
 
     def delete_late(db: sqlite3.Connection) -> int:
         return db.execute("DELETE FROM thread WHERE thread = 'late'").rowcount
@@ -137,10 +142,56 @@ async def test_words_that_are_deleted_between_two_steps_leave_the_file_too(
     small_steps.clear()
     assert await forget_canaries(store, path) == []
     assert removed == [1]
+    assert small_steps.count(MergeStep.FIRST) == 1
+    assert store._eraser
+    assert await store._eraser.erase()
+    assert small_steps.count(MergeStep.FIRST) == 2
+    files = [path, path.with_name(f"{path.name}-wal")]
+    assert not any(holds_words(file, "lateword") for file in files)
+
+
+async def test_a_round_that_was_cut_is_finished_first(
+    store: SqliteStore, path: Path, small_steps: list[MergeStep]
+) -> None:
+    """Its process ended between two steps. Words that were deleted since take another round."""
+    await index_varied(store)
+    await store._writer.write(lambda db: db.execute("UPDATE search_erasure SET asked = 1").rowcount)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other_process:
+        assert search_erasure.merge_words(other_process) is MergeStep.FIRST
+    small_steps.clear()
+    assert await forget_canaries(store, path) == []
+    assert small_steps[0] is MergeStep.MORE
+    assert small_steps.count(MergeStep.LAST) == 2
+
+
+async def test_merging_ends_though_passages_come_between_its_steps(
+    store: SqliteStore, path: Path, small_steps: list[MergeStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each brings a segment of its own. The index stays whole."""
+    await index_varied(store)
+    new_key = KEY._replace(resource="another", thread="new")
+    new_words: list[str] = []
+    thread = MemoryBuilder(new_key)
+    copy_when_due = eraser.Eraser._copy_when_due
+
+    async def index_one(self: eraser.Eraser, rows: int, *, is_background: bool) -> None:
+        new_words.append(f"new{len(new_words)}x")
+        await store_thread(store, add_said(thread, new_words[-1]))
+        await index_all(store, new_key)
+        await copy_when_due(self, rows, is_background=is_background)
+
+    monkeypatch.setattr(eraser.Eraser, "_copy_when_due", index_one)
+    small_steps.clear()
+    assert await forget_canaries(store, path) == []
+    assert 3 < len(small_steps) < 100
+    assert len(new_words) >= len(small_steps) - 1
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(search.CHECK_WORDS)
+    assert (await store.find_passages(new_key, new_words)).matches
 
 
 async def test_removals_are_collected_for_as_long_as_the_merging_took(
-    store: SqliteStore, path: Path, small_steps: list[bool], monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, path: Path, small_steps: list[MergeStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a run would remove few threads between two mergings of a large index."""
     assert store._eraser

@@ -29,7 +29,7 @@ import structlog
 
 from om_proxy.errors import StorageError
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
-from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, merge_words
+from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, MergeStep, merge_words
 
 logger = structlog.get_logger("store")
 
@@ -79,7 +79,7 @@ class Eraser:
         self._is_asked_again = True
         if not self.is_erasing():
             self._task = asyncio.create_task(self._keep_trying(self._find_delay()))
-        async with self._merging:  # another removal would begin the merging anew
+        async with self._merging:  # what is removed meanwhile would take another round
             await self._copy_when_due(row_count, is_background=True)
 
     async def _copy_when_due(self, row_count: int, *, is_background: bool) -> None:
@@ -151,12 +151,18 @@ class Eraser:
         return is_truncated
 
     async def _erase_words(self, *, is_background: bool) -> int:
-        """Get the words of what was forgotten out of the index. Return how often was asked by
-        then."""
+        """Get the words of what was forgotten out of the index: finish a round of merging, if one is
+        left, and take another one if words were deleted since it began. Return how often was asked
+        by then."""
         async with self._merging:
             asked = await self._writer.run_alone(_select_asked, is_background=is_background)
             began_at = step_began_at = time.monotonic()
-            while not await self._writer.run_alone(_merge_words, is_background=is_background):
+            has_own_round = False
+            while True:
+                step = await self._writer.run_alone(_merge_words, is_background=is_background)
+                has_own_round = has_own_round or step is MergeStep.FIRST
+                if step is MergeStep.NONE or (step is MergeStep.LAST and has_own_round):
+                    break
                 await self._copy_when_due(MERGE_PAGES, is_background=is_background)
                 if is_background:
                     await asyncio.sleep(time.monotonic() - step_began_at)
@@ -179,7 +185,7 @@ async def _select_asked(db: aiosqlite.Connection) -> int:
     return int(asked)
 
 
-async def _merge_words(db: aiosqlite.Connection) -> bool:
+async def _merge_words(db: aiosqlite.Connection) -> MergeStep:
     return await run_in_connection_thread(db, merge_words)
 
 

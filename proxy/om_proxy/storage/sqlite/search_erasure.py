@@ -2,39 +2,63 @@
 
 FTS5 writes a deletion as one more posting: the words stay readable in older segments until all are
 merged into one (measured). That takes 0.2 s for 60 000 passages, so it is done only where passages
-were deleted, and in steps of MERGE_PAGES pages.
+were deleted, and in rounds of steps: the first step of a round puts all segments together, and each
+one merges MERGE_PAGES pages. Segments that come meanwhile are left to the next round. To put all
+together again at each step, as long as passages come, would never end, and after a thousand steps
+FTS5 finds the index malformed (measured).
 """
 
 from __future__ import annotations
 
 import sqlite3
+from enum import Enum
 
 # written in one step, of 4 KB: some 5 ms with the sync
 MERGE_PAGES = 64
-IS_ERASED = "SELECT asked = 0 FROM search_erasure"
-# A negative number: FTS5 puts all segments on one level and merges them into one, a part at each
-# call. A segment that comes meanwhile begins that anew, with what is merged already as one of them.
-MERGE_SOME = f"INSERT INTO passage_words (passage_words, rank) VALUES ('merge', {-MERGE_PAGES})"
-# https://sqlite.org/fts5.html#the_merge_command: with fewer there was nothing left to merge
+SELECT_STATE = "SELECT asked, merging FROM search_erasure"
+# https://sqlite.org/fts5.html#the_merge_command: a negative number puts all segments on one level
+# first, as `optimize` does
+MERGE_FIRST = f"INSERT INTO passage_words (passage_words, rank) VALUES ('merge', {-MERGE_PAGES})"
+MERGE_MORE = f"INSERT INTO passage_words (passage_words, rank) VALUES ('merge', {MERGE_PAGES})"
+# as the same page says: with fewer there was nothing left to merge
 MIN_MERGE_CHANGES = 2
-NOTE_ERASED = "UPDATE search_erasure SET asked = 0"
+NOTE_BEGUN = "UPDATE search_erasure SET asked = 0, merging = 1"
+NOTE_MERGED = "UPDATE search_erasure SET merging = 0"
 
 
-def merge_words(db: sqlite3.Connection) -> bool:
-    """Merge some pages of the segments if passages were deleted since all were one. Return whether
-    no deleted word is left. The connection is in autocommit mode: the deletions of an open
-    transaction are in no segment yet."""
-    if db.execute(IS_ERASED).fetchone()[0]:
-        return True
+class MergeStep(Enum):
+    NONE = "none"  # no deleted word is in the index
+    FIRST = "first"  # of a round
+    MORE = "more"
+    LAST = "last"  # no word is left that was deleted before the first one
+
+
+def merge_words(db: sqlite3.Connection) -> MergeStep:
+    """Take one step. The connection is in autocommit mode: the deletions of an open transaction are
+    in no segment yet."""
+    if not any(db.execute(SELECT_STATE).fetchone()):
+        return MergeStep.NONE
     db.execute("BEGIN IMMEDIATE")
     try:
-        changes_before = db.total_changes
-        db.execute(MERGE_SOME)
-        is_merged = db.total_changes - changes_before < MIN_MERGE_CHANGES
-        if is_merged:
-            db.execute(NOTE_ERASED)
+        step = _take_step(db)
     except BaseException:
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
-    return is_merged
+    return step
+
+
+def _take_step(db: sqlite3.Connection) -> MergeStep:
+    asked, merging = db.execute(SELECT_STATE).fetchone()
+    if not (asked or merging):  # another process was first
+        return MergeStep.NONE
+    if not merging:
+        db.execute(MERGE_FIRST)
+        db.execute(NOTE_BEGUN)
+        return MergeStep.FIRST
+    changes_before = db.total_changes
+    db.execute(MERGE_MORE)
+    if db.total_changes - changes_before >= MIN_MERGE_CHANGES:
+        return MergeStep.MORE
+    db.execute(NOTE_MERGED)
+    return MergeStep.LAST
