@@ -273,3 +273,20 @@ async def test_a_first_turn_that_waits_while_another_process_forgets_its_name(
             await one.turns.turn([user("u2")], "a2")
         await one.find_store()
         assert await other.turns.live() == ["u2", "a2"]
+
+
+async def test_a_turn_that_waits_while_a_forgetting_fails(tmp_path: Path) -> None:
+    """Its name was noted by another process, and its thread stands: the turn is stored."""
+    clock = Clock()
+    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, clock) as processes:
+        client = Talker(clock)
+        await client.ask(processes[0], [])
+        processes[0].lose_store(for_reading=False)
+        await client.ask(processes[0], client.history)
+        other = processes[1]
+        await other.turns.turn([user("beside")], "told")
+        await other.turns.parts.store.note_forgotten(KEY, clock.now + 1)
+        await processes[0].find_store()
+        live = await other.turns.live()
+        assert live[:2] == ["u1", "a1"]
+        assert {"u2", "a2", "beside", "told"} == set(live[2:])

@@ -275,10 +275,13 @@ class SpoolFlusher:
         self, stored_now: Memory, stored_before: Memory, spooled: Memory
     ) -> float | None:
         """Return when the thread was forgotten after the oldest waiting turn was asked; None: it was
-        not. Of a row that is gone, with no event of it left, that is after all of them."""
+        not. Of a row that is gone, with no event of it left, that is after all of them. A row that
+        stands was not forgotten, whatever was asked for: its removal may have failed."""
+        if stored_before.row_id and stored_now.row_id == stored_before.row_id:
+            return None
         forgotten_at = await self._forgotten_threads.find_time(spooled.key)
         asked_at = find_first_asked_at(stored_before, spooled)
-        if stored_before.row_id and stored_now.row_id != stored_before.row_id:
+        if stored_before.row_id:
             return math.inf if forgotten_at is None else forgotten_at
         if forgotten_at is None or asked_at is None or forgotten_at < asked_at:
             return None
