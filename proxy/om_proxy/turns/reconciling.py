@@ -31,7 +31,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.digests import HashedMessages
-from om_proxy.memory.transcript.own_attempt import find_own_attempt
+from om_proxy.memory.transcript.own_attempt import find_own_attempt, find_recorded_attempt
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
 from om_proxy.memory.transcript.reconcile import (
     Hints,
@@ -375,7 +375,7 @@ class Reconciler:
                 message_count, partial(self._read_sent_history, turn.request, memory)
             )
             # its message may be stored ahead of its reply
-            own = find_own_attempt(memory, sent, turn.asked_at, None, may_be_stored=False)
+            own = find_recorded_attempt(memory, sent, turn.asked_at)
             verdict = resume_turn(memory, sent, own) if own else None
         return await self._apply_request(
             memory, sent, turn.hints, turn.request.model, turn.context, turn.asked_at, verdict

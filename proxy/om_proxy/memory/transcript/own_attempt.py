@@ -28,12 +28,21 @@ def find_own_attempt(
     `may_be_stored`: a commit of the turn with that reply was cut.
 
     The turn is stored, too, if a later request showed it, which another process has stored."""
+    recorded = find_recorded_attempt(memory, sent, asked_at)
+    if recorded is not None:
+        return recorded
+    return _find_lone_message(memory, sent, asked_at, reply_fp, may_be_stored=may_be_stored)
+
+
+def find_recorded_attempt(memory: Memory, sent: SentHistory, asked_at: float) -> View | None:
+    """Return the view of the request that came at `asked_at`; None: it is not recorded, or its
+    message is not live."""
+    identity = (sent.count, sent.digest, asked_at)
     live_seqs = {mark.seq for mark in memory.marks}
     for view in memory.views:
-        is_same = (view.count, view.digest, view.asked_at) == (sent.count, sent.digest, asked_at)
-        if is_same and view.seq in live_seqs:
+        if (view.count, view.digest, view.asked_at) == identity and view.seq in live_seqs:
             return view
-    return _find_lone_message(memory, sent, asked_at, reply_fp, may_be_stored=may_be_stored)
+    return None
 
 
 def _find_lone_message(
