@@ -26,7 +26,7 @@ from tests.look_ups.stored_conversations import (
 )
 from tests.storage.memory_builder import MemoryBuilder
 
-SHARED = resource_key(CURRENT_KEY)
+SHARED_LOG_KEY = resource_key(CURRENT_KEY)
 EVERYTHING = NoteFilter()
 
 
@@ -70,7 +70,7 @@ async def find(
     limit: int = 9,
 ) -> list[tuple[str, str, str]]:
     found = await NoteSearch(conversations.memories).find(
-        (SHARED,), query, limit=limit, note_filter=note_filter
+        (SHARED_LOG_KEY,), query, limit=limit, note_filter=note_filter
     )
     return [(note.key.thread, note.line.text, note.range) for note in found.notes]
 
@@ -112,7 +112,7 @@ async def test_lines_of_a_log_that_threads_share(conversations: StoredConversati
     }
     await add_log(
         conversations,
-        SHARED,
+        SHARED_LOG_KEY,
         make_entry(1, "bees here", after=0, last=0, parts=parts["a"]),
         make_entry(2, "bees there", after=0, last=0, parts=parts["b"]),
     )

@@ -47,7 +47,7 @@ SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOT
 STRANDED_MARGIN_S = 20.0
 
 
-SCHEMA = "om"
+SCHEMA_OF_RUN = "om"
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,12 @@ async def run_replicas(
         own_database(url) as own_url,
         serve_on_loopback(models, lifespan="off") as models_url,
     ):
-        async with start_replicas(folder, own_url, SCHEMA, models_url, plan, server) as replicas:
+        async with start_replicas(
+            folder, own_url, SCHEMA_OF_RUN, models_url, plan, server
+        ) as replicas:
             await _talk_in_trouble(replicas, models, notebook, plan)
         models.note_requests()
-        stored = await read_store(own_url, SCHEMA, replicas.policy)
+        stored = await read_store(own_url, SCHEMA_OF_RUN, replicas.policy)
     history = History(
         [
             _judge_late(turn, notebook, replicas)

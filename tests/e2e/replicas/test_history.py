@@ -145,7 +145,7 @@ def restore_between(copied_at: float, restored_at: float) -> Callable[[History],
 
 
 # thread `a` went on at 9 without what it said since 4.5
-RESTORED = replace(
+HISTORY_WITH_RESTORE = replace(
     restore_between(4.5, 8.5)(SOUND),
     prompts=tuple(
         prompt._replace(marks=("U1", "R1", "U2", "R2", "U5"), noted=frozenset())
@@ -327,11 +327,11 @@ def test_a_planted_fault(plant: Callable[[History], History], kind: str) -> None
 
 def test_a_restored_store() -> None:
     """What it has lost is no fault, nor what is there again of a thread that was forgotten since."""
-    found = check(RESTORED)
+    found = check(HISTORY_WITH_RESTORE)
     assert not found, str(found)
 
 
-RESTORE = RESTORED.restores[0]
+RESTORE_OF_STORE = HISTORY_WITH_RESTORE.restores[0]
 
 
 @pytest.mark.parametrize(
@@ -361,23 +361,25 @@ RESTORE = RESTORED.restores[0]
         pytest.param(ask_instead("U5", "U1", "R1", "U5"), "stale", id="a prompt that lacks more"),
         pytest.param(store_instead("U1", "R1", "U5", "R5"), "lost", id="more than it is lost"),
         pytest.param(
-            lambda history: replace(history, restores=(RESTORE._replace(restored_at=8.05),)),
+            lambda history: replace(
+                history, restores=(RESTORE_OF_STORE._replace(restored_at=8.05),)
+            ),
             "stale",
             id="a version that falls once the store is restored",
         ),
     ],
 )
 def test_a_fault_in_a_restored_store(plant: Callable[[History], History], kind: str) -> None:
-    found = check(plant(RESTORED))
+    found = check(plant(HISTORY_WITH_RESTORE))
     assert kind in {name for name, said in vars(found).items() if said}, str(found) or "nothing"
 
 
 def test_a_client_that_shows_again_what_the_restored_store_has_lost() -> None:
     shown = replace(
-        store_instead("U1", "R1", "U2", "R2", "U3", "R3", "U5", "R5")(RESTORED),
+        store_instead("U1", "R1", "U2", "R2", "U3", "R3", "U5", "R5")(HISTORY_WITH_RESTORE),
         turns=tuple(
             turn._replace(shows=("U1", "R1", "U2", "R2", "U3", "R3")) if turn.said == "U5" else turn
-            for turn in RESTORED.turns
+            for turn in HISTORY_WITH_RESTORE.turns
         ),
     )
     found = check(ask_instead("U5", "U1", "R1", "U2", "R2", "U3", "R3", "U5")(shown))

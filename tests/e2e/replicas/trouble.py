@@ -29,7 +29,7 @@ PATIENCE_S = 10.0
 TAKING_BACK_TIMEOUT_S = 300.0
 # Commits of others between a copy and its return: what a process has read meanwhile has a version
 # that the store reaches again only later.
-OTHERS = 1_000
+OTHER_COMMIT_COUNT = 1_000
 # what a page of figures says of turns that wait
 WAITING = re.compile(r"^om_turns_waiting.*$", re.MULTILINE)
 TRACEBACK_S = 1.0  # for a process to say what it is doing
@@ -202,7 +202,9 @@ class Trouble:
 
     async def _use_up_versions(self) -> None:
         connection = await asyncpg.connect(self._url)
-        await connection.fetch("SELECT nextval('om.version') FROM generate_series(1, $1)", OTHERS)
+        await connection.fetch(
+            "SELECT nextval('om.version') FROM generate_series(1, $1)", OTHER_COMMIT_COUNT
+        )
         await connection.close()
 
 

@@ -19,7 +19,7 @@ from tests.storage.postgres.before_0009 import OlderStore, list_newer_migrations
 from tests.storage.search_contract import add_said, store_thread
 
 KEYS = [KEY._replace(thread=name) for name in "abcd"]
-ROUNDS = 3
+ROUND_COUNT = 3
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_both_releases_serve_while_one_replaces_the_other(
         _take_rounds(threads, [older]),
     )
     try:
-        for _ in range(ROUNDS):
+        for _ in range(ROUND_COUNT):
             await threads.take_round([older, newer])
             await threads.take_round([newer, older])
         async with open_older(url, options) as started_later:  # the way back
@@ -125,7 +125,7 @@ async def test_both_releases_serve_while_one_replaces_the_other(
 
 
 async def _take_rounds(threads: Threads, stores: list[PostgresStore]) -> None:
-    for _ in range(ROUNDS):
+    for _ in range(ROUND_COUNT):
         await threads.take_round(stores)
 
 
@@ -167,7 +167,7 @@ async def test_searches_and_turns_go_on_while_the_words_are_indexed(
     assert await apply_next_migration(session, options.prefix)
     fork = asyncio.create_task(threads.take_turn(KEYS[0], older, older))  # waits for the lock
     others = MemoryBuilder(KEY._replace(thread="begun meanwhile"))
-    for _ in range(ROUNDS):
+    for _ in range(ROUND_COUNT):
         await store_thread(older, add_said(others, "zeta"))
         assert await list_found(older, words) == words
     assert not fork.done()
@@ -175,7 +175,7 @@ async def test_searches_and_turns_go_on_while_the_words_are_indexed(
     await fork
     newer = await PostgresStore.open(url, options)
     try:
-        assert await MessageIndex(newer).index_thread(others.key) == ROUNDS
+        assert await MessageIndex(newer).index_thread(others.key) == ROUND_COUNT
         words = {"zeta", *threads.indexed_words[older]}
         assert await list_found(newer, words) == words
         await threads.check_stored(newer)

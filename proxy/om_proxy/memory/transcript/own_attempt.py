@@ -27,7 +27,7 @@ def find_own_attempt(
     stored. Its reply is 0 if the message stands alone. `reply_fp`: of the reply that it got.
     `may_be_stored`: a commit of the turn with that reply was cut.
 
-    The turn is stored, too, if a later request showed it, which another process has stored."""
+    The whole turn is its own, too, if a later request shows it: another process has stored it."""
     recorded = find_recorded_attempt(memory, sent, asked_at)
     if recorded is not None:
         return recorded

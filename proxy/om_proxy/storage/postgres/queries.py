@@ -30,15 +30,15 @@ SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_I
 IS_TOLD_AS_CHANGES = """thread.id = held.id AND thread.version <> held.version
     AND thread.rewound <= held.version"""
 # without changes the function is not called, and costs nothing
-_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
+_COLUMNS_OF_CHANGES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
     CASE WHEN {IS_TOLD_AS_CHANGES} THEN ROW (
         om.read_changes(thread.id, thread.generation, held.version, held.coverage), {_THREAD}) END FROM"""
 _OF_HELD = """JOIN om.thread
     ON thread.tenant = $1 AND thread.resource = $2 AND thread.thread = held.thread"""
 # What nearly every request asks: arrays would take a third more of both sides' time.
-SELECT_CHANGES_OF_ONE = f"""{_CHANGES} (SELECT $3::text AS thread, $4::bigint AS id, $5::bigint AS version,
+SELECT_CHANGES_OF_ONE = f"""{_COLUMNS_OF_CHANGES} (SELECT $3::text AS thread, $4::bigint AS id, $5::bigint AS version,
         $6::bigint AS coverage) AS held {_OF_HELD}"""
-SELECT_CHANGES = f"""{_CHANGES} unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+SELECT_CHANGES = f"""{_COLUMNS_OF_CHANGES} unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
         AS held (thread, id, version, coverage) {_OF_HELD}"""
 
 
