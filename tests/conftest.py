@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.postgres_server import HOW_TO_START
@@ -56,6 +57,14 @@ def patient_proxy(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with mock.patch("om_proxy.edge.chat.MAX_OPEN_S", 60.0):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchanged_log_per_file() -> Iterator[None]:
+    """The files of one process share structlog's settings. A file that ran a command in this process
+    would leave its log, often none, to the tests of the next file."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
 from om_proxy.facts import Fact, NotesChanged
@@ -467,17 +468,15 @@ async def test_another_tenants_notes_cannot_be_changed(run: Running) -> None:
     assert (await read_notes(run))["log"][0] == first
 
 
-async def test_the_change_is_said_in_the_log(
-    run: Running, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_change_is_said_in_the_log(run: Running) -> None:
     """With the thread's label, without a word of the text."""
     await play(run, 14)
     first = (await read_notes(run))["log"][0]
-    capsys.readouterr()
-    await ask(run, "PATCH", f"/observations/{first['id']}", {"text": "* canary"})
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "memory.changed" in line]
-    assert "change=edited" in line
-    assert "canary" not in line
+    with capture_logs() as lines:
+        await ask(run, "PATCH", f"/observations/{first['id']}", {"text": "* canary"})
+    [line] = [line for line in lines if line["event"] == "memory.changed"]
+    assert line["change"] == "edited"
+    assert "canary" not in str(line)
 
 
 async def test_an_edit_changes_the_bytes_upstream_once(run: Running) -> None:
