@@ -1,13 +1,10 @@
-"""The proxy on PostgreSQL, over real sockets: a conversation with notes, a server that is killed or
-has no connection left, and starts without one."""
+"""PostgreSQL keeps the contract of servers, and what only PostgreSQL does: it becomes read-only, is
+restored from a backup, or has no connection left."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,16 @@ from om_proxy.settings import parse
 from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.store import MARK_DELIVERED, MARK_UNLOCKED_DELIVERED
-from tests.e2e.running import Running, run_with_scripted_models
+from tests.e2e.running import run_with_scripted_models
+from tests.e2e.server_contract import (
+    ServerContract,
+    is_ready,
+    read_said,
+    send_newest,
+    serve_in_vain,
+)
 from tests.support.own_postgres import OwnPostgres, own_postgres
-from tests.support.wire import Wire, open_wire
-
-# enough for an observation of each other turn
-LONG = "The dock of the harbour is 2.85 m high and 14 m wide. " * 30
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -50,132 +51,10 @@ def storage(server: OwnPostgres, request: pytest.FixtureRequest) -> str:
     return f'url: "{server.url}", prefix: {name}, connections: 4, timeout: 5s'
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.05)
+class TestPostgres(ServerContract):
+    """The whole contract."""
 
-
-async def is_ready(run: Running) -> bool:
-    return bool((await run.http.get(f"{run.base}/readyz")).json()["status"] == "ok")
-
-
-async def test_a_conversation_until_its_notes_are_applied(tmp_path: Path, storage: str) -> None:
-    """Messages are observed, notes activated, and prompts carry them; another process goes on."""
-    async with run_with_scripted_models(tmp_path, storage=storage) as run:
-        chat = run.chat()
-        for turn in range(8):
-            _, receipt = await chat.say(f"{turn}. {LONG}")
-            await run.app.background.wait_idle()
-        assert receipt["status"] == "applied"
-        memory = await run.memory()
-        assert memory.log.entries
-        assert memory.coverage > 0
-    async with run_with_scripted_models(tmp_path, storage=storage) as run:
-        assert await run.memory() == memory
-        chat.running = run
-        _, receipt = await chat.say("And how wide is it?")
-        assert receipt["status"] == "applied"
-        assert (await run.memory()).count == memory.count + 2
-
-
-async def test_a_server_that_is_killed_and_comes_back(
-    tmp_path: Path, server: OwnPostgres, storage: str
-) -> None:
-    """Every chat request is answered meanwhile, and every turn that was answered is stored
-    afterwards, without a restart; also of a client that sends its newest message alone."""
-    async with run_with_scripted_models(tmp_path, storage=storage) as run:
-        chat = run.chat()
-        await chat.say("one")
-        server.kill()
-        for text in ("two", "three"):
-            reply, receipt = await chat.send([{"role": "user", "content": text}])
-            assert reply
-            assert receipt["status"] == "degraded"
-        assert not await is_ready(run)
-        server.start()
-        await until(lambda: is_ready(run))
-        _, receipt = await chat.send([{"role": "user", "content": "four"}])
-        assert receipt["status"] != "degraded"
-        stored = [
-            json.loads(message.item.raw)["content"]
-            for message in await run.app.store.messages((await run.memory()).key, 0)
-            if message.item.role == "user"
-        ]
-        assert stored == ["one", "two", "three", "four"]
-
-
-@pytest.fixture
-async def wire(server: OwnPostgres) -> AsyncIterator[Wire]:
-    """A way to the server that can be disturbed."""
-    async with open_wire("127.0.0.1", server.port) as wire:
-        yield wire
-
-
-def name_storage(server: OwnPostgres, wire: Wire, timeout: str) -> str:
-    url = server.url.replace(str(server.port), str(wire.port))
-    return f'url: "{url}", prefix: om_wire_{wire.port}, connections: 4, timeout: {timeout}'
-
-
-async def send_newest(run: Running, text: str) -> str:
-    """Send a thin client's turn. Return its status."""
-    reply, receipt = await run.chat().send([{"role": "user", "content": text}])
-    assert reply
-    return receipt["status"]
-
-
-async def read_said(run: Running) -> list[str]:
-    """Return what the client said, as stored."""
-    messages = await run.app.store.messages((await run.memory()).key, 0)
-    said = [json.loads(m.item.raw)["content"] for m in messages if m.item.role == "user"]
-    assert len(messages) == 2 * len(said)
-    return said
-
-
-async def test_a_commit_whose_connection_is_cut(
-    tmp_path: Path, server: OwnPostgres, wire: Wire
-) -> None:
-    """The server has written a turn, and its answer never comes: the proxy finds out, and the turn
-    is stored once. Both for a thread's first turn and for a later one."""
-    async with run_with_scripted_models(tmp_path, storage=name_storage(server, wire, "5s")) as run:
-        for number, text in enumerate(("one", "two", "three"), 1):
-            if number != 2:
-                wire.cut_at_answer(b'"content":"%s"' % text.encode())
-            await send_newest(run, text)
-            await until(lambda: is_ready(run))
-        assert wire.cuts == 2
-        assert await read_said(run) == ["one", "two", "three"]
-
-
-async def test_a_server_that_says_nothing(tmp_path: Path, server: OwnPostgres, wire: Wire) -> None:
-    """It accepts connections and answers nothing: no request waits for long, and once it answers,
-    every turn is there."""
-    async with run_with_scripted_models(
-        tmp_path, storage=name_storage(server, wire, "300ms")
-    ) as run:
-        assert await send_newest(run, "one") == "raw"
-        wire.stall()
-        assert await send_newest(run, "two") == "degraded"
-        assert await send_newest(run, "three") == "degraded"
-        assert not await is_ready(run)
-        wire.restore()
-        await until(lambda: is_ready(run))
-        assert await send_newest(run, "four") == "applied"
-        assert await read_said(run) == ["one", "two", "three", "four"]
-
-
-async def test_a_server_far_away(tmp_path: Path, server: OwnPostgres, wire: Wire) -> None:
-    """Each answer takes 200 ms: memory works all the same, and no turn is missing."""
-    async with run_with_scripted_models(tmp_path, storage=name_storage(server, wire, "5s")) as run:
-        await send_newest(run, "one")
-        wire.latency_s = 0.1
-        assert await send_newest(run, "two") == "applied"
-        assert await send_newest(run, "three") == "applied"
-        assert await is_ready(run)
-        wire.restore()
-        assert await read_said(run) == ["one", "two", "three"]
+    address = "postgresql://postgres@127.0.0.1:{port}/postgres"
 
 
 async def test_a_server_that_becomes_read_only(
@@ -331,29 +210,6 @@ async def test_a_turn_takes_two_statements(
             assert "UPDATE om.thread" in storing
 
 
-async def test_a_start_without_its_server(
-    tmp_path: Path, server: OwnPostgres, storage: str
-) -> None:
-    """Chat goes on without memory, `readyz` says so, and one line a minute names the address without
-    its password. Memory comes with the server."""
-    server.kill()
-    with capture_logs() as events:
-        async with run_with_scripted_models(tmp_path, storage=storage) as run:
-            for text in ("one", "two"):
-                reply, receipt = await run.chat().say(text)
-                assert reply
-                assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
-            assert not await is_ready(run)
-            server.start()
-            await until(lambda: is_ready(run))
-            _, receipt = await run.chat().say("three")
-            assert receipt["status"] == "raw"
-    [complaint] = [event for event in events if event["event"] == "storage.unavailable"]
-    assert complaint["log_level"] == "error"
-    assert f"postgresql://postgres@127.0.0.1:{server.port}/postgres" in complaint["said"]
-    assert "geheim" not in str(events)
-
-
 async def test_a_start_without_its_server_where_memory_is_required(
     server: OwnPostgres, storage: str
 ) -> None:
@@ -388,17 +244,6 @@ async def test_a_start_without_its_server_where_memory_is_required(
 )
 def test_a_command_line_that_cannot_start(tmp_path: Path, section: str, said: str) -> None:
     """One line and status 3; no password in it."""
-    config = tmp_path / "om.yaml"
-    config.write_text(f"storage: {{{section}}}\nserver: {{port: 0}}\n", encoding="utf-8")
-    ended = subprocess.run(
-        [sys.executable, "-m", "om_proxy", "serve", "--config", str(config)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert ended.returncode == 3
-    [line] = ended.stderr.strip().splitlines()
+    line = serve_in_vain(tmp_path, section)
     assert said in line
-    assert "heim" not in ended.stderr + ended.stdout
+    assert "heim" not in line

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from om_proxy.memory.model import Key
 from tests.e2e.running import Running, run_with_scripted_models
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.05)
+from tests.support.waiting import until
 
 
 async def is_status(run: Running, status: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,14 +17,7 @@ from om_proxy.settings import parse
 from om_proxy.storage.reopening_store import ReopeningStore
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.permissions import enforce_permission_bits
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.05)
+from tests.support.waiting import until
 
 
 async def readiness(run: Running) -> str:

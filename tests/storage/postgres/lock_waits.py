@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import asyncpg
 
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.01)
+from tests.support.waiting import until
 
 
 async def count_waiting(server: asyncpg.Connection) -> int:

@@ -22,9 +22,10 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.storage.postgres.lock_waits import until, wait_for_lock
+from tests.storage.postgres.lock_waits import wait_for_lock
 from tests.storage.two_prefixes import check_that_nothing_is_shared
 from tests.support.postgres_server import find_pooler_url, find_postgres_url, own_schema
+from tests.support.waiting import until
 from tests.support.wire import open_wire
 
 
