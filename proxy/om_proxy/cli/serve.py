@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from om_proxy.cli.uvicorn_server import AnnouncedServer
     from om_proxy.settings import Settings
 
-# set by serve_with_workers: where the workers share their figures
-FIGURES_FOLDER_VARIABLE = "OM_PROXY_FIGURES_FOLDER"
-
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status."""
@@ -94,11 +91,12 @@ def create_worker_app() -> App:
     keep_freed_heap()
     with start_up_faster():
         from om_proxy.app import create_app
+        from om_proxy.figures.worker_folder import FOLDER_VARIABLE
         from om_proxy.settings import WatchedSettings, load
 
         settings = load(None)  # the path is in OM_PROXY_CONFIG, set by serve_with_workers
         set_up_log(settings)
-        folder = os.environ.get(FIGURES_FOLDER_VARIABLE)
+        folder = os.environ.get(FOLDER_VARIABLE)
         return create_app(
             WatchedSettings(settings), figures_folder=Path(folder) if folder else None
         )

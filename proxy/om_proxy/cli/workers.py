@@ -12,9 +12,8 @@ from uvicorn.supervisors import Multiprocess, multiprocess
 
 from om_proxy.cli.banner import print_banner
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.serve import FIGURES_FOLDER_VARIABLE
 from om_proxy.cli.uvicorn_server import create_server_config
-from om_proxy.figures.worker_folder import create_folder
+from om_proxy.figures.worker_folder import FOLDER_VARIABLE, create_folder
 from om_proxy.server.graceful_server import GracefulServer
 from om_proxy.settings import Settings
 from om_proxy.store_opening import open_store
@@ -85,7 +84,7 @@ def share_figures(settings: Settings) -> Iterator[None]:
         yield
         return
     with create_folder() as folder:
-        os.environ[FIGURES_FOLDER_VARIABLE] = str(folder)
+        os.environ[FOLDER_VARIABLE] = str(folder)
         yield
 
 
