@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,9 +15,7 @@ from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
 from om_proxy.memory.rounds import LookedUp
-
-if TYPE_CHECKING:
-    from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.encryption.row_cipher import RowCipher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

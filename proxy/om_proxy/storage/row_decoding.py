@@ -32,15 +32,8 @@ from om_proxy.storage.encoding import (
     decode_state,
     read_shown_state,
 )
-from om_proxy.storage.encryption.row_cipher import (
-    PLAIN,
-    HeldKeys,
-    RowCipher,
-    ThreadCiphers,
-    open_optional_text,
-    open_others,
-    open_text,
-)
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, ThreadCiphers
+from om_proxy.storage.encryption.sealed_columns import open_optional_text, open_others, open_text
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.stored_rows import Backlog, MessageState, StoredMessage
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from om_proxy.errors import UnopenedText
-from om_proxy.memory.model import Message
-from om_proxy.storage.encoding import decode_text, encode_look_ups, encode_text
 
 KEY_ID_BYTES = 16
 
@@ -64,30 +62,6 @@ KEY_DESTROYED = (
     "the key of this thread is gone: it was forgotten, or its keys are in another store "
     "(om-proxy verify lists such threads)"
 )
-
-
-def seal_text(
-    cipher: RowCipher, table: bytes, row: int, column: bytes, text: str | None
-) -> bytes | None:
-    """Return a text as an encrypted memory stores it."""
-    return None if text is None else cipher.seal(table, row, column, encode_text(text))
-
-
-def seal_look_ups(cipher: RowCipher, message: Message) -> bytes | None:
-    """Return the column `look_ups` of a message."""
-    look_ups = encode_look_ups(message.look_ups)
-    return None if look_ups is None else cipher.seal(b"message", message.seq, b"look_ups", look_ups)
-
-
-def open_text(cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any) -> str:
-    opened = cipher.open(table, row, column, value)
-    return decode_text(opened) if isinstance(opened, bytes) else opened
-
-
-def open_optional_text(
-    cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any
-) -> str | None:
-    return None if value is None else open_text(cipher, table, row, column, value)
 
 
 class WrappedKey(NamedTuple):
@@ -159,21 +133,3 @@ def list_key_ids(rows: Iterable[tuple[bytes | None, Any]]) -> set[bytes | None]:
     for key_id, others in rows:
         ids |= {key_id, read_others_key(key_id, others)}
     return ids
-
-
-def seal_others(ciphers: ThreadCiphers, text: str) -> bytes:
-    """Return the column `others` of an encrypted memory: the id of its key, and the sealed text."""
-    if not text:
-        return b""
-    assert ciphers.others.key_id is not None  # whoever writes a new text has made a key for it
-    sealed = ciphers.others.seal(b"thread", 0, b"others", encode_text(text))
-    return ciphers.others.key_id + sealed
-
-
-def open_others(ciphers: ThreadCiphers, value: Any) -> str:
-    """Return the text of the column `others`."""
-    if ciphers.row.key_id is None:
-        return decode_text(value) if isinstance(value, bytes) else value
-    if not value:
-        return ""
-    return open_text(ciphers.others, b"thread", 0, b"others", bytes(value[KEY_ID_BYTES:]))

@@ -14,9 +14,8 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
     list_key_ids,
-    open_others,
-    seal_others,
 )
+from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import (

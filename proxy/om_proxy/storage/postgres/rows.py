@@ -15,13 +15,8 @@ from om_proxy.storage.encoding import (
     find_stored_others,
     sum_for_resource,
 )
-from om_proxy.storage.encryption.row_cipher import (
-    RowCipher,
-    ThreadCiphers,
-    seal_look_ups,
-    seal_others,
-    seal_text,
-)
+from om_proxy.storage.encryption.row_cipher import RowCipher, ThreadCiphers
+from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.stored_rows import ObservationState
 

@@ -16,7 +16,8 @@ from om_proxy.storage.encoding import (
     replace_views,
 )
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open_others
+from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
+from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest

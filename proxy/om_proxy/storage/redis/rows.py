@@ -30,10 +30,8 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
     read_others_key,
-    seal_look_ups,
-    seal_others,
-    seal_text,
 )
+from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
 from om_proxy.storage.redis.keys import pack_names, split_names
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.stored_rows import StoredMessage

@@ -16,9 +16,8 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
     list_key_ids,
-    open_others,
-    seal_others,
 )
+from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, INSERT_KEY, NEXT_VERSION

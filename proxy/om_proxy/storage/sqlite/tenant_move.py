@@ -14,7 +14,8 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids, open_others
+from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
+from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
