@@ -55,10 +55,14 @@ def test_secret_is_not_printed_by_accident(
 
 
 def test_wrong_use_says_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line, and without a new store."""
+    """In one line."""
+    Path("empty.jsonl").touch()
+    Path("folder").mkdir()
     Path("broken.jsonl").write_text('{"om":"export","format":1,"secret":null}\n{oh}\n')
     for arguments, said in (
-        (("nowhere.jsonl",), "is no file"),
+        (("nowhere.jsonl",), "nowhere.jsonl does not exist"),
+        (("folder",), "folder is no file; name what `om-proxy export --output` has written"),
+        (("empty.jsonl",), "this is empty, so it is no export: give what `om-proxy export`"),
         (("broken.jsonl", "--tenant-map", "a"), "write OLD=NEW"),
         (("broken.jsonl", *MAPS), "--tenant-map names a twice"),
         (("broken.jsonl",), "line 2: this is no JSON"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from om_proxy.errors import UsageError
 from om_proxy.memory.model import Memory
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.moving.thread_records import (
@@ -53,6 +55,47 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
         assert load_rows(whole) == whole
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "this is empty, so it is no export: give what `om-proxy export` has written"),
+        (b" \n\n", "line 1 is empty, so it is no export: give what `om-proxy export` has written"),
+        (b"\x1f\x8b\x08\x00", "this is compressed with gzip: unpack it first"),
+        (b"\x28\xb5\x2f\xfd\x20", "this is compressed with zstd: unpack it first"),
+        (
+            b"SQLite format 3\x00\x10\x00",
+            "this is an SQLite database: `om-proxy copy` copies one into another store",
+        ),
+        (
+            b"\xff\xfe\x00",
+            "line 1 is no JSON, so it is no export: give what `om-proxy export` has written",
+        ),
+        (b'[{"role": "user"}]\n', "line 1: this is no JSON object"),
+        (
+            b'{"role": "user"}\n',
+            "line 1: no record of format 1 is of the kind None: give what `om-proxy export` has written",
+        ),
+        (
+            b'{"om":"export","form',
+            "line 1: the export breaks off in this line, so a part is missing; export it again",
+        ),
+        (
+            b'{"om":"export","format":1,"secret":null}\n{"om":"thr',
+            "line 2: the export breaks off in this line, so a part is missing; export it again",
+        ),
+        (
+            b'{"om":"export","format":1,"secret":null}\n',
+            "line 1: the export breaks off here, so a part is missing; export it again",
+        ),
+    ],
+)
+def test_what_is_no_export_says_what_it_is(content: bytes, said: str) -> None:
+    """And what to do."""
+    with pytest.raises(UsageError) as refused:
+        list(read_lines(BytesIO(content), RecordDecoder()))
+    assert str(refused.value) == said
 
 
 def test_secret_of_the_header() -> None:

@@ -20,7 +20,8 @@ def run(options: argparse.Namespace) -> int:
     """Import the file into the store of the configuration, which may be a new one."""
     path = Path(options.file)
     if not path.is_file():
-        raise UsageError(f"{path} is no file; name what `om-proxy export --output` has written")
+        fault = "is no file" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {fault}; name what `om-proxy export --output` has written")
     return run_with_any_store(options.config, lambda store: import_file(store, path, options))
 
 

@@ -40,6 +40,13 @@ from om_proxy.storage.stored_rows import (
 MAX_TOKENS = 10**9
 MAX_COVERED = 10**12
 SECRET_FORM = re.compile(r"[0-9a-fA-F]{64}")
+WHAT_TO_GIVE = "give what `om-proxy export` has written"
+# what somebody may take for an export, by its first bytes
+OTHER_FILES = {
+    b"\x1f\x8b": "this is compressed with gzip: unpack it first",
+    b"\x28\xb5\x2f\xfd": "this is compressed with zstd: unpack it first",
+    b"SQLite format 3\0": "this is an SQLite database: `om-proxy copy` copies one into another store",
+}
 _BEGINNING = Beginning | None
 _IDS = tuple[int, ...]
 _SECONDS = float | None
@@ -111,6 +118,10 @@ class RecordDecoder:
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as exc:
+            if line.startswith(b"{") and not line.endswith(b"\n"):
+                raise UsageError(
+                    "the export breaks off in this line, so a part is missing; export it again"
+                ) from exc
             raise UsageError(f"this is no JSON ({exc})") from exc
         if not isinstance(record, dict):
             raise UsageError("this is no JSON object")
@@ -145,7 +156,9 @@ class RecordDecoder:
             case "pin":
                 return self._read_note(Pin, record)
             case kind:
-                raise UsageError(f"no record of format {EXPORT_FORMAT} is of the kind {kind!r}")
+                raise UsageError(
+                    f"no record of format {EXPORT_FORMAT} is of the kind {kind!r}: {WHAT_TO_GIVE}"
+                )
 
     def _read_note(self, as_type: type[_Note], record: Record) -> _Note:
         built: _Note = self._values.build(as_type, record, record["om"], frozenset(("om",)))
@@ -307,6 +320,7 @@ def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple
     threads: set[Key] = set()  # of the export so far
     number = 0
     for number, line in enumerate(lines, 1):
+        _check_first_line(number, line)
         try:
             before, part = part, decoder.decode(line)
             _check_place(before, part)
@@ -314,10 +328,24 @@ def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple
         except UsageError as exc:
             raise UsageError(f"line {number}: {exc}") from exc
         yield number, part
+    if not number:
+        raise UsageError(f"this is empty, so it is no export: {WHAT_TO_GIVE}")
     if not isinstance(part, ExportEnd):
         raise UsageError(
             f"line {number}: the export breaks off here, so a part is missing; export it again"
         )
+
+
+def _check_first_line(number: int, line: bytes) -> None:
+    """Raise UsageError if the first line is that of another file."""
+    if number > 1:
+        return
+    for beginning, said in OTHER_FILES.items():
+        if line.startswith(beginning):
+            raise UsageError(said)
+    if not line.lstrip().startswith((b"{", b"[")):
+        kind = "no JSON" if line.strip() else "empty"
+        raise UsageError(f"line 1 is {kind}, so it is no export: {WHAT_TO_GIVE}")
 
 
 def _check_place(before: Decoded | None, part: Decoded) -> None:
@@ -325,7 +353,7 @@ def _check_place(before: Decoded | None, part: Decoded) -> None:
     is_first = before is None or isinstance(before, ExportEnd)
     is_header = isinstance(part, ExportHeader)
     if is_first and not is_header:
-        raise UsageError("an export begins with its header")
+        raise UsageError(f"an export begins with its header: {WHAT_TO_GIVE}")
     if is_header and not is_first:
         raise UsageError(
             "the export before this one breaks off, so a part is missing; export it again"

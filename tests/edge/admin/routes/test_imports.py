@@ -138,7 +138,7 @@ async def test_the_admin_imports_for_whom_it_names(run: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "line 0"),
+        (b"", "this is empty, so it is no export"),
         (b"no JSON\n", "line 1"),
         (b'{"om":"export","format":1,"secret":null}\n', "breaks off"),
         (b'{"om":"export","format":99,"secret":null}\n{"om":"end","threads":0}\n', "format"),
