@@ -86,7 +86,7 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
     if settings.keys_url is None:
         return None
     if settings.keys_file is not None:
-        if settings.file is not None and _are_one_file(settings.file, settings.keys_file):
+        if are_one_file(settings.file, settings.keys_file):
             raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
         return SeparateKeys(SqliteKeyStore(settings.keys_file))
     with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
@@ -135,9 +135,10 @@ def _require_driver(setting: str, database: str, package: str, extra: str) -> It
         ) from exc
 
 
-def _are_one_file(one: str, other: str) -> bool:
+def are_one_file(one: str | None, other: str | None) -> bool:
+    """Return whether two names are of one file, also by a link. None: what is no file."""
     try:
-        return os.path.samefile(one, other)
+        return one is not None and other is not None and os.path.samefile(one, other)
     except OSError:  # one of them is to be made
         return False
 

@@ -71,6 +71,7 @@ def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture
         (("om.db", "./om.db"), "the same store", 2),
         (("om.db", "om.yaml"), "the same store", 2),
         (("om.db", "link.db"), "the same store", 2),
+        (("om.db", "hard.db"), "the same store", 2),
         (
             ("postgresql://a:x@Host/om", "postgres://b:y@host:5432/om?sslmode=require"),
             "the same store",
@@ -96,6 +97,7 @@ def test_wrong_use_says_what_to_do(
     """In one line, without a password, and without a new store."""
     Path("empty.txt").write_text("no database")
     Path("link.db").symlink_to("om.db")
+    Path("hard.db").hardlink_to("om.db")
     assert main(["copy", *arguments]) == status
     error = capsys.readouterr().err
     assert said in error

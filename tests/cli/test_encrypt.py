@@ -104,11 +104,18 @@ def test_keys_are_moved_to_a_key_store(
     assert (status, len(error.splitlines())) == (2, 1)
 
 
-@pytest.mark.parametrize("command", ["encrypt", "rekey"])
-def test_a_key_is_needed(folder: Folder, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("encrypt", "set storage.encryption_key first; make a key with: openssl rand"),
+        ("rekey", "set storage.encryption_key first, to the list [new, old] of master keys"),
+    ],
+)
+def test_a_key_is_needed(folder: Folder, command: str, advice: str) -> None:
+    """To change the key of an encrypted database, a new one alone is not enough."""
     status, _, error = folder.run(command)
     assert (status, len(error.splitlines())) == (2, 1)
-    assert "set storage.encryption_key first" in error
+    assert advice in error
     status, _, error = folder.run(command, keys="file:/nowhere")
     assert (status, len(error.splitlines())) == (3, 1)
     assert "the file cannot be read" in error

@@ -31,3 +31,30 @@ def test_faults_and_their_repair(
     assert "verified: 1 threads with 2 messages, 0 faults" in capsys.readouterr().out
     Path("om.db").write_bytes(b"SQLite format 3\0" + bytes(9_000))
     assert main(["verify", *CONFIG]) == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("empty.db", "empty.db is no database of om-proxy"),
+        ("text.db", "text.db is no database, or its first page is damaged: name another file in "),
+        ("folder", "folder, which is no file: name the database in it"),
+        ("nowhere.db", "nowhere.db, which does not exist"),
+    ],
+)
+def test_what_is_no_database_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.db").touch()
+    Path("text.db").write_text("no database")
+    Path("folder").mkdir()
+    Path("om.yaml").write_text(f"storage: {{url: sqlite:///{file}}}\n")
+    assert main(["verify", *CONFIG]) == 3
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

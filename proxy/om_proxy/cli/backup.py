@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.progress import show_progress
 from om_proxy.doctor.report import find_database
-from om_proxy.errors import UsageError
+from om_proxy.errors import StorageError, UsageError
 from om_proxy.settings import Settings, load
 from om_proxy.storage.sqlite.backup import back_up_file
+from om_proxy.storage.sqlite.key_store import SqliteKeyStore
+from om_proxy.storage.sqlite.schema import require_own_database
+
+LOCK_TIMEOUT_S = 5.0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -22,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
             "its own: for PostgreSQL pg_dump or archived WAL, for Redis its AOF "
             "(docs/guides/moving.md#backups)"
         )
+    check_content(database, is_keys=options.keys)
     target = Path(options.file)
     with show_progress(f"writing {target}"):
         back_up_file(database, target, is_compact=options.compact)
@@ -32,6 +38,19 @@ def run(options: argparse.Namespace) -> int:
             "(docs/guides/encryption.md#keep-the-keys-apart)"
         )
     return DONE
+
+
+def check_content(database: Path, *, is_keys: bool) -> None:
+    """Raise StorageError if the file is not what it is taken for: its copy would be no backup."""
+    try:
+        if not is_keys:
+            require_own_database(database, LOCK_TIMEOUT_S)
+        elif asyncio.run(SqliteKeyStore(database).identify()) is None:
+            raise StorageError(f"{database} is empty, and no key store")
+    except StorageError as exc:
+        setting = "storage.keys_url" if is_keys else "storage.url"
+        said = str(exc) if str(database) in str(exc) else f"{database}: {exc}"
+        raise StorageError(f"{setting}: {said}; name the file that the server uses") from exc
 
 
 def find_keys(settings: Settings) -> Path | None:

@@ -17,17 +17,17 @@ def run_conversion(
     config: str | None,
     work: Callable[[ConvertibleStore], Coroutine[Any, Any, int]],
     *,
+    advice: str,
     begins_encryption: bool = False,
     moves_keys: bool = False,
 ) -> int:
-    """Run `work` on the store that the configuration names, and return its exit status."""
+    """Run `work` on the store that the configuration names, and return its exit status. `advice`:
+    what to do first if there is no master key."""
 
     async def open_and_work() -> int:
         settings = load(config)
         if not settings.storage.key_sources:
-            raise UsageError(
-                "set storage.encryption_key first; make a key with: openssl rand -base64 32"
-            )
+            raise UsageError(f"set storage.encryption_key first{advice}")
         find_database(settings)
         store = await open_store(
             settings.storage,

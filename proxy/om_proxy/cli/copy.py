@@ -19,7 +19,7 @@ from om_proxy.moving.importing import show_names
 from om_proxy.settings import load_named_store
 from om_proxy.settings.service import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.store_opening import open_store
+from om_proxy.store_opening import are_one_file, open_store
 
 STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
 
@@ -27,7 +27,7 @@ STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
 def run(options: argparse.Namespace) -> int:
     """Copy FROM into TO, which may be a new store."""
     source, target = read_place(options.source), read_place(options.target)
-    if source.place == target.place:
+    if source.place == target.place or are_one_file(source.file, target.file):
         raise UsageError("FROM and TO are the same store")
     if source.file is not None and not Path(source.file).is_file():
         raise UsageError(f"FROM: there is no file {source.file}")

@@ -13,7 +13,10 @@ from om_proxy.storage.encryption.conversion import ConvertibleStore, encrypt_mem
 def run(options: argparse.Namespace) -> int:
     """Turn encryption on, and encrypt what is stored unless only the first was asked for."""
     return run_conversion(
-        options.config, begin_only if options.begin else encrypt, begins_encryption=True
+        options.config,
+        begin_only if options.begin else encrypt,
+        advice="; make a key with: openssl rand -base64 32",
+        begins_encryption=True,
     )
 
 

@@ -13,7 +13,12 @@ from om_proxy.storage.encryption.conversion import ConvertibleStore, move_keys, 
 def run(options: argparse.Namespace) -> int:
     """Move every data key to the key store of the settings, if they name one, and wrap it under their
     first master key."""
-    return run_conversion(options.config, rekey, moves_keys=True)
+    return run_conversion(
+        options.config,
+        rekey,
+        advice=", to the list [new, old] of master keys; to encrypt a database, run om-proxy encrypt",
+        moves_keys=True,
+    )
 
 
 async def rekey(store: ConvertibleStore) -> int:

@@ -151,8 +151,12 @@ def find_database(settings: Settings) -> Path | None:
             "storage.url names no file, but a store in the server's own memory: this command cannot reach it"
         )
     file = Path(settings.storage.file).resolve()
-    if not file.is_file():
-        where = settings.origin(("storage", "url")) or "the default"
+    where = settings.origin(("storage", "url")) or "the default"
+    if file.exists() and not file.is_file():
+        raise ConfigError(
+            f"storage.url ({where}) names {file}, which is no file: name the database in it"
+        )
+    if not file.exists():
         raise ConfigError(
             f"storage.url ({where}) names {file}, which does not exist: either no server has run yet, or the server uses "
             "another folder or configuration than this command"

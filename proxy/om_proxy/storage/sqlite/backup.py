@@ -77,6 +77,11 @@ def check_file(database: Path, *, is_unused: bool = False) -> None:
         with closing(sqlite3.connect(name, uri=True)) as connection:
             [(result,), *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.Error as exc:
+        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise StorageError(
+                f"{database} is no database, or its first page is damaged: name another file in "
+                "storage.url, or take the last backup"
+            ) from exc
         result = str(exc)
     if result != "ok":
         raise StorageError(f"{database} is damaged ({result}); take the last backup")
