@@ -733,22 +733,6 @@ async def wait_ready(app: App, status: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def link_to_data(data: Path, link: Path) -> None:
-    data.touch()
-    link.symlink_to(data)
-
-
-async def test_the_file_of_the_data_under_another_name_is_no_key_store(tmp_path: Path) -> None:
-    settings = replace_storage(
-        settings_in(tmp_path),
-        encryption_key="A" * 43,
-        keys_url=f"sqlite:///{tmp_path / 'link.db'}",
-    )
-    link_to_data(Path(settings.storage.file or ""), tmp_path / "link.db")
-    with pytest.raises(ConfigError, match=r"^storage\.keys_url: it is the file of storage\.url"):
-        await open_store(settings.storage)
-
-
 def replace_storage(settings: Settings, **more: object) -> Settings:
     storage = settings.storage.model_dump(exclude_unset=True) | more
     return settings.model_copy(update={"storage": StorageSettings.model_validate(storage)})

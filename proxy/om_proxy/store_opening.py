@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from om_proxy.errors import ConfigError, KeysAway, StorageError, WrongKeyStore, WrongMasterKey
 from om_proxy.settings import StorageSettings
 from om_proxy.storage.base import Store
@@ -23,6 +25,13 @@ from om_proxy.storage.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+
+logger = structlog.get_logger("storage")
+
+BY_ANOTHER_NAME = (
+    "by another name: a copy of the data would hold the keys; name another one, on a server that the "
+    "backups of the data do not hold"
+)
 
 
 def create_reopening_store(
@@ -56,6 +65,10 @@ async def open_store(
     database that is not encrypted is from now on. `moves_keys`: keys beside the data may be moved
     to the key store."""
     masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
+    try:
+        await check_keys_are_apart(settings)
+    except StorageError as exc:
+        logger.warning("keys.not_compared", said=str(exc))
     separate = await open_key_store(settings)
     try:
         return await _open_backend(
@@ -86,8 +99,6 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
     if settings.keys_url is None:
         return None
     if settings.keys_file is not None:
-        if are_one_file(settings.file, settings.keys_file):
-            raise ConfigError("storage.keys_url: it is the file of storage.url by another name")
         return SeparateKeys(SqliteKeyStore(settings.keys_file))
     with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
         from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
@@ -106,6 +117,20 @@ async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
     except StorageError as exc:
         said = str(exc).replace("storage.url", "storage.keys_url")
         raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+async def check_keys_are_apart(settings: StorageSettings) -> None:
+    """Raise ConfigError if `storage.keys_url` is the file or the database of `storage.url` by another
+    name, and StorageError if a server refuses to tell. What does not exist or cannot be reached is
+    nothing to compare."""
+    if are_one_file(settings.file, settings.keys_file):
+        raise ConfigError(f"storage.keys_url: it is the file of storage.url {BY_ANOTHER_NAME}")
+    if not settings.is_postgres or settings.keys_url is None or settings.keys_file is not None:
+        return
+    with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
+        from om_proxy.storage.postgres.same_database import are_one_database  # noqa: PLC0415 - the driver is an extra
+    if await are_one_database(settings.url, settings.keys_url):
+        raise ConfigError(f"storage.keys_url: it is the database of storage.url {BY_ANOTHER_NAME}")
 
 
 def check_drivers(settings: StorageSettings) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from om_proxy.cli import main
 from tests.cli.commands import MISPLACED_KEY, MISPLACED_KEY_CONFIG, run_om_proxy
+from tests.support.postgres_server import find_postgres_url
 
 
 def test_check(tmp_path: Path) -> None:
@@ -132,6 +133,33 @@ def test_check_of_a_postgresql(tmp_path: Path) -> None:
     said = f"{power}; {rows}; {log}; text is encrypted, and titles cannot be searched; search: newest 2000; {ends}"
     assert f"the store promises: {said}" in done.stdout.splitlines()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_check_of_a_key_store_that_is_the_data_by_another_name(tmp_path: Path) -> None:
+    """A server would not start. A server that is away is nothing to compare."""
+    (tmp_path / "om.db").touch()
+    (tmp_path / "keys.db").hardlink_to(tmp_path / "om.db")
+    url = find_postgres_url()
+    apart = {"OM_PROXY__STORAGE__ENCRYPTION_KEY": "00" * 32}
+    for one, other, said in (
+        ("sqlite:///om.db", "sqlite:///keys.db", "it is the file of storage.url by another name"),
+        (
+            url,
+            url.replace("127.0.0.1", "localhost"),
+            "it is the database of storage.url by another",
+        ),
+    ):
+        names = {"OM_PROXY__STORAGE__URL": one, "OM_PROXY__STORAGE__KEYS_URL": other}
+        done = run_om_proxy("check", cwd=tmp_path, **apart, **names)
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"om-proxy: storage.keys_url: {said}")
+        assert done.stderr.count("\n") == 1
+    away = {
+        "OM_PROXY__STORAGE__URL": url,
+        "OM_PROXY__STORAGE__KEYS_URL": "postgresql://om@127.0.0.1:1/keys",
+    }
+    done = run_om_proxy("check", cwd=tmp_path, **apart, **away)
+    assert "storage.keys_url" not in done.stdout.partition("needs attention")[2]
 
 
 def test_check_all(tmp_path: Path) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.errors import StorageError
 from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
 from om_proxy.storage.encryption.key_sources import load_master_keys
 from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.redis import promise as redis
 from om_proxy.storage.sqlite import promise as sqlite
-from om_proxy.store_opening import check_drivers
+from om_proxy.store_opening import check_drivers, check_keys_are_apart
 
 
 def _render_promises(settings: Settings) -> list[str]:
@@ -41,10 +43,23 @@ def _render_promises(settings: Settings) -> list[str]:
     return lines
 
 
+def compare_key_store(settings: Settings) -> list[str]:
+    """Return what keeps the key store from being compared with the data. Raise ConfigError if they
+    are one file or one database."""
+    try:
+        asyncio.run(check_keys_are_apart(settings.storage))
+    except StorageError as exc:
+        return [
+            f"storage.keys_url: whether it is the database of storage.url cannot be told: {exc}"
+        ]
+    return []
+
+
 def run(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
     settings = load(options.config)
     check_drivers(settings.storage)
+    comparison_faults = compare_key_store(settings)
     model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
     lines = [*render_summary(settings, *model_and_resource), *_render_promises(settings)]
@@ -53,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
+        *comparison_faults,
         *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
         *list_memory_model_warnings(effective, options.model),
