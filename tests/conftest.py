@@ -1,6 +1,7 @@
 """What holds for every test: a busy machine fails none of them, and the longest begin first."""
 
 import gc
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -24,6 +25,9 @@ LONGEST_FILES = [
     Path(__file__).with_name("e2e") / "replicas" / "test_replicas.py",
     Path(__file__).with_name("simulation") / "test_sharing.py",
 ]
+
+# as in telemetry/logs.py, which the tests of stores do not import
+LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 
 TESTS_OF_STORES = Path(__file__).with_name("storage")
 
@@ -61,10 +65,16 @@ def patient_proxy(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def unchanged_log_per_file() -> Iterator[None]:
-    """The files of one process share structlog's settings. A file that ran a command in this process
-    would leave its log, often none, to the tests of the next file."""
+    """The files of one process share structlog's settings and the handlers of logging. A file that
+    ran a command in this process would leave its log, often none, to the tests of the next file."""
+    handlers = {name: logging.getLogger(name).handlers[:] for name in LOGGED_LIBRARIES}
     yield
     structlog.reset_defaults()
+    for name, kept in handlers.items():
+        logging.getLogger(name).handlers = kept
+    for handler in logging.getLogger().handlers[:]:
+        if type(handler) is logging.NullHandler:  # a command's; the others are pytest's
+            logging.getLogger().removeHandler(handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
