@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -86,11 +88,13 @@ async def test_how_long_a_client_sends_is_not_ours(tmp_path: Path) -> None:
         client.writer.write(body[:10])
         await client.writer.drain()
         await asyncio.sleep(1.5)  # an upload that takes its time
+        ended_at = time.perf_counter()
         client.writer.write(body[10:])
         got = await client.answer()
+        waited_ms = 1_000 * (time.perf_counter() - ended_at)
         client.leave()
         assert read_reason(got) == "applied"
-        assert float(got.header(b"x-om-overhead-ms")[0]) < 1_400
+        assert float(got.header(b"x-om-overhead-ms")[0]) <= waited_ms
 
 
 async def test_side_requests_by_model(tmp_path: Path) -> None:
@@ -340,19 +344,22 @@ async def test_the_store_is_closed_while_serving(tmp_path: Path) -> None:
         assert site.seen.body == chat_body("two")
 
 
+def rename_table(file: Path, table: str, name: str) -> None:
+    """Rename it once no commit is under way. In a thread: one of the server needs the loop to end."""
+    with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"ALTER TABLE {table} RENAME TO {name}")
+        db.execute("COMMIT")
+
+
 async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
     """A table is gone: chat still answers; it is back: memory goes on."""
     async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
-        with sqlite3.connect(tmp_path / "om.db") as db:
-            db.execute("BEGIN IMMEDIATE")  # waits for a commit that is under way
-            db.execute("ALTER TABLE thread RENAME TO gone")
+        await asyncio.to_thread(rename_table, tmp_path / "om.db", "thread", "gone")
         got = await site.ask(chat_body("two"), T)
         assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "degraded/storage")
-        with sqlite3.connect(tmp_path / "om.db") as db:
-            db.execute("BEGIN IMMEDIATE")  # waits for a commit that is under way
-            db.execute("ALTER TABLE gone RENAME TO thread")
-        db.close()
+        await asyncio.to_thread(rename_table, tmp_path / "om.db", "gone", "thread")
         assert read_reason(await site.ask(chat_body("three"), T)) == "applied"
 
 
