@@ -237,15 +237,13 @@ async def test_too_many_streams(run: Running, monkeypatch: pytest.MonkeyPatch) -
 
 async def test_the_end_of_the_server_ends_the_streams(tmp_path: Path) -> None:
     """uvicorn waits for open answers: a stream would keep it for its whole grace period."""
-    loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as run:
             url = f"{run.base}/om/v1/events"
             request = http.build_request("GET", url, headers={**OWN, **SSE})
             answer = await http.send(request, stream=True)
-            began_at = loop.time()
-        assert await take_all(read_pieces(answer)) == []  # whole, and not cut off
-        assert loop.time() - began_at < 3
+        # whole: at the end of the grace period it would be cut off
+        assert await take_all(read_pieces(answer)) == []
 
 
 HOSTILE_NAMES = {

@@ -101,9 +101,12 @@ async def test_no_request_waits_in_shadow(tmp_path: Path) -> None:
     be better for it."""
     hangs = Fault(kind="hang", model="scripted-observer")
     models = ScriptedServer(faults=[hangs])
-    async with running(tmp_path, models=models) as run:
-        for number in range(8):
-            await asyncio.wait_for(say(run.chat(), f"{number}: {LONG * 3}"), 1.5)
+    memory = f"mode: shadow, {SMALL}".replace("block_timeout: 2s", "block_timeout: 100s")
+    async with run_with_scripted_models(
+        tmp_path, memory, models=models, model_timeout_s=120.0
+    ) as run:
+        for number in range(8):  # the client gives one up that waits
+            await say(run.chat(), f"{number}: {LONG * 3}")
 
 
 async def test_a_prompt_that_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

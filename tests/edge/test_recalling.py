@@ -51,6 +51,7 @@ class Server:
         self.answers = [*answers]
         self.bodies: list[dict[str, Any]] = []
         self.closed = 0
+        self.is_hanging = asyncio.Event()
 
     async def send(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
         self.bodies.append(json.loads(body))
@@ -66,19 +67,20 @@ class Server:
             self.closed += 1
 
         return UpstreamResponse(
-            RawResponse(status, [(b"content-type", kind)], Pieces(pieces)), close
+            RawResponse(status, [(b"content-type", kind)], Pieces(pieces, self.is_hanging)), close
         )
 
 
 class Pieces(httpx.AsyncByteStream):
-    def __init__(self, pieces: Sequence[Any]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces: Sequence[Any], is_hanging: asyncio.Event) -> None:
+        self._pieces, self._is_hanging = pieces, is_hanging
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
             if piece is CUT:
                 raise httpx.ReadError("cut")
             if piece is HANG:
+                self._is_hanging.set()
                 await asyncio.Event().wait()
             yield piece
 
