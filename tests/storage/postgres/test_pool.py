@@ -36,6 +36,13 @@ async def store(url: str, schema: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
+async def open_hasty(url: str, schema: str) -> PostgresStore:
+    """Open a store of one connection that waits 0.3 s for an answer. Only its opening is patient."""
+    store = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=30.0))
+    store._pool._timeout_s = 0.3
+    return store
+
+
 async def find_backends(store: PostgresStore, count: int) -> list[int]:
     """Return the processes of the server that serve the store's connections, after opening so
     many."""
@@ -116,7 +123,7 @@ async def test_a_statement_that_takes_too_long(
     """Its caller is told at the limit, the server stops it, and the connection serves again: the
     commit does not happen later."""
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    hasty = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=0.3))
+    hasty = await open_hasty(url, schema)
     async with server.transaction():
         await server.execute(f'SELECT FROM "{schema}".thread FOR UPDATE')
         with pytest.raises(StorageError, match=r"no answer of the server in 0\.3 s"):
@@ -132,8 +139,9 @@ async def test_a_stopped_backend_holds_no_caller_up(
     """A process of the server that answers nothing, not even a cancel: the caller is told at the
     limit, and the next one gets another connection."""
     await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    hasty = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=0.3))
+    hasty = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=30.0))
     [pid] = await find_backends(hasty, 1)
+    hasty._pool._timeout_s = 0.3
     try:
         os.kill(pid, signal.SIGSTOP)
     except PermissionError:
@@ -160,7 +168,6 @@ async def test_a_stopped_process_holds_no_row(
 ) -> None:
     """Another one has the row soon, and nothing of the transaction that stood still is written."""
     assert pool.IDLE_TRANSACTION_TIMEOUT_S < COMMIT_TIMEOUT_S, "a reply of another turn waits"
-    monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 0.2)
     options = PostgresOptions(schema, 2, timeout_s=30.0, prepared=find_url is find_postgres_url)
     store = await PostgresStore.open(find_url(), options)
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
@@ -172,8 +179,11 @@ async def test_a_stopped_process_holds_no_row(
         await goes_on.wait()
         await session.select("SELECT 1")
 
-    stopped = asyncio.create_task(store._pool.transact(stand_still))
-    await has_lock.wait()
+    with monkeypatch.context() as of_this_transaction:
+        of_this_transaction.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 1.0)
+        stopped = asyncio.create_task(store._pool.transact(stand_still))
+        await has_lock.wait()
+    monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 60.0)
     assert (await store.commit(memory, replace(memory, turns=9))).turns == 9
     goes_on.set()
     with pytest.raises(StorageError):
@@ -349,13 +359,13 @@ async def test_a_way_that_swallows_everything_keeps_no_connection(
     """Packets are lost without a word, and no connection ends: neither the rollback nor the first
     question of a new connection waits for an answer for ever. Once the way is there again, the
     store works."""
-    monkeypatch.setattr(pool, "CANCEL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 0.4)
     address = urlsplit(url)
     assert address.hostname
     async with open_wire(address.hostname, address.port or 5432) as wire:
         own_url = url.replace(f"{address.hostname}:{address.port}", f"127.0.0.1:{wire.port}")
-        store = await PostgresStore.open(own_url, PostgresOptions(schema, 1, timeout_s=0.3))
+        store = await open_hasty(own_url, schema)
+        monkeypatch.setattr(pool, "CANCEL_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 0.4)
         try:
             stalled = asyncio.Event()
 
@@ -373,7 +383,7 @@ async def test_a_way_that_swallows_everything_keeps_no_connection(
             with pytest.raises(StorageError):
                 await store._pool.transact(work)
             wire.restore()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     with suppress(StorageError):
                         await store.load(KEY)

@@ -176,7 +176,8 @@ async def test_a_cluster_is_refused(server: OwnRedis) -> None:
 async def test_a_stalled_server_holds_no_caller_up(server: OwnRedis) -> None:
     """The caller is told at the limit; what it sent may still happen, and then a commit on the old
     version conflicts or finds the old one."""
-    store = await RedisStore.open(server.url, RedisOptions(connections=1, timeout_s=0.3))
+    store = await RedisStore.open(server.url, RedisOptions(connections=1, timeout_s=30.0))
+    store._pool._timeout_s = 0.3
     process = server.process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
