@@ -479,7 +479,7 @@ async def test_more_calls_than_connections() -> None:
         with pytest.raises(Overloaded):
             await ask(upstream, server, connect_timeout_s=0.02)
         await first.aclose()
-        await (await ask(upstream, server, connect_timeout_s=0.02)).aclose()
+        await (await ask(upstream, server)).aclose()
         await upstream.aclose()
 
 

@@ -19,6 +19,8 @@ from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.trouble import wrap_opened_stores
 
+MAX_WAIT_S = 60.0
+
 
 async def thin(chat: Chat, text: str) -> str:
     """A turn of a client that sends only its newest message; why memory did not work."""
@@ -28,13 +30,14 @@ async def thin(chat: Chat, text: str) -> str:
 
 async def said(run: Running, count: int) -> list[str]:
     """What the client said, as stored, once it is so much or will never be."""
-    for _ in range(60):
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MAX_WAIT_S
+    while True:
         stored = await run.app.store.messages((await run.memory()).key, 0)
         found = [orjson.loads(m.item.raw)["content"] for m in stored if m.item.role == "user"]
-        if len(found) >= count:
-            break
+        if len(found) >= count or loop.time() > until:
+            return found
         await asyncio.sleep(0.1)
-    return found
 
 
 async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +129,7 @@ async def test_a_commit_that_is_cut_after_it_was_written(
         assert await thin(chat, "three") == "storage"
         monkeypatch.setattr(store, "commit", write_and_hang)
         opened[0].well()
-        await asyncio.wait_for(is_cut.wait(), 10)
+        await asyncio.wait_for(is_cut.wait(), MAX_WAIT_S)
         await thin(chat, "four")  # waits until the turn before it is stored
         assert await said(run, 4) == ["one", "two", "three", "four"]
 
@@ -137,7 +140,6 @@ async def test_refused_where_settings_ask_for_it(
 ) -> None:
     """`storage.on_down: 503`: what cannot be understood without memory is refused before a model is
     asked, and nothing of it is stored. What shows its conversation goes on."""
-    monkeypatch.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.2)
     opened = wrap_opened_stores(monkeypatch)
     storage = f'url: "sqlite:///{tmp_path}/om.db", on_down: 503'
     async with run_with_scripted_models(tmp_path, storage=storage) as run:
@@ -147,6 +149,7 @@ async def test_refused_where_settings_ask_for_it(
             opened[0].raising(StorageError("the disk is gone"))
         else:
             opened[0].slow()
+            monkeypatch.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.2)
         asked = len(run.models.requests)
         answer = await send_newest(run, "two")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "om_storage")
@@ -155,6 +158,7 @@ async def test_refused_where_settings_ask_for_it(
         _, receipt = await chat.say("three")
         assert receipt["status"] == "degraded"
         opened[0].well()
+        monkeypatch.setattr("om_proxy.edge.chat.MAX_OPEN_S", MAX_WAIT_S)
         assert (await send_newest(run, "four")).status_code == 200
         assert await said(run, 2) == ["one", "four"]
 

@@ -138,7 +138,7 @@ async def test_rounds_of_a_reply_that_is_drained(tmp_path: Path, is_stream: bool
         await site.server.wait_seen(1)
         await client.close()
         has_left.set()
-        await asyncio.wait_for(has_ended.wait(), 10)
+        await asyncio.wait_for(has_ended.wait(), 60)
         await site.app.background.wait_idle()
         assert (await talk.stored())[3:] == [("Blue.", "live")]
         assert await talk.count_look_ups() == 1

@@ -30,8 +30,8 @@ from tests.support.upstream_server import SSE_HEAD, Call, Script
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy, each test with its own thread
 
-READ_TIMEOUT_S = 1.0
-MAX_CLOSE_S = 1.0
+READ_TIMEOUT_S = 3.0
+MAX_CLOSE_S = 2.5  # before the read timeout
 numbers = count(1)
 
 

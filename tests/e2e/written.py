@@ -36,7 +36,7 @@ class LogLines:
 @contextmanager
 def collect_log_lines() -> Iterator[LogLines]:
     """Collect the log lines until the block ends. They go nowhere else."""
-    found = LogLines()
+    found, before = LogLines(), structlog.get_config()
     structlog.configure(
         processors=[render_json_line],
         logger_factory=lambda *_: found.lines,
@@ -45,4 +45,4 @@ def collect_log_lines() -> Iterator[LogLines]:
     try:
         yield found
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
