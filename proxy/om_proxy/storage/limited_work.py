@@ -10,6 +10,10 @@ from om_proxy.errors import StorageError
 
 T = TypeVar("T")
 
+# what no request waits for: forgetting, pruning, sums over the store
+LONG_TIMEOUT_S = 60.0
+MOVE_TIMEOUT_S = 600.0  # of a whole resource, or of all rows of a memory
+
 
 class Timer(Protocol):
     def cancel(self) -> None: ...

@@ -14,6 +14,7 @@ from om_proxy.storage.encryption.admission import (
 )
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, WrappedKey
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.postgres.columns import Columns
 from om_proxy.storage.postgres.session import IS_THREAD, Session
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DATA_KEY: Columns = {"id": "bytea", "master": "text", "wrapped": "bytea"}
 SELECT_MASTER = "SELECT master, key_store FROM om.encryption"
-NAMED_TIMEOUT_S = 60.0  # no request waits for this
 # one process at a time looks whether a new database is to be encrypted
 LOCK_ENCRYPTION = "LOCK TABLE om.encryption IN EXCLUSIVE MODE"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM om.thread) AND NOT EXISTS (SELECT FROM om.secret)"
@@ -145,7 +145,7 @@ class SeparateRows:
         await self._pool.write(lambda s: s.select(DELETE_DOOMED, list(ids)))
 
     async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
-        found = await self._pool.read(lambda s: s.select(SELECT_NAMED, list(ids)), NAMED_TIMEOUT_S)
+        found = await self._pool.read(lambda s: s.select(SELECT_NAMED, list(ids)), LONG_TIMEOUT_S)
         return [id_ for (id_,) in found]
 
     async def select_beside(self) -> list[WrappedKey]:

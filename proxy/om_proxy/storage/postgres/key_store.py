@@ -17,6 +17,7 @@ from om_proxy.errors import StorageError, WrongKeyStore
 from om_proxy.storage.encryption.conversion import RewrappedBatch
 from om_proxy.storage.encryption.key_store import FORMAT, KEYS_PER_BATCH
 from om_proxy.storage.encryption.row_cipher import WrappedKey
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.postgres.columns import list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import DATA_KEY, SELECT_KEYS
 from om_proxy.storage.postgres.pool import (
@@ -31,7 +32,6 @@ from om_proxy.storage.postgres.session import SchemaNames, Session
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
-LONG_TIMEOUT_S = 60.0  # for what no request waits for
 CONNECTIONS = 4
 # not by `to_regclass`: see FIND_TABLES in schema.py
 FIND_TABLE = """SELECT count(*) FROM pg_class WHERE relname = 'key_store'

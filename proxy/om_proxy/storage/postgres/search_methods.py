@@ -10,6 +10,7 @@ from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.newest_passages import find_newest_passages
 from om_proxy.storage.passage_index import IndexCheck, UnindexedMessages
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from om_proxy.storage.base import Store
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
-LONG_TIMEOUT_S = 60.0  # for what no request waits for
 DROPPED_AT_ONCE = 500  # passages in one transaction
 
 

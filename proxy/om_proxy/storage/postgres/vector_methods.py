@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.listing import ThreadPage, ThreadPlace
 from om_proxy.storage.postgres import vectors as statements
 from om_proxy.storage.postgres.pool import ConnectionPool
-from om_proxy.storage.postgres.search_methods import LONG_TIMEOUT_S
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from om_proxy.storage.encryption.admission import (
 )
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.rows import decode_wrapped_key
 from om_proxy.storage.redis.session import Argument, Session
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 ENCRYPTED_SCHEMA = 2  # an older program would take sealed values for texts
 KEYS_PER_PAGE = 1_000
-NAMED_TIMEOUT_S = 60.0  # no request waits for this
 
 
 class EncryptionState(NamedTuple):
@@ -183,7 +183,7 @@ class SeparateRows:
 
     async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
         found = await self._pool.read(
-            lambda s: s.call("HMGET", s.keys.of_store("named_keys"), *ids), NAMED_TIMEOUT_S
+            lambda s: s.call("HMGET", s.keys.of_store("named_keys"), *ids), LONG_TIMEOUT_S
         )
         return [id_ for id_, named in zip(ids, found, strict=True) if named is not None]
 
@@ -194,7 +194,7 @@ class SeparateRows:
                 page = await scan_keys(session, page.next_cursor)
             return page.keys
 
-        return await self._pool.read(find_some, NAMED_TIMEOUT_S)
+        return await self._pool.read(find_some, LONG_TIMEOUT_S)
 
     async def clear_beside(self, ids: Sequence[bytes]) -> None:
         async def clear(session: Session) -> None:
@@ -203,7 +203,7 @@ class SeparateRows:
             stored = [(id_, before, b"") for id_, before in pairs if before is not None]
             await replace_keys(session, stored)
 
-        await self._pool.write(clear, NAMED_TIMEOUT_S)
+        await self._pool.write(clear, LONG_TIMEOUT_S)
 
 
 class KeyPage(NamedTuple):
