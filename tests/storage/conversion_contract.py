@@ -218,7 +218,7 @@ class ConversionContract:
         first = await open_with(OLD)
         keys = await fill(first)
         both = await open_with(NEW, OLD)
-        batch = await both.rewrap_batch(b"")
+        batch = await both.conversion.rewrap_batch(b"")
         assert batch.keys > 0
         again = await open_with(OLD, NEW)
         for key in keys:
@@ -238,7 +238,7 @@ class ConversionContract:
         first = await open_with(OLD)
         await fill(first)
         both = await open_with(NEW, OLD)
-        both._masters = both._keys.masters = MasterKeys([NEW])
+        both._keys.masters = MasterKeys([NEW])
         with pytest.raises(UnopenedText, match=MasterKeys([OLD]).newest_id):
             await rewrap_keys(both)
         assert await open_with(OLD)

@@ -31,7 +31,7 @@ async def begin_only(store: ConvertibleStore) -> int:
 async def encrypt(store: ConvertibleStore) -> int:
     with show_progress("encrypting"):
         count = await encrypt_memories(store)
-        is_erased = await store.erase_replaced()
+        is_erased = await store.conversion.erase_replaced()
     print(f"encrypted: {count} threads and shared logs; none is left unencrypted")
     if not is_erased:
         print(

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 async def rekey(store: ConvertibleStore) -> int:
     with show_progress("moving keys"):
         moved_count = await move_keys(store)
-        is_erased = not moved_count or await store.erase_replaced()
+        is_erased = not moved_count or await store.conversion.erase_replaced()
     if moved_count:
         print(
             f"moved to the key store: {moved_count} data keys; older backups hold them beside the data"

@@ -148,7 +148,7 @@ def list_redis_keys() -> Iterator[Mutant]:
 _SQLITE = "proxy/om_proxy/storage/sqlite"
 _POSTGRES = "proxy/om_proxy/storage/postgres"
 _REDIS = "proxy/om_proxy/storage/redis"
-_QUERIES = f"{_SQLITE}/queries.py"
+_CLAIMING = f"{_SQLITE}/claiming.py"
 _IDENTITY, _TOKEN, _SITE = (
     "proxy/om_proxy/identity",
     "proxy/om_proxy/identity/user_token.py",
@@ -166,13 +166,13 @@ _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _ANYBODY_S = "next((c for k, c in self._cached.items() if k[1:] == key[1:]), None)"
 OTHERS = (
     Mutant(
-        _QUERIES,
+        _CLAIMING,
         "(lease.tenant, lease.resource, lease.thread)",
         "('', lease.resource, lease.thread)",
         STORE,
     ),
     Mutant(
-        _QUERIES,
+        _CLAIMING,
         "(waiting.tenant, waiting.resource, waiting.thread)",
         "(lease.tenant, waiting.resource, waiting.thread)",
         STORE,

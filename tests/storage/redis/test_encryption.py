@@ -125,7 +125,7 @@ async def test_encrypting_takes_the_texts_out_of_the_log(own: OwnRedis) -> None:
     assert count_words(own) > 20
     store = await open_own(own, begins_encryption=True)
     assert await encrypt_memories(store) == 1
-    assert await store.erase_replaced()
+    assert await store.conversion.erase_replaced()
     assert count_words(own, secret) == 0
     await store.close()
 

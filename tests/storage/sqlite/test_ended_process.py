@@ -19,7 +19,7 @@ import pytest
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.encryption.conversion import encrypt_memories
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import reencryption, removal
+from om_proxy.storage.sqlite import conversion, removal
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.conversion_contract import fill, without_version
 from tests.storage.memory_builder import KEY
@@ -78,7 +78,7 @@ async def test_an_end_while_texts_are_encrypted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every memory reads as before at each end, and the next run encrypts what is left."""
-    monkeypatch.setattr(reencryption, "MAX_BATCH_MESSAGES", 12)  # some memories in each transaction
+    monkeypatch.setattr(conversion, "MAX_BATCH_MESSAGES", 12)  # some memories in each transaction
     file = tmp_path / "om.db"
     async with open_file(file, None) as plain:
         keys = await fill(plain)

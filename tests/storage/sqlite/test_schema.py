@@ -12,7 +12,7 @@ import aiosqlite
 import pytest
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.sqlite import queries
+from om_proxy.storage.sqlite import claiming
 from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore
 
@@ -77,7 +77,7 @@ async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:
             return await execute(sql, parameters)
 
         db.execute_fetchall = planned  # type: ignore[assignment, method-assign] # to see the SQL
-        await queries.select_due(db, 9.0, 9, callers=False)
+        await claiming.select_due(db, 9.0, 9, callers=False)
 
     await store._reader.run_alone(explain)
     await store.close()

@@ -343,8 +343,8 @@ async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) 
     try:
         after: int | None = 0
         while after is not None:
-            after = (await encrypted.encrypt_batch(after)).last_id
-        assert await encrypted.erase_replaced()
+            after = (await encrypted.conversion.encrypt_batch(after)).last_id
+        assert await encrypted.conversion.erase_replaced()
         assert (await encrypted.find_passages(KEY, ["quorum"])).messages == 8
         assert await encrypted.read_unindexed(KEY, RULES, 5) is None
     finally:

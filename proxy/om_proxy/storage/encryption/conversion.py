@@ -3,7 +3,12 @@ stays done: after an interruption the next run goes on. Servers with the key may
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.keyring import Keyring
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.encryption.separate_keys import KeyRows
 
 
 class EncryptedBatch(NamedTuple):
@@ -27,34 +32,74 @@ class MovedBatch(NamedTuple):
     is_last: bool
 
 
-class ConvertibleStore(Protocol):
-    """What a backend does for it. `StorageError` as with `Store`."""
+class BackendConversion(Protocol):
+    """What a backend does for it with its own rows. `StorageError` as with `Store`."""
 
     async def encrypt_batch(self, after: int) -> EncryptedBatch:
         """Encrypt some memories whose row ids are above `after` and that are not encrypted: each as a
         whole or not at all, with a new version."""
 
-    async def move_batch(self) -> MovedBatch:
-        """Move data keys to the key store, if there is one: written there first, then removed
-        beside the data."""
+    async def rewrap_beside(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        """Wrap data keys beside the data, with ids above `after`, under the newest master key, in one
+        transaction. Raise UnopenedText if one needs a master key that is not there."""
 
-    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
-        """Wrap data keys with ids above `after` under the newest master key, in one transaction.
-        Raise UnopenedText if one needs a master key that is not there."""
-
-    async def finish_rekeying(self) -> bool:
+    async def finish_beside(self, masters: MasterKeys) -> bool:
         """Seal the secret with the newest master key, and refuse from now on who has not got it.
-        Return False, and change nothing, while an older one wraps any data key."""
+        Return False, and change nothing, while an older one wraps any data key beside the data."""
 
     async def erase_replaced(self) -> bool:
         """Remove the bytes of rows that were replaced. Return False if some stay."""
+
+
+class Conversion:
+    """The conversion of one store. `rows`: what its data says of its keys."""
+
+    def __init__(self, backend: BackendConversion, keys: Keyring, rows: KeyRows) -> None:
+        self._backend = backend
+        self._keys = keys
+        self._rows = rows
+
+    async def encrypt_batch(self, after: int) -> EncryptedBatch:
+        return await self._backend.encrypt_batch(after)
+
+    async def move_batch(self) -> MovedBatch:
+        """Move data keys to the key store, if there is one: written there first, then removed
+        beside the data."""
+        if self._keys.separate is None:
+            return MovedBatch(0, is_last=True)
+        return await self._keys.separate.move_batch(self._rows)
+
+    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
+        if self._keys.separate:
+            return await self._keys.separate.rewrap_batch(after, self._require_masters())
+        return await self._backend.rewrap_beside(after, self._require_masters())
+
+    async def finish_rekeying(self) -> bool:
+        masters = self._require_masters()
+        if self._keys.separate and await self._keys.separate.has_older(masters.newest_id):
+            return False
+        return await self._backend.finish_beside(masters)
+
+    async def erase_replaced(self) -> bool:
+        return await self._backend.erase_replaced()
+
+    def _require_masters(self) -> MasterKeys:
+        assert self._keys.masters is not None  # the command asks for a key
+        return self._keys.masters
+
+
+class ConvertibleStore(Protocol):
+    """Each backend is one."""
+
+    @property
+    def conversion(self) -> Conversion: ...
 
 
 async def encrypt_memories(store: ConvertibleStore) -> int:
     """Encrypt all memories that are not encrypted yet. Return how many these were."""
     count, after = 0, 0
     while True:
-        batch = await store.encrypt_batch(after)
+        batch = await store.conversion.encrypt_batch(after)
         count += batch.memories
         if batch.last_id is None:
             return count
@@ -65,7 +110,7 @@ async def move_keys(store: ConvertibleStore) -> int:
     """Move all data keys to the key store, if there is one. Return how many these were."""
     count = 0
     while True:
-        batch = await store.move_batch()
+        batch = await store.conversion.move_batch()
         count += batch.keys
         if batch.is_last:
             return count
@@ -78,7 +123,7 @@ async def rewrap_keys(store: ConvertibleStore) -> int:
     while True:
         after: bytes | None = b""
         while after is not None:
-            batch = await store.rewrap_batch(after)
+            batch = await store.conversion.rewrap_batch(after)
             count, after = count + batch.keys, batch.last_id
-        if await store.finish_rekeying():
+        if await store.conversion.finish_rekeying():
             return count

@@ -241,6 +241,16 @@ class Keyring:
         """As `write_new`, of one key."""
         return (await self.write_new(CommitKeys(new_keys=(key,)))).new_keys
 
+    async def prepare_commit(
+        self, before: Memory, after: Memory, hold_key: Callable[[], Awaitable[HeldKeys]]
+    ) -> CommitKeys:
+        """Return what a commit writes with. `hold_key` asks the store for the key of `before`, and
+        raises Conflict if that is no longer stored."""
+        held = self.find_row(before)
+        if held is None:
+            held = await self.retry_unopened(hold_key)
+        return await self.write_new(self.plan_commit(before, after, held))
+
     def plan_restoration(self, memory: Memory) -> CommitKeys:
         """Return what a memory is written with that comes from another store."""
         return self.plan_commit(Memory(key=memory.key), memory, NO_HELD_KEYS)

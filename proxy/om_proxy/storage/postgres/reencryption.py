@@ -1,5 +1,4 @@
-"""Give a memory in PostgreSQL another data key, and encrypt all its rows with it: those of a shared
-log when one of its threads is forgotten, and those of a memory that was not encrypted yet."""
+"""Give a memory in PostgreSQL another data key, and encrypt all its rows with it."""
 
 from __future__ import annotations
 
@@ -7,29 +6,24 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from om_proxy.storage.encoding import decode_state, write_state
-from om_proxy.storage.encryption.conversion import RewrappedBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import (
     RowCipher,
     ThreadCiphers,
-    WrappedKey,
     list_key_ids,
 )
 from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import (
-    DATA_KEY,
     INSERT_KEY,
-    SELECT_STORE_SECRET,
-    UPDATE_STORE_SECRET,
 )
 from om_proxy.storage.postgres.session import Row, Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 
 if TYPE_CHECKING:
-    from om_proxy.storage.encryption.master_keys import MasterKeys
+    pass
 
 ROWS_PER_PAGE = 500
 SELECT_KEY = "SELECT key_id FROM om.thread WHERE id = $1"
@@ -171,48 +165,3 @@ class _KeyChange:
             await self._session.execute(
                 UPDATE_EVENTS, self._id, *transpose(rows, EVENT_COLUMN_TYPES)
             )
-
-
-# ── all of a schema ──
-
-MAX_BATCH_MEMORIES = 100
-SELECT_PLAIN = f"""SELECT id FROM om.thread WHERE id > $1 AND key_id IS NULL
-    ORDER BY id LIMIT {MAX_BATCH_MEMORIES}"""
-IS_PLAIN = "SELECT FROM om.thread WHERE id = $1 AND key_id IS NULL FOR UPDATE"
-KEYS_PER_BATCH = 5_000
-SELECT_KEYS = f"""SELECT id, master, wrapped FROM om.data_key WHERE id > $1
-    ORDER BY id LIMIT {KEYS_PER_BATCH}"""
-UPDATE_KEYS = f"""UPDATE om.data_key SET (master, wrapped) = ROW (made.master, made.wrapped)
-    FROM {write_unnest(DATA_KEY, 1, "made")} WHERE data_key.id = made.id"""
-HAS_OLDER_KEYS = "SELECT EXISTS (SELECT FROM om.data_key WHERE master <> $1)"
-UPDATE_MASTER = "UPDATE om.encryption SET master = $1"
-
-
-async def encrypt_memory(session: Session, thread_id: int, keys: Keyring) -> bool:
-    """Encrypt one memory, inside a transaction. Return False if it is gone, or is encrypted."""
-    if not await session.select(IS_PLAIN, thread_id):
-        return False
-    await encrypt_rows(session, thread_id, keys)
-    return True
-
-
-async def rewrap_batch(session: Session, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-    """Return `ConvertibleStore.rewrap_batch`, inside a transaction."""
-    found = [WrappedKey(*row) for row in await session.select(SELECT_KEYS, after)]
-    rewrapped = [masters.rewrap(key) for key in found if key.master != masters.newest_id]
-    if rewrapped:
-        await session.execute(UPDATE_KEYS, *transpose(rewrapped, DATA_KEY))
-    return RewrappedBatch(len(rewrapped), found[-1].id if found else None)
-
-
-async def finish_rekeying(session: Session, masters: MasterKeys) -> bool:
-    """Return `ConvertibleStore.finish_rekeying`, inside a transaction, of the keys beside the
-    data."""
-    [(has_older,)] = await session.select(HAS_OLDER_KEYS, masters.newest_id)
-    if has_older:
-        return False
-    for (value,) in await session.select(SELECT_STORE_SECRET):
-        sealed = masters.seal_secret(masters.open_secret(value))
-        await session.execute(UPDATE_STORE_SECRET, sealed)
-    await session.execute(UPDATE_MASTER, masters.newest_id)
-    return True

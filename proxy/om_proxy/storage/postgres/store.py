@@ -7,13 +7,12 @@ and `removal` for what is locked, and `pool` for what becomes of an error.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from om_proxy.errors import Conflict, KeysAway, StorageError
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     Beginning,
@@ -26,18 +25,19 @@ from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encoding import clear_cause
-from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
+from om_proxy.storage.encryption.conversion import Conversion
+from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.forgetting import FirstTurn, create_thread_labeler, digest_names
 from om_proxy.storage.ledger_lines import (
     NAMELESS_RESOURCE,
     LedgerBatch,
     LedgerQuery,
     LedgerSum,
 )
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.listing import (
     IdleThread,
     ResourceInfo,
@@ -46,9 +46,10 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
-from om_proxy.storage.postgres import encryption, ledger, queries, reencryption, schema
+from om_proxy.storage.postgres import encryption, ledger, queries, schema
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.commit import LOCK_ROW, Commit, SharedCommit
+from om_proxy.storage.postgres.conversion import SchemaConversion
 from om_proxy.storage.postgres.forgotten_names import (
     DELETE_OLD,
     note_name,
@@ -99,6 +100,7 @@ from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
@@ -114,12 +116,8 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 T = TypeVar("T")
-SECRET_BYTES = 32
 MAX_SEQ = 2**63 - 1
-# what no request waits for: forgetting, pruning, sums over the store
-LONG_TIMEOUT_S = 60.0
 MAX_LOCK_ATTEMPTS = 20  # of threads with what they share
-MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
 MIGRATION_TIMEOUT_S = 600.0
 
 TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
@@ -174,11 +172,13 @@ class PostgresStore(SearchMethods, VectorMethods):
         self._pool = pool
         self._prefix = prefix
         self._generations = generations
-        self._known_secret: bytes | None = None  # None: not read yet
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
-        self._key_rows = encryption.SeparateRows(pool)
+        key_rows = encryption.SeparateRows(pool)
+        self._doomed = DoomedKeys(separate, key_rows)
+        self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
+        self.conversion = Conversion(SchemaConversion(pool, self._keys), self._keys, key_rows)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -465,12 +465,12 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     # ── writing ──
 
-    async def _plan_keys(self, before: Memory, after: Memory) -> CommitKeys:
-        """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
-        held = self._keys.find_row(before)
-        if held is None:
-            held = await self._read_sealed(lambda s: encryption.hold_key(s, before, self._keys))
-        return await self._keys.write_new(self._keys.plan_commit(before, after, held))
+    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
+        return self._keys.prepare_commit(
+            before,
+            after,
+            lambda: self._pool.read(lambda s: encryption.hold_key(s, before, self._keys)),
+        )
 
     async def _run_commit(self, before: Memory, written: Awaitable[T]) -> T:
         try:
@@ -488,8 +488,8 @@ class PostgresStore(SearchMethods, VectorMethods):
         began_at: float | None = None,
     ) -> Memory:
         change = Change(before, after, interrupted, events, began_at)
-        keys = await self._plan_keys(before, after)
-        first_turn = await self._find_first_turn(change)
+        keys = await self._prepare_keys(before, after)
+        first_turn = await self._secret.find_first_turn(change)
         encode = partial(Commit, *change[:4], self._generations, keys, first_turn)
         new_count = len(after.tail) - len(before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
@@ -504,8 +504,8 @@ class PostgresStore(SearchMethods, VectorMethods):
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
         changes = [thread, shared_log] if shared_log else [thread]
-        keys = [await self._plan_keys(change.before, change.after) for change in changes]
-        first_turn = await self._find_first_turn(thread)
+        keys = [await self._prepare_keys(change.before, change.after) for change in changes]
+        first_turn = await self._secret.find_first_turn(thread)
         encode = partial(
             SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
         )
@@ -523,14 +523,6 @@ class PostgresStore(SearchMethods, VectorMethods):
         if log_after and log_row:
             log_after = log_row.add_to(log_after)
         return thread_row.add_to(thread.after), log_after
-
-    async def _find_first_turn(self, change: Change) -> FirstTurn | None:
-        if change.before.version or change.began_at is None:
-            return None  # as for nearly every commit: without the secret
-        return FirstTurn(await self._digest_names(change.before.key), change.began_at)
-
-    async def _digest_names(self, key: Key) -> tuple[bytes, ...]:
-        return digest_names(self._known_secret or await self.secret(), key)
 
     async def _prune_sometimes(self) -> None:
         """Remove events that are too many, once in so many commits: each look costs a round trip.
@@ -555,9 +547,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         """Remove old records, some in each transaction, so that no commit waits for long."""
         while await self._pool.transact(lambda s: delete_old_records(s, now), LONG_TIMEOUT_S):
             continue
-        if self._separate:
-            with suppress(KeysAway):  # the next hour will do
-                await self._separate.sweep(self._key_rows)
+        await self._doomed.sweep()
 
     async def prune_ledger(self, now: float) -> None:
         """Remove old lines, some in each transaction, so that no commit waits for long."""
@@ -587,7 +577,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         callers: bool = True,
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
-        await self._destroy_doomed()  # left by processes that have ended
+        await self._doomed.destroy()  # left by processes that have ended
         return await self._pool.write(
             lambda s: queries.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
@@ -623,15 +613,18 @@ class PostgresStore(SearchMethods, VectorMethods):
         await self._write(f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4", *key, holder)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        secret = proposed or os.urandom(SECRET_BYTES)
-        self._known_secret = await self._pool.transact(
-            lambda s: encryption.keep_secret(s, secret, self._masters, self._known_secret)
-        )
-        return self._known_secret
+        return await self._secret.read(proposed)
 
     async def adopt_secret(self, secret: bytes) -> bool:
+        return await self._secret.adopt(secret)
+
+    async def _keep_secret(self, proposed: bytes, known: bytes | None) -> bytes:
+        return await self._pool.transact(
+            lambda s: encryption.keep_secret(s, proposed, self._masters, known)
+        )
+
+    async def _adopt_secret(self, secret: bytes) -> None:
         await self._pool.transact(lambda s: encryption.adopt_secret(s, secret, self._masters))
-        return await self.secret() == secret
 
     async def restore(
         self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
@@ -641,7 +634,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.transact(restoration.write, LONG_TIMEOUT_S)
         if over:
-            await self._destroy_doomed()
+            await self._doomed.destroy()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return row.add_to(thread.memory)
 
@@ -655,11 +648,11 @@ class PostgresStore(SearchMethods, VectorMethods):
         await self._pool.transact(partial(ledger.add_batch, batch=batch), LONG_TIMEOUT_S)
 
     async def note_forgotten(self, key: Key, at: float) -> None:
-        digest, *_ = await self._digest_names(key)
+        digest, *_ = await self._secret.digest_names(key)
         await self._pool.transact(lambda s: note_name(s, digest, at), LONG_TIMEOUT_S)
 
     async def forgotten_at(self, key: Key) -> float | None:
-        digests = await self._digest_names(key)
+        digests = await self._secret.digest_names(key)
         return await self._pool.read(lambda s: select_forgotten_at(s, digests))
 
     async def forget(
@@ -670,11 +663,11 @@ class PostgresStore(SearchMethods, VectorMethods):
         *,
         defers_erasure: bool = False,
     ) -> ForgetResult:
-        label_of = create_thread_labeler(await self.secret())
+        label_of = await self._secret.create_labeler()
         removed = await self._transact_locking(
             lambda s: remove_thread(s, key, expected_version, label_of, event, self._keys)
         )
-        return removed.settle_keys(is_destroyed=await self._destroy_doomed())
+        return await self._doomed.settle(removed)
 
     async def forget_batch(
         self,
@@ -688,8 +681,7 @@ class PostgresStore(SearchMethods, VectorMethods):
                 s, tenant, resource, describe_forgotten, self._keys, active_before
             )
         )
-        is_destroyed = await self._destroy_doomed()
-        return batch._replace(result=batch.result.settle_keys(is_destroyed=is_destroyed))
+        return batch._replace(result=await self._doomed.settle(batch.result))
 
     async def _transact_locking(self, work: Work[T]) -> T:
         """Run work that locks threads with what they share, again if one more has come."""
@@ -697,10 +689,6 @@ class PostgresStore(SearchMethods, VectorMethods):
             with suppress(ThreadCame):
                 return await self._pool.transact(work, LONG_TIMEOUT_S)
         return await self._pool.transact(work, LONG_TIMEOUT_S)
-
-    async def _destroy_doomed(self) -> bool:
-        """Destroy the keys of what was removed. Return False if any is left."""
-        return self._separate is None or await self._separate.destroy_doomed(self._key_rows)
 
     async def commit_erasing(
         self,
@@ -713,13 +701,13 @@ class PostgresStore(SearchMethods, VectorMethods):
         if self._masters:
             named = [erasure.key for erasure in erasures]
             held = await self._pool.read(lambda s: encryption.hold_erased(s, named, self._keys))
-        keys = await self._plan_keys(change.before, change.after)
+        keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._transact_locking(
             lambda s: commit_erasing(s, change, commit, erasures, held)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
-        await self._destroy_doomed()  # of what was told of other threads; the notes' own key stays
+        await self._doomed.destroy()  # of what was told of other threads; the notes' own key stays
         erased = mark_bytes(ForgetResult(observations=count), [None], self._keys)
         return row.add_to(change.after), erased
 
@@ -730,48 +718,10 @@ class PostgresStore(SearchMethods, VectorMethods):
             lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
         )
 
-    # ── encrypting what is stored ──
-
-    async def encrypt_batch(self, after: int) -> EncryptedBatch:
-        """Encrypt some memories, each in its own transaction: it locks no second row."""
-        listed = await self._read(reencryption.SELECT_PLAIN, after)
-        count = 0
-        for (thread_id,) in listed:
-            encrypt = partial(reencryption.encrypt_memory, thread_id=thread_id, keys=self._keys)
-            count += await self._pool.transact(encrypt, MOVE_TIMEOUT_S)
-        return EncryptedBatch(count, listed[-1][0] if listed else None)
-
-    async def move_batch(self) -> MovedBatch:
-        if self._separate is None:
-            return MovedBatch(0, is_last=True)
-        return await self._separate.move_batch(self._key_rows)
-
-    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
-        if self._separate:
-            return await self._separate.rewrap_batch(after, self._require_masters())
-        rewrap = partial(reencryption.rewrap_batch, after=after, masters=self._require_masters())
-        return await self._pool.transact(rewrap, LONG_TIMEOUT_S)
-
-    async def finish_rekeying(self) -> bool:
-        masters = self._require_masters()
-        if self._separate and await self._separate.has_older(masters.newest_id):
-            return False
-        finish = partial(reencryption.finish_rekeying, masters=masters)
-        return await self._pool.transact(finish, LONG_TIMEOUT_S)
-
-    async def erase_replaced(self) -> bool:
-        """Return False: the bytes stay until the server rewrites its tables."""
-        return False
-
-    def _require_masters(self) -> MasterKeys:
-        assert self._masters is not None  # the command asks for a key
-        return self._masters
-
     async def wait_erased(self) -> None:
         """Wait for keys to be destroyed. The bytes of removed rows stay until the server rewrites
         its tables."""
-        if self._separate:
-            await self._separate.wait_destroyed(self._key_rows)
+        await self._doomed.wait_destroyed()
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self._pool.transact(lambda s: insert_audit(s, tuple(records)))
@@ -782,7 +732,7 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
-        label_of = create_thread_labeler(await self.secret())
+        label_of = await self._secret.create_labeler()
         [(name_conflicts,)] = await self._read(COUNT_NAME_CONFLICTS, old, new)
         if name_conflicts:
             return MoveResult(name_conflicts=name_conflicts)

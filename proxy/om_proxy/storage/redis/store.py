@@ -8,9 +8,7 @@ becomes of an error.
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -20,18 +18,19 @@ import structlog
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
-from om_proxy.errors import Conflict, KeysAway
+from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import forgetting
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encoding import clear_cause
-from om_proxy.storage.encryption.conversion import EncryptedBatch, MovedBatch, RewrappedBatch
+from om_proxy.storage.encryption.conversion import Conversion
+from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.forgetting import FirstTurn, create_thread_labeler, digest_names
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.listing import (
     IdleThread,
     ResourceInfo,
@@ -47,7 +46,6 @@ from om_proxy.storage.redis import (
     listing,
     queries,
     record_keeping,
-    reencryption,
     removal,
     schema,
     tenant_move,
@@ -55,6 +53,7 @@ from om_proxy.storage.redis import (
 from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.commit import SharedCommit
+from om_proxy.storage.redis.conversion import ServerConversion
 from om_proxy.storage.redis.generation_removal import drop_generations
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.log_rewriting import (
@@ -69,6 +68,7 @@ from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
 from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
@@ -85,12 +85,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger("storage")
 
-SECRET_BYTES = 32
-# what no request waits for: forgetting, pruning, sums over the store
-LONG_TIMEOUT_S = 60.0
-MOVE_TIMEOUT_S = 600.0  # of one resource to another tenant
-# of a log that the server may have rewritten a moment ago, or refuses to rewrite
-REWRITE_TIMEOUT_S = 300.0
 
 T = TypeVar("T")
 
@@ -120,13 +114,17 @@ class RedisStore(SearchedWithoutIndex):
     ) -> None:
         self._pool = pool
         self._generations = generations
-        self._known_secret: bytes | None = None  # None: not read yet
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
         self._key_store_id: str | None = None
-        self._key_rows = encryption.SeparateRows(pool)
+        key_rows = encryption.SeparateRows(pool)
+        self._doomed = DoomedKeys(separate, key_rows)
+        self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
+        self.conversion = Conversion(
+            ServerConversion(pool, self._keys, self._rewriter), self._keys, key_rows
+        )
 
     @classmethod
     async def open(
@@ -374,12 +372,12 @@ class RedisStore(SearchedWithoutIndex):
 
     # ── writing ──
 
-    async def _plan_keys(self, before: Memory, after: Memory) -> CommitKeys:
-        """Return what a commit writes with. Raise Conflict if `before` is no longer stored."""
-        held = self._keys.find_row(before)
-        if held is None:
-            held = await self._read_sealed(lambda s: encryption.hold_key(s, before, self._keys))
-        return await self._keys.write_new(self._keys.plan_commit(before, after, held))
+    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
+        return self._keys.prepare_commit(
+            before,
+            after,
+            lambda: self._pool.read(lambda s: encryption.hold_key(s, before, self._keys)),
+        )
 
     async def commit(
         self,
@@ -397,8 +395,8 @@ class RedisStore(SearchedWithoutIndex):
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
         changes = [thread, shared_log] if shared_log else [thread]
-        keys = [await self._plan_keys(change.before, change.after) for change in changes]
-        first_turn = await self._find_first_turn(thread)
+        keys = [await self._prepare_keys(change.before, change.after) for change in changes]
+        first_turn = await self._secret.find_first_turn(thread)
         encode = partial(
             SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
         )
@@ -420,22 +418,12 @@ class RedisStore(SearchedWithoutIndex):
         thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
         return thread_after, log_after
 
-    async def _find_first_turn(self, change: Change) -> FirstTurn | None:
-        if change.before.version or change.began_at is None:
-            return None  # as for nearly every commit: without the secret
-        return FirstTurn(await self._digest_names(change.before.key), change.began_at)
-
-    async def _digest_names(self, key: Key) -> tuple[bytes, ...]:
-        return digest_names(self._known_secret or await self.secret(), key)
-
     async def prune_events(self, now: float) -> None:
         await self._pool.write(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
 
     async def prune_records(self, now: float) -> None:
         await self._pool.write(lambda s: record_keeping.prune_records(s, now), LONG_TIMEOUT_S)
-        if self._separate:
-            with suppress(KeysAway):  # the next hour will do
-                await self._separate.sweep(self._key_rows)
+        await self._doomed.sweep()
 
     async def prune_ledger(self, now: float) -> None:
         await self._pool.write(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S)
@@ -460,7 +448,7 @@ class RedisStore(SearchedWithoutIndex):
     ) -> tuple[Key, ...]:
         """Return `Store.claim`. Who looks for work also goes on with what a process that has ended
         had to erase."""
-        await self._destroy_doomed()
+        await self._doomed.destroy()
 
         async def work(session: Session) -> tuple[tuple[Key, ...], bool]:
             claimed = await queries.claim_due(
@@ -506,15 +494,18 @@ class RedisStore(SearchedWithoutIndex):
         await self._pool.write(lambda s: s.run("lease", *key, holder, ""))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        secret = proposed or os.urandom(SECRET_BYTES)
-        self._known_secret = await self._pool.write(
-            lambda s: encryption.keep_secret(s, secret, self._masters, self._known_secret)
-        )
-        return self._known_secret
+        return await self._secret.read(proposed)
 
     async def adopt_secret(self, secret: bytes) -> bool:
+        return await self._secret.adopt(secret)
+
+    async def _keep_secret(self, proposed: bytes, known: bytes | None) -> bytes:
+        return await self._pool.write(
+            lambda s: encryption.keep_secret(s, proposed, self._masters, known)
+        )
+
+    async def _adopt_secret(self, secret: bytes) -> None:
         await self._pool.write(lambda s: encryption.adopt_secret(s, secret, self._masters))
-        return await self.secret() == secret
 
     async def _check_connection(self, session: Session) -> None:
         """Look at what a new connection leads to: a newer program may have changed the schema while
@@ -522,7 +513,7 @@ class RedisStore(SearchedWithoutIndex):
         await schema.check_schema(session)
         if self._masters:
             await encryption.readmit(session, self._masters, self._key_store_id)
-        known = self._known_secret
+        known = self._secret.known
         if known is None:
             return
         stored: bytes | None = None
@@ -540,7 +531,7 @@ class RedisStore(SearchedWithoutIndex):
         row = await self._pool.write(restoration.write, LONG_TIMEOUT_S)
         if over:
             self._rewriter.start()
-            await self._destroy_doomed()
+            await self._doomed.destroy()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return replace(thread.memory, version=row.version, row_id=row.row_id)
 
@@ -568,12 +559,12 @@ class RedisStore(SearchedWithoutIndex):
         await self._pool.write(lambda s: ledger.add_batch(s, batch), LONG_TIMEOUT_S)
 
     async def note_forgotten(self, key: Key, at: float) -> None:
-        digest, *_ = await self._digest_names(key)
+        digest, *_ = await self._secret.digest_names(key)
         arguments = (digest, at, forgetting.MAX_FORGOTTEN_NAMES)
         await self._pool.write(lambda s: s.run("note_forgotten", *arguments), LONG_TIMEOUT_S)
 
     async def forgotten_at(self, key: Key) -> float | None:
-        digests = await self._digest_names(key)
+        digests = await self._secret.digest_names(key)
         return await self._pool.read(lambda s: queries.select_forgotten_at(s, digests))
 
     async def forget(
@@ -584,7 +575,7 @@ class RedisStore(SearchedWithoutIndex):
         *,
         defers_erasure: bool = False,
     ) -> ForgetResult:
-        label_of = create_thread_labeler(await self.secret())
+        label_of = await self._secret.create_labeler()
         now = await self.clock()
         removed = await self._pool.write(
             lambda s: removal.remove_thread(
@@ -615,7 +606,7 @@ class RedisStore(SearchedWithoutIndex):
         erasures: Sequence[NoteErasure],
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        keys = await self._plan_keys(change.before, change.after)
+        keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
             lambda s: removal.commit_erasing(s, change, commit, erasures, self._keys),
@@ -641,63 +632,11 @@ class RedisStore(SearchedWithoutIndex):
         if any(removed.counts.values()) and server is not None and server.has_log:
             self._rewriter.start()
             removed = removed._replace(log="pending")
-        return removed.settle_keys(is_destroyed=await self._destroy_doomed())
-
-    async def _destroy_doomed(self) -> bool:
-        """Destroy the keys of what was removed. Return False if any is left."""
-        return self._separate is None or await self._separate.destroy_doomed(self._key_rows)
+        return await self._doomed.settle(removed)
 
     async def wait_erased(self) -> None:
         await self._rewriter.wait()
-        if self._separate:
-            await self._separate.wait_destroyed(self._key_rows)
-
-    # ── encrypting what is stored ──
-
-    async def encrypt_batch(self, after: int) -> EncryptedBatch:
-        plain, batch = await self._pool.read(
-            lambda s: reencryption.select_batch(s, after), LONG_TIMEOUT_S
-        )
-        count = 0
-        for key in plain:
-            encrypt = partial(reencryption.encrypt_memory, key=key, keys=self._keys)
-            count += await self._pool.write(encrypt, MOVE_TIMEOUT_S)
-        return batch._replace(memories=count)
-
-    async def move_batch(self) -> MovedBatch:
-        if self._separate is None:
-            return MovedBatch(0, is_last=True)
-        return await self._separate.move_batch(self._key_rows)
-
-    async def rewrap_batch(self, after: bytes) -> RewrappedBatch:
-        masters = self._require_masters()
-        if self._separate:
-            return await self._separate.rewrap_batch(after, masters)
-        rewrap = partial(reencryption.rewrap_batch, after=after, masters=masters)
-        return await self._pool.write(rewrap, LONG_TIMEOUT_S)
-
-    async def finish_rekeying(self) -> bool:
-        masters = self._require_masters()
-        if self._separate and await self._separate.has_older(masters.newest_id):
-            return False
-        finish = partial(reencryption.finish_rekeying, masters=masters)
-        return await self._pool.write(finish, LONG_TIMEOUT_S)
-
-    async def erase_replaced(self) -> bool:
-        """Have the server rewrite its log. Return False if it has not done so in time."""
-        server = self._pool.server
-        if server is None or not server.has_log:
-            return True
-        try:
-            async with asyncio.timeout(REWRITE_TIMEOUT_S):
-                await self._rewriter.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _require_masters(self) -> MasterKeys:
-        assert self._masters is not None  # the command asks for a key
-        return self._masters
+        await self._doomed.wait_destroyed()
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         await self._pool.write(lambda s: record_keeping.add_audit(s, tuple(records)))
@@ -708,7 +647,7 @@ class RedisStore(SearchedWithoutIndex):
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
-        label_of = create_thread_labeler(await self.secret())
+        label_of = await self._secret.create_labeler()
         name_conflicts = await self._pool.read(
             lambda s: tenant_move.count_name_conflicts(s, old, new), LONG_TIMEOUT_S
         )

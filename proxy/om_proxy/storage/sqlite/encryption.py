@@ -10,7 +10,11 @@ import aiosqlite
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_key_store, check_master
+from om_proxy.storage.encryption.admission import (
+    check_key_store,
+    check_master,
+    open_stored_secret,
+)
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.migrate import list_migrations
@@ -76,6 +80,35 @@ async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
     await db.execute(EXCLUDE_OLDER, (number, number))
     for (secret,) in await select_rows(db, SELECT_STORE_SECRET, ()):
         await db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(secret),))
+
+
+class SecretRow:
+    """The row of the store's secret. It is looked at behind the transaction: an error in there would
+    undo the commits that share it."""
+
+    def __init__(
+        self, reader: ConnectionWorker, writer: ConnectionWorker, masters: MasterKeys | None
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._masters = masters
+
+    async def keep(self, proposed: bytes, known: bytes | None) -> bytes:
+        """Return the stored secret; if there is none, store this one first: only then does the file
+        have to be written. `known`: as in `open_stored_secret`."""
+        master, stored = await self._reader.run_alone(select_secret)
+        if stored is None:
+            master, stored = await self._store(KEEP_FIRST, proposed)
+        return open_stored_secret(stored, master, self._masters, known)
+
+    async def adopt(self, secret: bytes) -> None:
+        """Store another secret, unless a thread is stored. Raise WrongMasterKey if it could not be
+        sealed."""
+        master, _ = await self._store(KEEP_ADOPTED, secret)
+        check_master(master, self._masters)
+
+    async def _store(self, sql: str, secret: bytes) -> tuple[str | None, bytes | None]:
+        return await self._writer.run(lambda db: keep_secret(db, sql, secret, self._masters))
 
 
 async def keep_secret(

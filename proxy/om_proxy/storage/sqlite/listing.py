@@ -62,6 +62,35 @@ class _Condition(NamedTuple):
     parameters: tuple[Any, ...] = ()
 
 
+async def select_all(
+    db: aiosqlite.Connection,
+    tenant: str | None,
+    resource: str | None,
+    cursor: Key | None,
+    limit: int,
+    keys: Keyring,
+) -> tuple[ThreadInfo, ...]:
+    """Return `Store.threads`."""
+    conditions = ["thread <> ?"]
+    parameters = [RESOURCE_THREAD]
+    if tenant is not None:
+        conditions.append("tenant = ?")
+        parameters.append(tenant)
+    if resource is not None:
+        conditions.append("resource = ?")
+        parameters.append(resource)
+    if cursor is not None and tenant == cursor.tenant:  # a range of the index
+        conditions.append("(resource, thread) > (?, ?)")
+        parameters.extend(cursor[1:])
+    elif cursor is not None:
+        conditions.append("(tenant, resource, thread) > (?, ?, ?)")
+        parameters.extend(cursor)
+    where = " AND ".join(conditions)
+    sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
+    found = await select_rows(db, sql, (*parameters, limit))
+    return await decode_infos(db, found, keys)
+
+
 async def select_threads(
     db: aiosqlite.Connection,
     selection: ThreadSelection,

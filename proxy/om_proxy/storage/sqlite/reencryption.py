@@ -1,32 +1,26 @@
-"""Give a memory in an SQLite file another data key, and encrypt all its rows with it: those of a
-shared log when one of its threads is forgotten, and those of a memory that was not encrypted yet."""
+"""Give a memory in an SQLite file another data key, and encrypt all its rows with it."""
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any, cast
 
 import aiosqlite
 
 from om_proxy.storage.encoding import decode_state, encode_text, write_state
-from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import (
     RowCipher,
     ThreadCiphers,
-    WrappedKey,
     list_key_ids,
 )
 from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, INSERT_KEY, NEXT_VERSION
-from om_proxy.storage.sqlite.encryption import SELECT_STORE_SECRET, UPDATE_STORE_SECRET
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import select_rows
 
 if TYPE_CHECKING:
-    from om_proxy.storage.encryption.master_keys import MasterKeys
+    pass
 
 ROWS_PER_PAGE = 500
 SELECT_KEY = "SELECT key_id FROM thread WHERE id = ?"
@@ -151,52 +145,3 @@ class _KeyChange:
                 event = reseal_event(SealedEvent(*columns), self._old, self._new)
                 rows.append((event.data, event.sealed, self._id, id_))
             await self._db.executemany(UPDATE_EVENT, rows)
-
-
-# ── all of a file ──
-
-MAX_BATCH_MEMORIES = 100
-MAX_BATCH_MESSAGES = 2_000  # of a batch, or of one memory that has more
-SELECT_PLAIN = f"""SELECT id, live_count FROM thread WHERE id > ? AND key_id IS NULL
-    ORDER BY id LIMIT {MAX_BATCH_MEMORIES}"""
-KEYS_PER_BATCH = 5_000
-SELECT_KEYS = (
-    f"SELECT id, master, wrapped FROM data_key WHERE id > ? ORDER BY id LIMIT {KEYS_PER_BATCH}"
-)
-UPDATE_KEY = "UPDATE data_key SET (master, wrapped) = (?, ?) WHERE id = ?"
-HAS_OLDER_KEYS = "SELECT EXISTS (SELECT 1 FROM data_key WHERE master <> ?)"
-UPDATE_MASTER = "UPDATE encryption SET master = ?"
-
-
-async def encrypt_batch(db: aiosqlite.Connection, after: int, keys: Keyring) -> EncryptedBatch:
-    """Return `ConvertibleStore.encrypt_batch`, inside a transaction."""
-    listed = await select_rows(db, SELECT_PLAIN, (after,))
-    message_count, done = 0, 0
-    for id_, messages in listed:
-        message_count += messages
-        if done and message_count > MAX_BATCH_MESSAGES:
-            break
-        await encrypt_rows(db, id_, keys)
-        done += 1
-    await db.execute(REQUEST_ERASURE)
-    return EncryptedBatch(done, listed[done - 1][0] if listed else None)
-
-
-def rewrap_batch(db: sqlite3.Connection, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-    """Return `ConvertibleStore.rewrap_batch`, inside a transaction."""
-    found = [WrappedKey(*row) for row in db.execute(SELECT_KEYS, (after,))]
-    rewrapped = [masters.rewrap(key) for key in found if key.master != masters.newest_id]
-    db.executemany(UPDATE_KEY, [(key.master, key.wrapped, key.id) for key in rewrapped])
-    return RewrappedBatch(len(rewrapped), found[-1].id if found else None)
-
-
-def finish_rekeying(db: sqlite3.Connection, masters: MasterKeys) -> bool:
-    """Return `ConvertibleStore.finish_rekeying`, inside a transaction, of the keys beside the
-    data."""
-    if db.execute(HAS_OLDER_KEYS, (masters.newest_id,)).fetchone()[0]:
-        return False
-    for (value,) in db.execute(SELECT_STORE_SECRET).fetchall():
-        db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(masters.open_secret(value)),))
-    db.execute(UPDATE_MASTER, (masters.newest_id,))
-    db.execute(REQUEST_ERASURE)
-    return True

@@ -51,7 +51,6 @@ from om_proxy.storage.sqlite.queries import (
     OF_THREAD,
     SELECT_VERSION,
     UNIX_NOW,
-    select_generations,
     select_memory,
     select_rows,
 )
@@ -62,6 +61,7 @@ from om_proxy.storage.sqlite.quotes import (
     remove_quotes,
 )
 from om_proxy.storage.sqlite.reencryption import change_key
+from om_proxy.storage.sqlite.thread_rows import select_generations
 
 SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"

@@ -12,7 +12,7 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.storage.encryption.conversion import encrypt_memories
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import reencryption
+from om_proxy.storage.sqlite import conversion, reencryption
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.conversion_contract import NEW, OLD, ConversionContract, OpenWith, fill
 from tests.storage.sqlite.test_encryption import commit_canaries, count_canaries
@@ -49,7 +49,7 @@ async def test_no_text_is_left_in_the_file(open_with: OpenWith, file: Path) -> N
     assert count_canaries(file) > 0
     begun = await open_with(OLD, begins_encryption=True)
     await encrypt_memories(begun)
-    assert await begun.erase_replaced()
+    assert await begun.conversion.erase_replaced()
     assert count_canaries(file) == 0
 
 
@@ -60,9 +60,9 @@ async def test_encrypting_that_breaks_off_leaves_each_memory_whole(
     plain = await open_with()
     keys = await fill(plain)
     before = [(await plain.load(key)).log.entries for key in keys]
-    monkeypatch.setattr(reencryption, "MAX_BATCH_MESSAGES", 1)  # one memory each
+    monkeypatch.setattr(conversion, "MAX_BATCH_MESSAGES", 1)  # one memory each
     begun = await open_with(OLD, begins_encryption=True)
-    first = await begun.encrypt_batch(0)
+    first = await begun.conversion.encrypt_batch(0)
     assert first.memories == 1
     steps = ("rewrite_messages", "rewrite_notes", "rewrite_reflection", "rewrite_events")
     for step in steps:
@@ -83,9 +83,9 @@ async def test_a_rotation_wraps_all_keys_and_changes_no_text(
     both = await open_with(NEW, OLD)
     with closing(sqlite3.connect(file)) as connection:
         texts = connection.execute("SELECT raw FROM message ORDER BY 1").fetchall()
-        while (batch := await both.rewrap_batch(b"")).keys:
+        while (batch := await both.conversion.rewrap_batch(b"")).keys:
             assert batch.last_id
-        assert await both.finish_rekeying()
+        assert await both.conversion.finish_rekeying()
         assert connection.execute("SELECT raw FROM message ORDER BY 1").fetchall() == texts
         masters = connection.execute("SELECT DISTINCT master FROM data_key").fetchall()
     assert masters == [(MasterKeys([NEW]).newest_id,)]

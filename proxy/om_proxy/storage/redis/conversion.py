@@ -3,6 +3,8 @@ keys under another master key."""
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -12,9 +14,12 @@ from om_proxy.storage.encoding import decode_state, decode_text, write_state
 from om_proxy.storage.encryption.conversion import EncryptedBatch, RewrappedBatch
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, ThreadCiphers
+from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.encryption import read_state, replace_keys, scan_keys
 from om_proxy.storage.redis.listing import read_page
+from om_proxy.storage.redis.log_rewriting import LogRewriter
+from om_proxy.storage.redis.pool import ConnectionPool
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.removal import ask_for_erasure, read_resource, try_until_applied
 from om_proxy.storage.redis.resealing import add_resealed_rows
@@ -26,6 +31,43 @@ if TYPE_CHECKING:
 
 # one script writes a memory, so few of them are read ahead
 ROWS_PER_BATCH = 100
+# of a log that the server may have rewritten a moment ago, or refuses to rewrite
+REWRITE_TIMEOUT_S = 300.0
+
+
+class ServerConversion:
+    """The `BackendConversion` of a Redis."""
+
+    def __init__(self, pool: ConnectionPool, keys: Keyring, rewriter: LogRewriter) -> None:
+        self._pool = pool
+        self._keys = keys
+        self._rewriter = rewriter
+
+    async def encrypt_batch(self, after: int) -> EncryptedBatch:
+        plain, batch = await self._pool.read(lambda s: select_batch(s, after), LONG_TIMEOUT_S)
+        count = 0
+        for key in plain:
+            encrypt = partial(encrypt_memory, key=key, keys=self._keys)
+            count += await self._pool.write(encrypt, MOVE_TIMEOUT_S)
+        return batch._replace(memories=count)
+
+    async def rewrap_beside(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        return await self._pool.write(lambda s: rewrap_beside(s, after, masters), LONG_TIMEOUT_S)
+
+    async def finish_beside(self, masters: MasterKeys) -> bool:
+        return await self._pool.write(lambda s: finish_beside(s, masters), LONG_TIMEOUT_S)
+
+    async def erase_replaced(self) -> bool:
+        """Have the server rewrite its log. Return False if it has not done so in time."""
+        server = self._pool.server
+        if server is None or not server.has_log:
+            return True
+        try:
+            async with asyncio.timeout(REWRITE_TIMEOUT_S):
+                await self._rewriter.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 async def select_batch(session: Session, after: int) -> tuple[list[Key], EncryptedBatch]:
@@ -78,8 +120,8 @@ def _seal_row(row: ThreadRow, ciphers: ThreadCiphers) -> ThreadRow:
     )
 
 
-async def rewrap_batch(session: Session, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-    """Return `ConvertibleStore.rewrap_batch`. `after`: where the server's walk along its keys goes
+async def rewrap_beside(session: Session, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+    """Return `BackendConversion.rewrap_beside`. `after`: where the server's walk along its keys goes
     on."""
     page = await scan_keys(session, after or b"0")
     older = [key for key in page.keys if key.master != masters.newest_id]
@@ -90,8 +132,8 @@ async def rewrap_batch(session: Session, after: bytes, masters: MasterKeys) -> R
     return RewrappedBatch(await replace_keys(session, rewrapped), page.next_cursor)
 
 
-async def finish_rekeying(session: Session, masters: MasterKeys) -> bool:
-    """Return `ConvertibleStore.finish_rekeying`, of the keys beside the data."""
+async def finish_beside(session: Session, masters: MasterKeys) -> bool:
+    """Return `BackendConversion.finish_beside`."""
     while True:
         stored = (await read_state(session)).secret or b""
         sealed = masters.seal_secret(masters.open_secret(stored)) if stored else b""

@@ -1,0 +1,149 @@
+"""Forget in an SQLite file, and get the bytes out of it: which step runs in which transaction, and
+what is erased after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.changes import ForgetBatch, NoteErasure
+from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
+from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.sqlite import encryption, removal
+from om_proxy.storage.sqlite.commit import SharedCommit
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
+from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
+from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_name
+from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.store_secret import StoreSecret
+
+
+class Forgetting:
+    """The `StoredRemoval` part of the contract. `eraser`: None: the store is in memory."""
+
+    def __init__(
+        self,
+        writer: ConnectionWorker,
+        reader: ConnectionWorker,
+        eraser: Eraser | None,
+        keys: Keyring,
+        doomed: DoomedKeys,
+        secret: StoreSecret,
+    ) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._eraser = eraser
+        self._keys = keys
+        self._doomed = doomed
+        self._secret = secret
+
+    async def note_name(self, key: Key, at: float) -> None:
+        digest, *_ = await self._secret.digest_names(key)
+        await self._writer.write(lambda db: note_name(db, digest, at))
+
+    async def find_forgotten_at(self, key: Key) -> float | None:
+        digests = await self._secret.digest_names(key)
+        [(at,)] = await self._reader.run_alone(
+            lambda db: select_rows(db, SELECT_FORGOTTEN_AT, digests)
+        )
+        return None if at is None else float(at)
+
+    async def forget(
+        self, key: Key, expected_version: int | None, event: Event | None, *, defers_erasure: bool
+    ) -> ForgetResult:
+        """Remove the thread, also from the file: deleted content is overwritten, and the
+        write-ahead log is truncated."""
+        label_of = await self._secret.create_labeler()
+        label = label_of(key)
+        lone = await self._writer.write(
+            lambda db: removal.remove_lone_thread(db, key, expected_version, label, event),
+            is_background=defers_erasure,
+        )
+        if lone is not None:
+            removed = lone.settle_keys(self._keys)
+        else:
+            removed = await self._writer.run(
+                lambda db: removal.remove_thread(
+                    db, key, expected_version, label_of, event, self._keys
+                ),
+                is_background=defers_erasure,
+            )
+        if defers_erasure and self._eraser:
+            await self._eraser.erase_soon(removed.threads + removed.messages)
+            return removed._replace(database="pending", log="pending")
+        return await self.erase(removed)
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None,
+        describe_forgotten: Callable[[Key], Event] | None,
+        active_before: float | None,
+    ) -> ForgetBatch:
+        """Remove some threads. The bytes are erased after the last batch."""
+        defers_erasure = active_before is not None
+        batch = await self._writer.run(
+            lambda db: removal.remove_batch(
+                db, tenant, resource, describe_forgotten, self._keys, active_before
+            ),
+            is_background=defers_erasure,
+        )
+        result = batch.result
+        if defers_erasure and self._eraser:
+            await self._eraser.erase_soon(result.threads + result.messages)
+            if batch.is_last:
+                result = result._replace(database="pending", log="pending")
+        elif batch.is_last:
+            return batch._replace(result=await self.erase(result))
+        return batch._replace(result=await self._doomed.settle(result))
+
+    async def commit_erasing(
+        self, commit: SharedCommit, after: Memory, erasures: Sequence[NoteErasure], held: HeldKeys
+    ) -> tuple[Memory, ForgetResult]:
+        """Write the commit, and take these notes out of everything that has them. `held`: of
+        `hold_erased`."""
+        row = await self._writer.write(
+            lambda db: removal.commit_erasing(db, commit, erasures, held)
+        )
+        count = sum(len(erasure.blanks) for erasure in erasures)
+        erased = await self.erase(ForgetResult(observations=count))
+        return row.add_to(after), erased
+
+    async def hold_erased(self, erasures: Sequence[NoteErasure]) -> HeldKeys:
+        """Return the data keys of the memories. What has another key by the commit also has another
+        version: a conflict."""
+        if self._keys.masters is None:
+            return NO_HELD_KEYS
+        keys = [erasure.key for erasure in erasures]
+        return await self._reader.run(lambda db: encryption.hold_erased(db, keys, self._keys))
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        return await self._writer.write(
+            lambda db: removal.drop_generations(db, key, expected_version, numbers),
+            is_background=True,
+        )
+
+    async def erase(self, removed: ForgetResult) -> ForgetResult:
+        """Erase the bytes now. Return the result with what is true of them."""
+        if self._eraser is not None and not await self._eraser.erase():
+            removed = removed._replace(database="pending", log="pending")
+        return await self._doomed.settle(removed)
+
+    async def resume_erasure(self) -> None:
+        """Start the eraser if forgotten bytes are pending: this process has ended in between, or
+        another one."""
+        [(is_pending,)] = await self._reader.run_alone(
+            lambda db: select_rows(db, IS_ERASURE_PENDING, ())
+        )
+        if is_pending and self._eraser:
+            self._eraser.start()
+
+    async def wait_erased(self) -> None:
+        if self._eraser is not None:
+            await self._eraser.wait()
+        await self._doomed.wait_destroyed()
