@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, Unwritable
+from om_proxy.errors import Conflict, StorageError, Unwritable
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
@@ -342,6 +342,59 @@ async def test_a_name_is_noted_while_a_first_turn_is_written(
         await somebody.close()
     with pytest.raises(Unwritable):
         await rolled_back
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "goes on"])
+async def test_first_turns_while_a_name_waits_for_one_that_stands_still(
+    stores: list[Store], server: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """A first turn stands still in its transaction. Who notes a name tries again and again, and first
+    turns of other threads go on in between. If it takes too long, nothing is noted, and that is said."""
+    monkeypatch.setattr(forgotten_names, "MAX_LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(forgotten_names, "LOCK_PAUSE_S", 0.1)
+    if not ends:
+        monkeypatch.setattr(forgotten_names, "MAX_LOCK_ATTEMPTS", 3)
+    turning, noting, _ = stores
+    assert isinstance(turning, PostgresStore)
+    async with server.transaction():
+        await server.execute(f'SELECT FROM "{turning._prefix}".forgotten_name FOR SHARE')
+        noted = asyncio.create_task(noting.note_forgotten(KEY, 7.0))
+        await wait_for_lock(server)
+        memory = MemoryBuilder(OTHER_THREAD).memory()
+        async with asyncio.timeout(20):
+            await turning.commit(Memory(key=OTHER_THREAD), memory, (), (), time.time())
+        if not ends:
+            with pytest.raises(StorageError, match="nothing was forgotten; try again"):
+                await noted
+    if ends:
+        await noted
+    assert await turning.forgotten_at(KEY) == (7.0 if ends else None)
+
+
+async def test_who_notes_a_name_holds_the_lock_as_short_as_a_turn(
+    stores: list[Store], server: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still with the lock: the server ends it as soon as it would end a turn."""
+    monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 0.2)
+    turning, noting, _ = stores
+    has_lock, goes_on = asyncio.Event(), asyncio.Event()
+    execute = Session.execute
+
+    async def stand_still(session: Session, sql: str, *parameters: object) -> None:
+        if sql == forgotten_names.UPSERT_NAME:
+            has_lock.set()
+            await goes_on.wait()
+        await execute(session, sql, *parameters)
+
+    monkeypatch.setattr(Session, "execute", stand_still)
+    noted = asyncio.create_task(noting.note_forgotten(KEY, 7.0))
+    await has_lock.wait()
+    async with asyncio.timeout(10):
+        await turning.commit(Memory(key=KEY), MemoryBuilder().memory(), (), (), time.time())
+    goes_on.set()
+    with pytest.raises(StorageError):
+        await noted
+    assert await turning.forgotten_at(KEY) is None
 
 
 async def wait_for_waiting(connection: asyncpg.Connection, schema: str, count: int) -> None:

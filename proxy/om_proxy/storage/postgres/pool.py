@@ -203,9 +203,12 @@ class ConnectionPool:
         done: then this raises StorageError."""
         return await self._run(work, timeout_s, self._least_isolation)
 
-    async def transact(self, work: Work[T], timeout_s: float | None = None) -> T:
-        """Run work in a transaction."""
-        return await self._run(work, timeout_s, "read_committed")
+    async def transact(
+        self, work: Work[T], timeout_s: float | None = None, *, blocks_turns: bool = False
+    ) -> T:
+        """Run work in a transaction. `blocks_turns`: although it may take long, it may not stand
+        still for longer than a turn, as turns wait for what it locks."""
+        return await self._run(work, timeout_s, "read_committed", blocks_turns=blocks_turns)
 
     async def _run(
         self,
@@ -213,12 +216,14 @@ class ConnectionPool:
         timeout_s: float | None,
         isolation: Isolation,
         is_read: bool = False,
+        blocks_turns: bool = False,
     ) -> T:
         if self._is_closed:
             raise StorageError("the store is closed")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
-        idle_s = IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else LONG_IDLE_TIMEOUT_S
+        is_short = timeout_s is None or blocks_turns
+        idle_s = IDLE_TRANSACTION_TIMEOUT_S if is_short else LONG_IDLE_TIMEOUT_S
         task = loop.create_task(self._perform(work, isolation, idle_s, is_read))
         return await wait_for_work(task, self._tasks, limit_s, RunningTimer)
 

@@ -649,7 +649,7 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)
-        await self._pool.transact(lambda s: note_name(s, digest, at), LONG_TIMEOUT_S)
+        await note_name(self._pool, digest, at)
 
     async def forgotten_at(self, key: Key) -> float | None:
         digests = await self._secret.digest_names(key)
