@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key, Memory
@@ -44,6 +45,37 @@ async def test_the_newest_forgetting_of_a_thread(
     await forget(store, KEY, 9.0)
     assert await threads.find_time(KEY) == 9.0
     assert await threads.find_time(STRANGER) == 3.0
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("began_at", "removed_at", "noted_at", "found"),
+    [
+        (None, None, 7.0, 7.0),  # nothing was stored
+        (3.0, None, 7.0, None),  # the removal failed
+        (8.0, None, 7.0, 7.0),  # begun since
+        (8.0, 7.5, 7.0, 7.5),  # removed, and begun since
+        (6.0, 5.0, 7.0, 5.0),  # removed, begun since, and then a removal failed
+    ],
+)
+async def test_a_thread_that_stands_since_before_its_name_was_noted(
+    tmp_path: Path,
+    began_at: float | None,
+    removed_at: float | None,
+    noted_at: float,
+    found: float | None,
+) -> None:
+    """It was not forgotten then: only its name was noted."""
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    if removed_at is not None:
+        await forget(store, KEY, removed_at)
+    await store.note_forgotten(KEY, noted_at)
+    if began_at is not None:
+        memory = MemoryBuilder(KEY).chat(1).memory()
+        tail = tuple(replace(message, at=began_at) for message in memory.tail)
+        await store.commit(Memory(key=KEY), replace(memory, tail=tail))
+    threads = ForgottenThreads(store, lambda key: f"label of {key.thread}")
+    assert await threads.find_time(KEY) == found
     await store.close()
 
 

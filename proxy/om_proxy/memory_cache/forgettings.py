@@ -10,7 +10,7 @@ from om_proxy.errors import OmError
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.memory_cache.loading import is_forgotten
 from om_proxy.storage.base import Store
-from om_proxy.storage.forgotten_threads import ForgottenThreads
+from om_proxy.storage.forgotten_threads import ForgottenThreads, stands_since_before
 
 # Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
@@ -66,11 +66,14 @@ class Forgettings:
     async def is_name_forgotten(self, memory: Memory, row_id: int, began_at: float) -> bool:
         """Return whether a turn that began on no row may not go on with the row that others have
         made meanwhile: any process has forgotten the thread, its resource or its tenant in between.
-        Asks the store, but only where there is such a row."""
+        If the row stands since before that, its removal failed. Asks the store, but only where
+        there is such a row."""
         if row_id or memory.version <= 0:
             return False
         forgotten_at = await self._store.forgotten_at(memory.key)
-        return forgotten_at is not None and forgotten_at > began_at
+        if forgotten_at is None or forgotten_at <= began_at:
+            return False
+        return not await stands_since_before(self._store, memory.key, forgotten_at)
 
     async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
         """Return whether any process has forgotten the thread since this time, in unix seconds of

@@ -36,13 +36,16 @@ class ForgottenThreads:
     async def find_time(self, key: Key) -> float | None:
         """Return when the thread, its resource or its tenant was last forgotten, in unix seconds of
         the store; None: never, or too long ago. Only names are noted of what was not stored, and
-        only events tell of what retention removed."""
+        only events tell of what retention removed. A noted name counts for nothing if the thread
+        stands since before: its removal failed."""
         await self._read_new_events(key.tenant)
-        times = (
-            self._times.get((key.tenant, self._label(key))),
-            await self._store.forgotten_at(key),
-        )
-        return max((at for at in times if at is not None), default=None)
+        removed_at = self._times.get((key.tenant, self._label(key)))
+        noted_at = await self._store.forgotten_at(key)
+        if noted_at is None or (removed_at is not None and removed_at >= noted_at):
+            return removed_at
+        if await stands_since_before(self._store, key, noted_at):
+            return removed_at
+        return noted_at
 
     async def list_labels_since(self, tenant: str, since: float) -> frozenset[str]:
         """Return the labels of the tenant's threads that were forgotten at this time or later, in
@@ -76,6 +79,13 @@ class ForgottenThreads:
             self._cursors.put(tenant, cursor)
             if len(page.events) < EVENTS_PER_PAGE:
                 return
+
+
+async def stands_since_before(store: Store, key: Key, at: float) -> bool:
+    """Return whether the thread is stored, and its oldest message was said before this time, in unix
+    seconds of the store. Messages stay as long as their thread does, live or not."""
+    oldest = await store.stored_messages(key, 0, limit=1)
+    return bool(oldest) and oldest[0].message.at < at
 
 
 class _Label(msgspec.Struct):

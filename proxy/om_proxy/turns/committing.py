@@ -185,6 +185,8 @@ class Committer:
                 reconciled.memory, after, accounted.entry, interrupted_messages, turn.asked_at
             )
         except ForgottenName:
+            if await self.memories.store.version(turn.key):
+                raise  # others have made the row: the next attempt asks whether that was forgotten
             return self._leave_forgotten(turn)
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
