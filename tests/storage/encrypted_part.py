@@ -11,6 +11,7 @@ PART = (
     "test_erased_notes_keep_their_place",
     "test_erasing_shared_notes_clears_what_others_were_told",
     "test_odd_text_survives",
+    "test_search_newest_2000",
     "test_page_of_all_messages",
     "test_tails_of_other_threads",
     "test_forgetting_takes_it_out_of_the_log",

@@ -10,6 +10,7 @@ import asyncio
 from random import Random
 
 import orjson
+import pytest
 from msgspec.structs import replace
 
 from om_proxy.apis.indexed_text import read_indexed_text
@@ -18,6 +19,7 @@ from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.words import query_words
+from om_proxy.storage import newest_passages
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadPlace
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
@@ -96,6 +98,28 @@ class SearchContract:
         await store_thread(store, second, 2.0)
         await index_all(store, KEY, SECOND)
         return cut_thread(first) + cut_thread(second)
+
+    async def test_search_index(self, store: Store) -> None:
+        """However many messages a resource has, all that are indexed are found."""
+        if not self.has_index:
+            return
+        assert (await store.describe()).has_index
+        await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))
+        assert (await store.find_passages(KEY, ["quorum"])).messages == 0
+        await index_all(store, KEY)
+        found = await store.find_passages(KEY, ["quorum"])
+        assert (found.messages, found.unread) == (3, 0)
+
+    async def test_search_newest_2000(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A store without an index reads so many messages; the others are told."""
+        if self.has_index:
+            return
+        assert not (await store.describe()).has_index
+        assert newest_passages.NEWEST_MESSAGES == 2_000
+        monkeypatch.setattr(newest_passages, "NEWEST_MESSAGES", 2)
+        await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))
+        found = await store.find_passages(KEY, ["quorum"])
+        assert (found.messages, found.unread) == (2, 1)
 
     async def test_a_search_finds_what_matches(self, store: Store) -> None:
         """Passages of all threads of the resource, as `match_passages` chooses them."""

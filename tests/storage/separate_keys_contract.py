@@ -118,7 +118,7 @@ class SeparateKeysContract:
             assert await again.load(key) == await store.load(key)
         assert (await store.describe()).separate_keys
 
-    async def test_a_restored_backup_opens_nothing_that_was_forgotten(
+    async def test_no_key_opens_forgotten_text_in_backups_of_the_data(
         self, place: SeparatePlace
     ) -> None:
         """A thread, a part of a shared log, a resource: and it opens all that still exists."""

@@ -1,5 +1,5 @@
-"""Say in sentences what a store promises, and what it does not. A test of the same name shows each
-(tests/storage/test_promises.py finds it)."""
+"""Say in sentences what a store promises, and what it does not. For each store that it may be told
+of, a test of the same name shows each (tests/storage/test_promises.py finds it)."""
 
 from __future__ import annotations
 

@@ -9,11 +9,14 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory
+from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.store_description import Promise
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries
 from tests.support.own_postgres import OwnPostgres, own_postgres
 
 LOOSE = PostgresOptions(durable=False)
@@ -36,8 +39,8 @@ def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     assert create_promise(flushes=False).durable == "none"
 
 
-async def test_an_acknowledged_turn_survives_the_server(server: OwnPostgres) -> None:
-    """All its processes end at once, as in a power cut, the moment that a commit returns."""
+async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(server: OwnPostgres) -> None:
+    """All the server's processes end at once, as in a power cut, the moment that a commit returns."""
     server.start()
     store = await PostgresStore.open(server.url)
     memory = await commit_canary(store)
@@ -116,4 +119,57 @@ async def test_the_server_s_log_keeps_forgotten_bytes_until_it_is_used_again(
         await admin.execute("CHECKPOINT")
     assert server.count_in_log(b"canary") == 0
     await admin.close()
+    await store.close()
+
+
+async def test_text_is_not_encrypted(server: OwnPostgres) -> None:
+    """Whoever may read the server's files, or a dump, reads the conversations."""
+    server.start()
+    store = await PostgresStore.open(server.url)
+    await commit_canary(store)
+    await store.close()
+    assert server.count_in_log(b"canary") > 0
+    assert b"canary".hex().encode() in server.dump()
+
+
+async def test_text_is_encrypted_and_titles_cannot_be_searched(server: OwnPostgres) -> None:
+    """Neither files nor a dump have a word, and every text comes back."""
+    server.start()
+    store = await PostgresStore.open(server.url, masters=MasterKeys([bytes(range(32))]))
+    memory = await commit_canaries(store)
+    secret = await store.secret()
+    admin = await asyncpg.connect(server.url)
+    await admin.execute("CHECKPOINT")
+    await admin.close()
+    dumped = server.dump()
+    for word in (CANARY_WORD.encode(), secret):
+        assert (server.count_in_tables(word), server.count_in_log(word)) == (0, 0)
+        assert word not in dumped
+        assert word.hex().encode() not in dumped
+    assert await store.load(KEY) == memory
+    [line] = await store.threads(KEY.tenant)
+    assert line.title == CANARY_WORD
+    found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY_WORD[:3]))
+    assert found.threads == ()
+    await store.close()
+
+
+async def test_backups_keep_what_was_forgotten_since(server: OwnPostgres) -> None:
+    """A copy of its files that was made before is not reached by forgetting."""
+    server.start()
+    store = await PostgresStore.open(server.url)
+    memory = await commit_canary(store)
+    await store.close()
+    server.kill()
+    server.copy()
+    server.start()
+    store = await PostgresStore.open(server.url)
+    await store.forget(KEY)
+    assert await store.load(KEY) == Memory(key=KEY)
+    await store.close()
+    server.kill()
+    server.put_copy_back()
+    server.start()
+    store = await PostgresStore.open(server.url)
+    assert await store.load(KEY) == memory
     await store.close()

@@ -95,8 +95,8 @@ def count_words(server: OwnRedis, *more: bytes) -> int:
     return stored + sum(server.count_in_files(word) for word in words)
 
 
-async def test_no_text_is_under_any_key_nor_in_the_log(own: OwnRedis) -> None:
-    """Whoever reads the server or its files reads no text, and every text comes back."""
+async def test_text_is_encrypted_and_titles_cannot_be_searched(own: OwnRedis) -> None:
+    """Whoever reads the server's keys, or its log, reads no text, and every text comes back."""
     own.start()
     store = await open_own(own)
     memory = await commit_canaries(store)

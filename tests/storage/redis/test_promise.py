@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -37,14 +41,14 @@ def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     assert create_promise("fsync", 7)[1:4] == ("fsync", "log", 7)
 
 
-@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
-async def test_an_acknowledged_turn_survives_the_server(server: OwnRedis, appendfsync: str) -> None:
-    """Its process ends the moment that a commit returns."""
-    server.start(appendfsync=appendfsync)
+async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(server: OwnRedis) -> None:
+    """With `appendfsync always`. The process ends the moment that a commit returns, and its log
+    has the turn, on the disk as the server says."""
+    server.start(appendfsync="always")
     store = await RedisStore.open(server.url, OPTIONS)
+    assert (await store.describe()).durable == "fsync"
     memory = await commit_canary(store)
-    promised = (await store.describe()).durable
-    assert promised == ("fsync" if appendfsync == "always" else "second")
+    assert server.ask("INFO", "persistence")["aof_pending_bio_fsync"] == 0
     server.kill()
     await store.close()
     server.start()
@@ -53,8 +57,44 @@ async def test_an_acknowledged_turn_survives_the_server(server: OwnRedis, append
     await store.close()
 
 
-async def test_all_memories_may_end_with_the_server(server: OwnRedis) -> None:
-    """Without a log, what was written since the last snapshot is gone."""
+async def test_a_power_cut_may_lose_the_turns_of_the_last_second(server: OwnRedis) -> None:
+    """With `appendfsync everysec` a process that ends loses nothing. A power cut may leave the log
+    without its end, and what stood before is there."""
+    server.start(appendfsync="everysec")
+    store = await RedisStore.open(server.url, OPTIONS)
+    assert (await store.describe()).durable == "second"
+    before = await commit_canary(store)
+    async with asyncio.timeout(60):
+        while True:
+            if not server.ask("INFO", "persistence")["aof_buffer_length"]:
+                break
+            await asyncio.sleep(0.02)
+    [log] = server.folder.glob("appendonly*/*.incr.aof")
+    flushed_bytes = log.stat().st_size
+    after = await store.commit(before, replace(before, turns=before.turns + 1))
+    for lasting_bytes, expected in ((None, after), (flushed_bytes, before)):
+        server.kill()
+        await store.close()
+        if lasting_bytes is not None:
+            os.truncate(log, lasting_bytes)
+        server.start()
+        store = await RedisStore.open(server.url, OPTIONS)
+        assert await store.load(KEY) == expected
+    await store.close()
+
+
+async def test_a_power_cut_may_lose_everything(server: OwnRedis) -> None:
+    """With `appendfsync no` the machine writes the log when it likes."""
+    server.start(appendfsync="no")
+    with pytest.raises(StorageError, match="appendfsync no"):
+        await RedisStore.open(server.url, OPTIONS)
+    store = await RedisStore.open(server.url, LOOSE)
+    assert (await store.describe()).durable == "none"
+    await store.close()
+
+
+async def test_all_memories_end_with_the_process(server: OwnRedis) -> None:
+    """With the server's. Without a log, what was written since the last snapshot is gone."""
     server.start(appendonly="no")
     with pytest.raises(StorageError, match="appendonly no"):
         await RedisStore.open(server.url, OPTIONS)
@@ -90,6 +130,36 @@ async def test_forgotten_bytes_leave_memory_at_once_and_the_log_once_it_is_rewri
     found = await store.receipt("r", 1.0)
     assert found is not None
     assert found.result.log == "gone"
+    await store.close()
+
+
+async def test_text_is_not_encrypted(server: OwnRedis) -> None:
+    """Whoever may read the server's log reads the conversations."""
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    await commit_canary(store)
+    await store.close()
+    assert server.count_in_files(b"canary") > 0
+
+
+async def test_backups_keep_what_was_forgotten_since(server: OwnRedis) -> None:
+    """A copy of its log that was made before is not reached by forgetting."""
+    server.start(appendfsync="always")
+    store = await RedisStore.open(server.url, OPTIONS)
+    memory = await commit_canary(store)
+    with tempfile.TemporaryDirectory() as name:
+        backup = Path(name) / "backup"
+        shutil.copytree(server.folder, backup)
+        await store.forget(KEY)
+        await store.wait_erased()
+        await store.close()
+        assert server.count_in_files(b"canary") == 0
+        server.kill()
+        shutil.rmtree(server.folder / "appendonlydir")
+        shutil.copytree(backup / "appendonlydir", server.folder / "appendonlydir")
+    server.start()
+    store = await RedisStore.open(server.url, OPTIONS)
+    assert await store.load(KEY) == memory
     await store.close()
 
 

@@ -352,16 +352,6 @@ async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) 
     assert not holds_words(path, "quorum")
 
 
-async def test_search_index(store: SqliteStore) -> None:
-    """However many messages a resource has, all that are indexed are found."""
-    assert (await store.describe()).has_index
-    await store_thread(store, add_said(MemoryBuilder(KEY), *["quorum"] * 3))
-    assert (await store.find_passages(KEY, ["quorum"]))[0] == 0
-    await index_all(store, KEY)
-    found = await store.find_passages(KEY, ["quorum"])
-    assert (found.messages, found.unread) == (3, 0)
-
-
 async def test_a_search_without_an_index_reads_its_own_resource(path: Path) -> None:
     """The threads with the latest turns, whatever their names. Neither others of the resource nor
     other resources are loaded."""

@@ -76,10 +76,10 @@ class TestSqliteSeparateKeys(SeparateKeysContract):
     """The contract on a file, with its keys in another."""
 
 
-async def test_no_key_opens_forgotten_text_in_backups_of_the_data(
+async def test_no_word_is_in_any_file_of_the_data_or_the_keys(
     place: SeparatePlace, tmp_path: Path
 ) -> None:
-    """The sentence of the promise. No word is in any file of the data, nor of the keys."""
+    """Nor in a backup. What forgets destroys the keys."""
     store = await place.open()
     memory = await commit_canaries(store)
     await place.back_up()
