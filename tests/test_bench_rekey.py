@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.rekey import list_places, print_figures, run
+from tests.bench.rekey import list_places, run
 from tests.support.postgres_server import find_postgres_url, own_schema
 from tests.support.redis_server import find_redis_url, own_prefix
 
@@ -19,5 +19,4 @@ async def test_every_store_wraps_all_keys(
     with own_schema(postgres) as schema, own_prefix(redis) as prefix:
         figures = await run(list_places(tmp_path, postgres, schema, redis, prefix), 5_001)
     assert [one.keys for one in figures] == [5_001] * 3
-    print_figures(figures)
     assert len(capsys.readouterr().out.splitlines()) == 5

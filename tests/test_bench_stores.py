@@ -22,7 +22,9 @@ async def test_each_store_has_every_figure(
     print_result(result, asked)
     header, _, *rows = capsys.readouterr().out.splitlines()
     assert header == "| | SQLite | PostgreSQL | Redis |"
-    assert any(" SELECT 1 " in row for row in rows)
+    for figure in (" SELECT 1 ", "with storage.prepared", "Redis: "):
+        assert any(figure in row for row in rows)
+    assert result.redis_bytes > result.json_bytes >= 60_000
     cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("|")]
     assert [len(row) for row in cells] == [4] * len(cells)
     assert all(float(figure) > 0 for _, *figures in cells for figure in figures)

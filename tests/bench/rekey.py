@@ -152,19 +152,24 @@ def list_places(folder: Path, postgres: str, schema: str, redis: str, prefix: st
     ]
 
 
-def print_figures(figures: Sequence[Figures]) -> None:
+def print_figures(one: Figures) -> None:
     print(
-        "| | keys | in all s | our CPU s | longest batch ms |\n| --- | ---: | ---: | ---: | ---: |"
+        f"| {one.store} | {one.keys:,} | {one.all_s:.1f} | {one.cpu_s:.1f} | "
+        f"{one.longest_batch_s * 1e3:.0f} |",
+        flush=True,
     )
-    for one in figures:
-        print(
-            f"| {one.store} | {one.keys:,} | {one.all_s:.1f} | {one.cpu_s:.1f} | "
-            f"{one.longest_batch_s * 1e3:.0f} |"
-        )
 
 
 async def run(places: Sequence[Place], count: int) -> list[Figures]:
-    return [await measure(place, count) for place in places]
+    """Measure the places, and print a table of what each showed, as soon as it did."""
+    print(
+        "| | keys | in all s | our CPU s | longest batch ms |\n| --- | ---: | ---: | ---: | ---: |"
+    )
+    figures = []
+    for place in places:
+        figures.append(await measure(place, count))
+        print_figures(figures[-1])
+    return figures
 
 
 def main() -> None:
@@ -179,7 +184,7 @@ def main() -> None:
         own_prefix(redis) as prefix,
     ):
         places = list_places(Path(folder), postgres, schema, redis, prefix)
-        print_figures(uvloop.run(run(places, given.keys)))
+        uvloop.run(run(places, given.keys))
     print(f"load {os.getloadavg()[0]:.1f} at the end")
 
 

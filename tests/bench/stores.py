@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import uvloop
 from msgspec.structs import replace
+from redis.asyncio import Redis
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.base import Store
@@ -40,6 +41,7 @@ CROWD = 64  # threads that are written at once
 ROUND_TRIPS = 1_000  # of each kind, in a round
 CLAIMS, CLAIMED = 20, 16  # how often threads are claimed, and how many at a time
 TURN_CHARS = 1_000  # of each of the two messages of a turn
+MEASURED_MESSAGES, MEASURED_CHARS = 30, 2_000
 COVERED_EVERY = 20  # turns: the tail stays as long as in practice
 
 
@@ -83,6 +85,10 @@ class Result:
     server_s: float = 0.0  # CPU of the PostgreSQL processes that serve us
     commit_server_s: float = 0.0  # of it: while CROWD threads were written
     round_trips: list[RoundTrips] = field(default_factory=list)
+    redis_bytes: int = 0  # of its memory, for a thread of MEASURED_MESSAGES
+    json_bytes: int = 0  # of the same thread's messages
+    prepared_s: float = 0.0  # CPU of the server for a turn with its reads
+    unprepared_s: float = 0.0  # the same with `storage.prepared: false`
 
 
 async def measure(work: Coroutine[Any, Any, Memory]) -> tuple[Sample, Memory]:
@@ -126,6 +132,8 @@ async def run(asked: Asked, addresses: Addresses, folder: Path) -> Result:
     stores = await open_stores(addresses, folder)
     result = Result({name: defaultdict(list) for name in stores})
     server = await asyncpg.connect(addresses.postgres)
+    # before there are other keys
+    result.redis_bytes, result.json_bytes = await measure_redis_memory(stores["Redis"], addresses)
     for number in range(asked.rounds + 1):
         for name, store in stores.items():
             # the first round warms up
@@ -146,6 +154,10 @@ async def run(asked: Asked, addresses: Addresses, folder: Path) -> Result:
                     result.commit_server_s += (await read_server(server))[1] - backend_s
             trips = await measure_round_trips(stores[POSTGRES], f"p{number}", server)
             result.round_trips.append(trips)
+    result.prepared_s, result.unprepared_s = [
+        await measure_server(addresses, server, prepared=prepared, turns=asked.turns)
+        for prepared in (True, False)
+    ]
     await server.close()
     for name, store in stores.items():
         result.claim_s[name] = await measure_claims(store, asked.due)
@@ -205,6 +217,35 @@ async def measure_round_trips(store: Store, resource: str, bare: asyncpg.Connect
         refresh_s.append(time.perf_counter() - between)
         bare_s.append(between - began)
     return RoundTrips(statistics.median(bare_s), statistics.median(refresh_s))
+
+
+async def measure_redis_memory(store: Store, addresses: Addresses) -> tuple[int, int]:
+    """Return the bytes of the server's memory that one thread takes, and those of its messages."""
+    key = Key("bench", "memory", "thread")
+    thread = MemoryBuilder(key)
+    for number in range(MEASURED_MESSAGES):
+        role = "assistant" if number % 2 else "user"
+        thread.say(item("x" * MEASURED_CHARS, role))
+    memory = await store.commit(Memory(key=key), thread.memory())
+    async with Redis.from_url(addresses.redis) as client:
+        names = [name async for name in client.scan_iter(f"{addresses.prefix}:*", count=1_000)]
+        sizes = [await client.memory_usage(name, samples=0) or 0 for name in names]
+    return sum(sizes), sum(len(message.item.raw) for message in memory.tail)
+
+
+async def measure_server(
+    addresses: Addresses, server: asyncpg.Connection, *, prepared: bool, turns: int
+) -> float:
+    """Return the CPU seconds of PostgreSQL for a turn with its reads."""
+    options = PostgresOptions(addresses.schema, prepared=prepared, timeout_s=30.0)
+    store = await PostgresStore.open(addresses.postgres, options)
+    try:
+        await play(store, Key("bench", "warm", f"{prepared}"), COVERED_EVERY, defaultdict(list))
+        _, before_s = await read_server(server)
+        await play(store, Key("bench", "server", f"{prepared}"), turns, defaultdict(list))
+        return ((await read_server(server))[1] - before_s) / turns
+    finally:
+        await store.close()
 
 
 async def measure_claims(store: Store, due: int) -> list[float]:
@@ -276,6 +317,15 @@ def print_result(result: Result, asked: Asked) -> None:
     print(f"{POSTGRES}: server CPU a turn, with its reads: {result.server_s / turns * 1e3:.3f} ms")
     commit_ms = result.commit_server_s / (asked.rounds * CROWD * asked.crowd_turns) * 1e3
     print(f"{POSTGRES}: server CPU a commit, of {CROWD} threads at once: {commit_ms:.3f} ms")
+    print(
+        f"{POSTGRES}: server CPU a turn with storage.prepared {result.prepared_s * 1e3:.3f} ms,"
+        f" without {result.unprepared_s * 1e3:.3f}:"
+        f" {result.unprepared_s / result.prepared_s:.1f} times"
+    )
+    print(
+        f"Redis: {result.redis_bytes / 1e3:.0f} KB of memory for {MEASURED_MESSAGES} messages of"
+        f" {MEASURED_CHARS} bytes: {result.redis_bytes / result.json_bytes:.2f} times their JSON"
+    )
     for trips in result.round_trips:
         print(
             f"{POSTGRES}: SELECT 1 takes {trips.bare_s * 1e3:.3f} ms, a refresh beside it"
