@@ -87,6 +87,16 @@ def commands() -> set[str]:
     return set(found.choices)
 
 
+def bench_parts() -> set[str]:
+    """Return the first words that `scripts/bench` understands."""
+    script = (ROOT / "scripts" / "bench").read_text(encoding="utf-8")
+    cases = re.findall(r"^    ([a-z| -]+)\)$", script, flags=re.M)
+    return {
+        *re.findall(r'^if \[ "\$\{1:-\}" = ([a-z-]+) \]', script, flags=re.M),
+        *(word.strip() for case in cases for word in case.split("|")),
+    }
+
+
 OTHERS = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -103,6 +113,7 @@ def test_commands_exist(file: Path) -> None:
     assert set(re.findall(r"om-proxy (?=[a-z])(serve|check|demo|[a-z]+(?=`))", text)) <= commands()
     for script in re.findall(r"scripts/[\w-]+", text):
         assert (ROOT / script).is_file()
+    assert set(re.findall(r"scripts/bench ([a-z-]+)", text)) <= bench_parts()
 
 
 def test_every_command_is_told() -> None:
