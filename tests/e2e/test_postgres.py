@@ -16,8 +16,8 @@ from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
 from om_proxy.storage.postgres.pool import ConnectionPool
+from om_proxy.storage.postgres.queries import MARK_DELIVERED, MARK_UNLOCKED_DELIVERED
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.postgres.store import MARK_DELIVERED, MARK_UNLOCKED_DELIVERED
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.server_contract import (
     ServerContract,

@@ -182,14 +182,14 @@ OTHERS = (
         _SQLITE, "PRIMARY KEY (tenant, resource, thread)", "PRIMARY KEY (resource, thread)", STORE
     ),
     Mutant(
-        f"{_POSTGRES}/queries.py",
+        f"{_POSTGRES}/claiming.py",
         "(lease.tenant, lease.resource, lease.thread)",
         "(''::text, lease.resource, lease.thread)",
         STORE_POSTGRES,
         (),
     ),
     Mutant(
-        f"{_POSTGRES}/queries.py",
+        f"{_POSTGRES}/claiming.py",
         "(thread.tenant, thread.resource, thread.thread)",
         "(lease.tenant, thread.resource, thread.thread)",
         STORE_POSTGRES,

@@ -1,20 +1,17 @@
-"""Read memories and lists of them, each with one statement: a statement is its own snapshot, and
-every further one would cost a round trip."""
+"""Read memories, each with one statement: a statement is its own snapshot, and every further one
+would cost a round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
+from om_proxy.memory.model import RECENT_MARKS, Key, Memory
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
-from om_proxy.storage.postgres.encryption import KEY_OF_ROW, select_sealed_rows
-from om_proxy.storage.postgres.session import OF_THREAD, UNIX_NOW, Row, Session
-from om_proxy.storage.stored_rows import GenerationEntries, StoredObservation
+from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
 # What stands beside the row of a thread is read by functions (migrations/0011_reading.sql). asyncpg decodes
@@ -40,6 +37,19 @@ SELECT_CHANGES_OF_ONE = f"""{_COLUMNS_OF_CHANGES} (SELECT $3::text AS thread, $4
         $6::bigint AS coverage) AS held {_OF_HELD}"""
 SELECT_CHANGES = f"""{_COLUMNS_OF_CHANGES} unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
         AS held (thread, id, version, coverage) {_OF_HELD}"""
+
+SELECT_DELIVERED = f"SELECT delivered FROM om.thread WHERE {IS_THREAD}"
+# In the order in which every transaction locks threads, and none that it would have to wait for: it
+# holds those of many.
+MARK_UNLOCKED_DELIVERED = """WITH reply AS (
+        SELECT thread.id, sent.seq FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+            AS sent (tenant, resource, thread, seq) JOIN om.thread USING (tenant, resource, thread)
+        ORDER BY tenant, resource, thread = '', thread FOR NO KEY UPDATE OF thread SKIP LOCKED)
+    UPDATE om.thread SET delivered = greatest(reply.seq, delivered) FROM reply WHERE thread.id = reply.id
+    RETURNING tenant, resource, thread"""
+MARK_DELIVERED = (
+    f"UPDATE om.thread SET delivered = greatest($4::bigint, delivered) WHERE {IS_THREAD}"
+)
 
 
 async def select_memories(
@@ -163,149 +173,10 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
 
 _LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].index("live_count")
 
-# ── lists ──
 
-_LEASED = f"""EXISTS (SELECT 1 FROM om.lease
-    WHERE (lease.tenant, lease.resource, lease.thread) = (thread.tenant, thread.resource, thread.thread)
-    AND until > {UNIX_NOW})"""
-# One step from each tenant with work to the next, and of each only as many threads as are wanted: a
-# window over all that is due reads all of it. $3 to $5: the keys that are left out.
-SELECT_DUE = f"""WITH RECURSIVE owner (tenant) AS (
-        (SELECT tenant FROM om.thread WHERE due IS NOT NULL ORDER BY tenant LIMIT 1)
-        UNION ALL SELECT (SELECT thread.tenant FROM om.thread
-            WHERE due IS NOT NULL AND thread.tenant > owner.tenant ORDER BY thread.tenant LIMIT 1)
-        FROM owner WHERE owner.tenant IS NOT NULL
-    ), listed AS (
-        SELECT waiting.*, row_number() OVER (PARTITION BY waiting.tenant ORDER BY due, id) AS turn
-        FROM owner CROSS JOIN LATERAL (
-            SELECT id, thread.tenant, resource, thread.thread, due FROM om.thread
-            WHERE thread.tenant = owner.tenant AND due <= $1 AND ($6::boolean OR NOT needs_caller)
-            AND NOT EXISTS (SELECT 1 FROM unnest($3::text[], $4::text[], $5::text[]) AS skipped (tenant, resource, thread)
-                WHERE (skipped.tenant, skipped.resource, skipped.thread) = (thread.tenant, thread.resource, thread.thread))
-            AND NOT {_LEASED}
-            ORDER BY due, id LIMIT $2) AS waiting
-    ), candidate AS (SELECT * FROM listed ORDER BY turn, due, id LIMIT $2)"""
-LIST_DUE = f"""{SELECT_DUE} SELECT tenant, resource, thread FROM candidate ORDER BY turn, due, id"""
-# A row that somebody else locks is being claimed or committed, and is left out.
-CLAIM_DUE = f"""{SELECT_DUE}, free AS (
-        SELECT tenant, resource, thread FROM om.thread
-        WHERE id IN (SELECT id FROM candidate) AND due <= $1 FOR NO KEY UPDATE SKIP LOCKED
-    ), taken AS (
-        INSERT INTO om.lease (tenant, resource, thread, holder, until)
-        SELECT tenant, resource, thread, $7::text, {UNIX_NOW} + $8::float8 FROM free
-        ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
-        WHERE lease.until <= {UNIX_NOW} RETURNING lease.tenant, lease.resource, lease.thread
-    ) SELECT candidate.tenant, candidate.resource, candidate.thread, taken.tenant IS NOT NULL
-    FROM candidate LEFT JOIN taken ON (taken.tenant, taken.resource, taken.thread)
-        = (candidate.tenant, candidate.resource, candidate.thread)
-    ORDER BY turn, due, id"""
-# Others may take what was found; then look again, so that nothing that is due is left out.
-MAX_CLAIM_ROUNDS = 10
-
-
-async def select_due(session: Session, now: float, limit: int) -> tuple[Key, ...]:
-    return tuple(Key(*row) for row in await session.select(LIST_DUE, now, limit, [], [], [], True))
-
-
-async def claim_due(
-    session: Session,
-    now: float,
-    limit: int,
-    holder: str,
-    seconds: float,
-    callers: bool,
-    skip: Collection[Key],
-) -> tuple[Key, ...]:
-    """Return `Store.claim`. Each round is a statement, and so a transaction, of its own."""
-    claimed: list[Key] = []
-    skipped = set(skip)
-    for _ in range(MAX_CLAIM_ROUNDS):
-        columns = [list(values) for values in zip(*skipped, strict=True)] or [[], [], []]
-        found = await session.select(
-            CLAIM_DUE, now, limit - len(claimed), *columns, callers, holder, seconds
-        )
-        taken = [Key(*row[:3]) for row in found if row[3]]
-        claimed += taken
-        skipped.update(taken)
-        if len(claimed) == limit or len(taken) == len(found):
-            break
-    return tuple(claimed)
-
-
-_LATEST_OTHERS = """SELECT key_id, tenant, resource, thread.thread, thread.id, thread.coverage, turn_at FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 AND thread.thread <> $3
-    ORDER BY turn_at DESC NULLS LAST, id DESC LIMIT $4"""
-SELECT_OTHER_TAILS = f"""SELECT key_id, tenant, resource, thread, ARRAY (
-        SELECT ROW ({row_decoding.MESSAGE_COLUMNS}) FROM om.message
-        WHERE thread_id = latest.id AND live = 1 AND seq > latest.coverage ORDER BY seq DESC LIMIT $5)
-    FROM ({_LATEST_OTHERS}) AS latest ORDER BY turn_at DESC NULLS LAST, id DESC"""
-
-
-async def select_other_tails(
-    session: Session, key: Key, threads: int, messages: int, keyring: Keyring
-) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-    parameters = (*key, threads, messages)
-    found = await select_sealed_rows(session, SELECT_OTHER_TAILS, parameters, keyring)
-    return tuple(
-        (
-            Key(*names),
-            tuple(row_decoding.decode_message(row, cipher) for row in reversed(newest_first)),
-        )
-        for cipher, (*names, newest_first) in found
-    )
-
-
-async def select_observations(
-    session: Session, key: Key, after: int, limit: int, keyring: Keyring
-) -> tuple[StoredObservation, ...]:
-    sql = f"""SELECT {KEY_OF_ROW}, observation.state, {row_decoding.OBSERVATION_COLUMNS} FROM om.observation
-        WHERE {OF_THREAD} AND observation.id > $4 ORDER BY observation.id LIMIT $5"""
-    found = await select_sealed_rows(session, sql, (*key, after, limit), keyring)
-    return tuple(
-        StoredObservation(row_decoding.decode_observation(tuple(columns), cipher), state)
-        for cipher, (state, *columns) in found
-    )
-
-
-async def select_generation_entries(
-    session: Session, key: Key, after: int, limit: int
-) -> tuple[GenerationEntries, ...]:
-    sql = f"""SELECT generation, observation_id FROM om.entry WHERE {OF_THREAD} AND generation IN (
-            SELECT DISTINCT generation FROM om.entry WHERE {OF_THREAD} AND generation > $4
-            ORDER BY generation LIMIT $5)
-        ORDER BY generation, position"""
-    found = await session.select(sql, *key, after, limit)
-    return tuple(
-        GenerationEntries(number, tuple(id_ for _, id_ in entries))
-        for number, entries in groupby(found, key=lambda row: int(row[0]))
-    )
-
-
-SELECT_GENERATIONS = f"""SELECT (SELECT thread.key_id FROM om.thread WHERE thread.id = entry.thread_id), generation,
-    {row_decoding.OBSERVATION_COLUMNS} FROM om.entry JOIN om.observation
-    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-    WHERE entry.{OF_THREAD} AND generation IN (SELECT DISTINCT generation FROM om.entry
-        WHERE {OF_THREAD} AND generation < $4 ORDER BY generation DESC LIMIT $5)
-    ORDER BY generation DESC, position"""
-SELECT_GENERATION_SUMMARIES = f"""SELECT generation, count(*), sum(tokens)::bigint,
-        count(*) FILTER (WHERE kind = 'reflection'), max(at) FROM om.entry JOIN om.observation
-    ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-    WHERE entry.{OF_THREAD} AND generation < $4 GROUP BY generation ORDER BY generation DESC"""
-
-
-async def select_generations(
-    session: Session, key: Key, keyring: Keyring, before: int, limit: int | None = None
-) -> tuple[Generation, ...]:
-    """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
-    found = await session.select(SELECT_GENERATIONS, *key, before, limit)
-    held = await keyring.hold(session, {row[0] for row in found})
-    logs = groupby(found, key=lambda row: int(row[1]))
-    return tuple(
-        Generation(
-            number,
-            tuple(
-                row_decoding.decode_observation(tuple(row[2:]), held.find(row[0])) for row in log
-            ),
-        )
-        for number, log in logs
-    )
+async def mark_delivered(session: Session, replies: Mapping[Key, int]) -> list[Key]:
+    """Note the replies that were delivered, of threads that nobody locks. Return those of others."""
+    columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]
+    found = await session.select(MARK_UNLOCKED_DELIVERED, *columns, list(replies.values()))
+    marked = {Key(*names) for names in found}
+    return [key for key in replies if key not in marked]

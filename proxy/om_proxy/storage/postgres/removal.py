@@ -43,7 +43,7 @@ from om_proxy.storage.postgres.events import (
     remove_from_log_events,
 )
 from om_proxy.storage.postgres.ledger import fold_resource
-from om_proxy.storage.postgres.queries import select_generations, select_memories
+from om_proxy.storage.postgres.queries import select_memories
 from om_proxy.storage.postgres.quotes import (
     HAS_LOOK_UPS,
     LOCK_LOOK_UPS,
@@ -54,6 +54,7 @@ from om_proxy.storage.postgres.quotes import (
 from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
+from om_proxy.storage.postgres.thread_rows import select_generations
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.records import ForgetResult
 

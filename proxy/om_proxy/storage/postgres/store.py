@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
@@ -22,13 +22,10 @@ from om_proxy.memory.model import (
     Message,
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import Conversion
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
-from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.ledger_lines import (
@@ -46,9 +43,16 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
-from om_proxy.storage.postgres import encryption, ledger, queries, schema
+from om_proxy.storage.postgres import (
+    claiming,
+    encryption,
+    ledger,
+    queries,
+    schema,
+    thread_rows,
+)
 from om_proxy.storage.postgres import events as event_rows
-from om_proxy.storage.postgres.commit import LOCK_ROW, Commit, SharedCommit
+from om_proxy.storage.postgres.commit import Commit, SharedCommit
 from om_proxy.storage.postgres.conversion import SchemaConversion
 from om_proxy.storage.postgres.forgotten_names import (
     DELETE_OLD,
@@ -84,7 +88,6 @@ from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search_methods import SearchMethods
 from om_proxy.storage.postgres.session import (
     IS_THREAD,
-    OF_THREAD,
     UNIX_NOW,
     Row,
     SchemaNames,
@@ -116,32 +119,8 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 T = TypeVar("T")
-MAX_SEQ = 2**63 - 1
 MAX_LOCK_ATTEMPTS = 20  # of threads with what they share
 MIGRATION_TIMEOUT_S = 600.0
-
-TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
-    ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
-    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
-# In the order in which every transaction locks threads, and none that it would have to wait for: it
-# holds those of many.
-MARK_UNLOCKED_DELIVERED = """WITH reply AS (
-        SELECT thread.id, sent.seq FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
-            AS sent (tenant, resource, thread, seq) JOIN om.thread USING (tenant, resource, thread)
-        ORDER BY tenant, resource, thread = '', thread FOR NO KEY UPDATE OF thread SKIP LOCKED)
-    UPDATE om.thread SET delivered = greatest(reply.seq, delivered) FROM reply WHERE thread.id = reply.id
-    RETURNING tenant, resource, thread"""
-MARK_DELIVERED = (
-    f"UPDATE om.thread SET delivered = greatest($4::bigint, delivered) WHERE {IS_THREAD}"
-)
-SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
-SELECT_STATE = f"SELECT state FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
-PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSION}
-    WHERE {IS_THREAD} RETURNING id"""
-REVIVE = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
-    version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
-BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
 
 
 class PostgresOptions(NamedTuple):
@@ -307,77 +286,62 @@ class PostgresStore(SearchMethods, VectorMethods):
         return await self._read_sealed(select)
 
     async def outline(self, key: Key) -> Outline:
-        sql = f"SELECT live, parent, {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} ORDER BY seq"
-        marks = [
-            (state, parent, row_decoding.decode_mark(tuple(mark)))
-            for state, parent, *mark in await self._read(sql, *key)
-        ]
-        live = tuple(mark for state, _, mark in marks if state == row_decoding.LIVE)
-        superseded = tuple(
-            (mark, parent) for state, parent, mark in marks if state != row_decoding.LIVE
-        )
-        return Outline(live, superseded)
+        return await self._pool.read(lambda s: thread_rows.select_outline(s, key))
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
-            WHERE {OF_THREAD} AND live = 1 AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
-        last = MAX_SEQ if through is None else through
-        return await self._read_rows(row_decoding.decode_message, sql, *key, after, last, limit)
+        return await self._read_sealed(
+            lambda s: thread_rows.select_messages(s, key, self._keys, after, through, limit)
+        )
 
     async def stored_messages(
         self, key: Key, after: int, through: int | None = None, *, limit: int
     ) -> tuple[StoredMessage, ...]:
-        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.STORED_COLUMNS} FROM om.message
-            WHERE {OF_THREAD} AND seq > $4 AND seq <= $5 ORDER BY seq LIMIT $6"""
-        last = MAX_SEQ if through is None else through
-        decode = row_decoding.decode_stored_message
-        return await self._read_rows(decode, sql, *key, after, last, limit)
+        return await self._read_sealed(
+            lambda s: thread_rows.select_stored_messages(s, key, self._keys, after, through, limit)
+        )
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        sql = f"""SELECT {encryption.KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
-            WHERE {OF_THREAD} AND seq = ANY ($4::bigint[]) ORDER BY seq"""
-        return await self._read_rows(row_decoding.decode_message, sql, *key, list(seqs))
+        return await self._read_sealed(
+            lambda s: thread_rows.select_by_seq(s, key, seqs, self._keys)
+        )
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_observations(s, key, after, limit, self._keys)
+            lambda s: thread_rows.select_observations(s, key, after, limit, self._keys)
         )
 
     async def generation_entries(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[GenerationEntries, ...]:
         return await self._pool.read(
-            lambda s: queries.select_generation_entries(s, key, after, limit)
+            lambda s: thread_rows.select_generation_entries(s, key, after, limit)
         )
 
     async def generations(
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_generations(s, key, self._keys, before, limit)
+            lambda s: thread_rows.select_generations(s, key, self._keys, before, limit)
         )
 
     async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
-        found = await self._read(queries.SELECT_GENERATION_SUMMARIES, *key, before)
-        return tuple(GenerationSummary(*row) for row in found)
+        return await self._pool.read(lambda s: thread_rows.select_summaries(s, key, before))
 
     async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
-        sql = f"SELECT number, why, at FROM om.generation WHERE {OF_THREAD}"
-        return {number: Beginning(why, at) for number, why, at in await self._read(sql, *key)}
+        return await self._pool.read(lambda s: thread_rows.select_beginnings(s, key))
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
-        found = await self._read(BACKLOG, shared_log.tenant, shared_log.resource)
-        return row_decoding.decode_backlog(tuple(row) for row in found)
+        return await self._pool.read(lambda s: claiming.select_backlog(s, shared_log))
 
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         return await self._read_sealed(
-            lambda s: queries.select_other_tails(s, key, threads, messages, self._keys)
+            lambda s: thread_rows.select_other_tails(s, key, threads, messages, self._keys)
         )
 
     async def events(
@@ -391,7 +355,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         return await self._pool.read(lambda s: event_rows.select_position(s, before))
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
-        return await self._pool.read(lambda s: queries.select_due(s, now, limit))
+        return await self._pool.read(lambda s: claiming.select_due(s, now, limit))
 
     async def threads(
         self,
@@ -431,7 +395,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         return WebhookState(*found[0]) if found else None
 
     async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._read(f"SELECT delivered FROM om.thread WHERE {IS_THREAD}", *key)
+        found = await self._read(queries.SELECT_DELIVERED, *key)
         return found[0][0] if found else None
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
@@ -451,17 +415,6 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def _read_sealed(self, work: Work[T]) -> T:
         """Run work that reads texts, and needs keys for it."""
         return await self._keys.retry_unopened(lambda: self._pool.read(work))
-
-    async def _read_rows(
-        self, decode: Callable[[tuple[Any, ...], RowCipher], T], sql: str, *parameters: object
-    ) -> tuple[T, ...]:
-        """Return decoded rows. `sql`: as of `select_sealed_rows`."""
-
-        async def select(session: Session) -> tuple[T, ...]:
-            found = await encryption.select_sealed_rows(session, sql, parameters, self._keys)
-            return tuple(decode(row, cipher) for cipher, row in found)
-
-        return await self._read_sealed(select)
 
     # ── writing ──
 
@@ -579,38 +532,25 @@ class PostgresStore(SearchMethods, VectorMethods):
     ) -> tuple[Key, ...]:
         await self._doomed.destroy()  # left by processes that have ended
         return await self._pool.write(
-            lambda s: queries.claim_due(s, now, limit, holder, seconds, callers, skip)
+            lambda s: claiming.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
 
     async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
         if backlog is None:
-            await self._write(SET_DUE, *key, at)
+            await self._write(claiming.SET_DUE, *key, at)
             return True
-
-        async def compare_and_set(session: Session) -> bool:
-            # a turn locks this row before it decides whether the log is due
-            await session.select(LOCK_ROW, *key)
-            found = await session.select(BACKLOG, key.tenant, key.resource)
-            if row_decoding.decode_backlog(tuple(row) for row in found) != backlog:
-                return False
-            await session.execute(SET_DUE, *key, at)
-            return True
-
-        return await self._pool.transact(compare_and_set)
+        return await self._pool.transact(lambda s: claiming.set_due(s, key, at, backlog))
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
-        columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]
-        rows = await self._write(MARK_UNLOCKED_DELIVERED, *columns, list(replies.values()))
-        marked = {Key(*names) for names in rows}
-        for key, reply_seq in replies.items():
-            if key not in marked:  # it is locked, or unknown
-                await self._write(MARK_DELIVERED, *key, reply_seq)
+        left = await self._pool.write(lambda s: queries.mark_delivered(s, replies))
+        for key in left:  # it is locked, or unknown
+            await self._write(queries.MARK_DELIVERED, *key, replies[key])
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        return bool(await self._write(TAKE_LEASE, *key, holder, seconds))
+        return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._write(f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4", *key, holder)
+        await self._write(claiming.RELEASE, *key, holder)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)
@@ -639,10 +579,9 @@ class PostgresStore(SearchMethods, VectorMethods):
         return row.add_to(thread.memory)
 
     async def park(self, key: Key, parked: bool) -> bool:
-        """Park or revive a thread. It gets a new version, so that caches read it again."""
         if parked:
-            return bool(await self._write(PARK, *key))
-        return await self._pool.transact(lambda s: _revive(s, key))
+            return await self._pool.write(lambda s: claiming.park(s, key))
+        return await self._pool.transact(lambda s: claiming.revive(s, key))
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._pool.transact(partial(ledger.add_batch, batch=batch), LONG_TIMEOUT_S)
@@ -750,10 +689,3 @@ class PostgresStore(SearchMethods, VectorMethods):
 
     async def _write(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.write(lambda s: s.select(sql, *parameters))
-
-
-async def _revive(session: Session, key: Key) -> bool:
-    for (state,) in await session.select(SELECT_STATE, *key):
-        await session.execute(REVIVE, *key, clear_cause(state))
-        return True
-    return False

@@ -1,0 +1,123 @@
+"""Find the work that is due in a PostgreSQL schema, lease it, and set when it is due again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from om_proxy.memory.model import Key
+from om_proxy.storage import row_decoding
+from om_proxy.storage.encoding import clear_cause
+from om_proxy.storage.postgres.commit import LOCK_ROW
+from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.stored_rows import Backlog
+
+TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
+    ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
+    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
+RELEASE = f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4"
+SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
+SELECT_STATE = f"SELECT state FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
+PARK = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSION}
+    WHERE {IS_THREAD} RETURNING id"""
+REVIVE = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
+    version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
+SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
+_LEASED = f"""EXISTS (SELECT 1 FROM om.lease
+    WHERE (lease.tenant, lease.resource, lease.thread) = (thread.tenant, thread.resource, thread.thread)
+    AND until > {UNIX_NOW})"""
+# One step from each tenant with work to the next, and of each only as many threads as are wanted: a
+# window over all that is due reads all of it. $3 to $5: the keys that are left out.
+SELECT_DUE = f"""WITH RECURSIVE owner (tenant) AS (
+        (SELECT tenant FROM om.thread WHERE due IS NOT NULL ORDER BY tenant LIMIT 1)
+        UNION ALL SELECT (SELECT thread.tenant FROM om.thread
+            WHERE due IS NOT NULL AND thread.tenant > owner.tenant ORDER BY thread.tenant LIMIT 1)
+        FROM owner WHERE owner.tenant IS NOT NULL
+    ), listed AS (
+        SELECT waiting.*, row_number() OVER (PARTITION BY waiting.tenant ORDER BY due, id) AS turn
+        FROM owner CROSS JOIN LATERAL (
+            SELECT id, thread.tenant, resource, thread.thread, due FROM om.thread
+            WHERE thread.tenant = owner.tenant AND due <= $1 AND ($6::boolean OR NOT needs_caller)
+            AND NOT EXISTS (SELECT 1 FROM unnest($3::text[], $4::text[], $5::text[]) AS skipped (tenant, resource, thread)
+                WHERE (skipped.tenant, skipped.resource, skipped.thread) = (thread.tenant, thread.resource, thread.thread))
+            AND NOT {_LEASED}
+            ORDER BY due, id LIMIT $2) AS waiting
+    ), candidate AS (SELECT * FROM listed ORDER BY turn, due, id LIMIT $2)"""
+LIST_DUE = f"""{SELECT_DUE} SELECT tenant, resource, thread FROM candidate ORDER BY turn, due, id"""
+# A row that somebody else locks is being claimed or committed, and is left out.
+CLAIM_DUE = f"""{SELECT_DUE}, free AS (
+        SELECT tenant, resource, thread FROM om.thread
+        WHERE id IN (SELECT id FROM candidate) AND due <= $1 FOR NO KEY UPDATE SKIP LOCKED
+    ), taken AS (
+        INSERT INTO om.lease (tenant, resource, thread, holder, until)
+        SELECT tenant, resource, thread, $7::text, {UNIX_NOW} + $8::float8 FROM free
+        ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
+        WHERE lease.until <= {UNIX_NOW} RETURNING lease.tenant, lease.resource, lease.thread
+    ) SELECT candidate.tenant, candidate.resource, candidate.thread, taken.tenant IS NOT NULL
+    FROM candidate LEFT JOIN taken ON (taken.tenant, taken.resource, taken.thread)
+        = (candidate.tenant, candidate.resource, candidate.thread)
+    ORDER BY turn, due, id"""
+# Others may take what was found; then look again, so that nothing that is due is left out.
+MAX_CLAIM_ROUNDS = 10
+
+
+async def select_due(session: Session, now: float, limit: int) -> tuple[Key, ...]:
+    return tuple(Key(*row) for row in await session.select(LIST_DUE, now, limit, [], [], [], True))
+
+
+async def claim_due(
+    session: Session,
+    now: float,
+    limit: int,
+    holder: str,
+    seconds: float,
+    callers: bool,
+    skip: Collection[Key],
+) -> tuple[Key, ...]:
+    """Return `Store.claim`. Each round is a statement, and so a transaction, of its own."""
+    claimed: list[Key] = []
+    skipped = set(skip)
+    for _ in range(MAX_CLAIM_ROUNDS):
+        columns = [list(values) for values in zip(*skipped, strict=True)] or [[], [], []]
+        found = await session.select(
+            CLAIM_DUE, now, limit - len(claimed), *columns, callers, holder, seconds
+        )
+        taken = [Key(*row[:3]) for row in found if row[3]]
+        claimed += taken
+        skipped.update(taken)
+        if len(claimed) == limit or len(taken) == len(found):
+            break
+    return tuple(claimed)
+
+
+async def take_lease(session: Session, key: Key, holder: str, seconds: float) -> bool:
+    return bool(await session.select(TAKE_LEASE, *key, holder, seconds))
+
+
+async def select_backlog(session: Session, shared_log: Key) -> Backlog:
+    found = await session.select(SELECT_BACKLOG, shared_log.tenant, shared_log.resource)
+    return row_decoding.decode_backlog(tuple(row) for row in found)
+
+
+async def set_due(session: Session, key: Key, at: float | None, backlog: Backlog) -> bool:
+    """Return `Store.set_due` of a shared log, in a transaction."""
+    # a turn locks this row before it decides whether the log is due
+    await session.select(LOCK_ROW, *key)
+    if await select_backlog(session, key) != backlog:
+        return False
+    await session.execute(SET_DUE, *key, at)
+    return True
+
+
+async def park(session: Session, key: Key) -> bool:
+    return bool(await session.select(PARK, *key))
+
+
+async def revive(session: Session, key: Key) -> bool:
+    """Revive a parked thread, in a transaction. As with `park`, it gets a new version, so that
+    caches read it again."""
+    for (state,) in await session.select(SELECT_STATE, *key):
+        await session.execute(REVIVE, *key, clear_cause(state))
+        return True
+    return False
