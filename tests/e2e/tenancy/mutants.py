@@ -229,7 +229,7 @@ OTHERS = (
             ("record_keeping.py", "pack_names(receipt.tenant)", 'pack_names("")'),
             *(
                 (
-                    "removal.py",
+                    "resource_state.py",
                     f'of_resource("{kind}", tenant, resource)',
                     f'of_resource("{kind}", "", resource)',
                 )

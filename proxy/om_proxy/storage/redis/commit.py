@@ -26,8 +26,9 @@ from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, chan
 from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, WrittenRow
-from om_proxy.storage.redis.queries import select_generation_ids, select_thread_rows
+from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.redis.thread_rows import select_generation_ids
 
 
 class Commit:

@@ -21,8 +21,9 @@ from om_proxy.storage.redis.listing import read_page
 from om_proxy.storage.redis.log_rewriting import LogRewriter
 from om_proxy.storage.redis.pool import ConnectionPool
 from om_proxy.storage.redis.queries import select_thread_rows
-from om_proxy.storage.redis.removal import ask_for_erasure, read_resource, try_until_applied
+from om_proxy.storage.redis.removal import ask_for_erasure
 from om_proxy.storage.redis.resealing import add_resealed_rows
+from om_proxy.storage.redis.resource_state import read_resource, try_until_applied
 from om_proxy.storage.redis.rows import ThreadRow, encode_others, encode_wrapped_key
 from om_proxy.storage.redis.session import Session
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.queries import select_generation_ids, select_thread_rows
+from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.redis.thread_rows import select_generation_ids
 
 
 async def drop_generations(

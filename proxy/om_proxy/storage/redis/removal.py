@@ -1,5 +1,4 @@
 """Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
-Remove the texts of single notes.
 
 What is to change is read and computed first; one script then makes all of it, unless anything of the
 resource was written meanwhile (its *revision*). In that case it is read and computed again.
@@ -7,14 +6,12 @@ resource was written meanwhile (its *revision*). In that case it is read and com
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText
+from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -23,97 +20,26 @@ from om_proxy.memory.model import (
     Memory,
     resource_key,
 )
-from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure
-from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
-from om_proxy.storage.redis.commit import Commit, SharedCommit, create_conflict
+from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.commit import Commit
 from om_proxy.storage.redis.encryption import hold_key_of
-from om_proxy.storage.redis.events import erase_texts, remove_from_log
+from om_proxy.storage.redis.events import remove_from_log
 from om_proxy.storage.redis.keys import read_key_id, split_key_ids
-from om_proxy.storage.redis.listing import (
-    ListedRow,
-    has_active_since,
-    list_rows,
-    select_resource_names,
-)
-from om_proxy.storage.redis.queries import (
+from om_proxy.storage.redis.queries import select_memories, select_thread_rows
+from om_proxy.storage.redis.resealing import add_resealed_rows
+from om_proxy.storage.redis.resource_state import read_resource, try_until_applied
+from om_proxy.storage.redis.session import Session
+from om_proxy.storage.redis.thread_rows import (
     select_generation_ids,
     select_generations,
-    select_memories,
     select_messages,
-    select_notes,
     select_outline,
-    select_thread_rows,
 )
-from om_proxy.storage.redis.resealing import add_resealed_rows
-from om_proxy.storage.redis.session import Session
-
-T = TypeVar("T")
-
-# of a resource that others write to all the time
-MAX_ATTEMPTS = 50
-MAX_UNOPENED_ATTEMPTS = 10
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.001, 0.05
-# The threads of a batch: few enough for a short script, or one that is larger.
-MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
-
-
-class ResourceState(NamedTuple):
-    """What is stored of a resource."""
-
-    revision: int  # 0: nothing
-    threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
-    told: frozenset[str]  # the threads whose prompts tell of others
-    quoting: frozenset[str]  # the threads with look-ups
-
-
-async def read_resource(session: Session, tenant: str, resource: str) -> ResourceState:
-    """Read the revision first: what is written after it makes the changes fail."""
-    names = session.keys
-    revision, threads, told, quoting = await session.call_many(
-        [
-            ("GET", names.of_resource("revision", tenant, resource)),
-            ("HGETALL", names.of_resource("threads", tenant, resource)),
-            ("SMEMBERS", names.of_resource("told", tenant, resource)),
-            ("SMEMBERS", names.of_resource("quoting", tenant, resource)),
-        ]
-    )
-    pairs = zip(threads[::2], threads[1::2], strict=True)
-    return ResourceState(
-        int(revision or 0),
-        {decode_text(name): is_shared == b"1" for name, is_shared in pairs},
-        frozenset(map(decode_text, told)),
-        frozenset(map(decode_text, quoting)),
-    )
-
-
-async def try_until_applied(attempt: Callable[[], Awaitable[T | None]]) -> T:
-    """Try again as long as an attempt returns None: others wrote meanwhile. A text that does not open
-    may be of a memory that has got another key meanwhile."""
-    pause_s = FIRST_PAUSE_S
-    unopened_left = MAX_UNOPENED_ATTEMPTS
-    for _ in range(MAX_ATTEMPTS):
-        try:
-            result = await attempt()
-        except UnopenedText:
-            unopened_left -= 1
-            if not unopened_left:
-                raise
-            result = None
-        if result is not None:
-            return result
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, MAX_PAUSE_S)
-    raise StorageError("the resource is written to all the time; try again")
-
-
-# ── one thread ──
 
 
 async def remove_thread(
@@ -339,7 +265,7 @@ async def _remove_quotes(
     changes.raise_version(key)
 
 
-async def _remove_look_ups(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
+async def remove_look_ups(session: Session, changes: Changes, keys: Sequence[Key]) -> None:
     """Take all look-ups out of these threads."""
     for key in keys:
         name = session.keys.of_thread("marks", key)
@@ -352,169 +278,3 @@ async def _remove_look_ups(session: Session, changes: Changes, keys: Sequence[Ke
 
 def _pair_fields(reply: Sequence[bytes]) -> dict[int, bytes]:
     return {int(seq): value for seq, value in zip(reply[::2], reply[1::2], strict=True)}
-
-
-# ── some threads ──
-
-
-async def remove_batch(
-    session: Session,
-    tenant: str,
-    resource: str | None,
-    describe_forgotten: Callable[[Key], Event] | None,
-    keyring: Keyring,
-    active_before: float | None = None,
-) -> ForgetBatch:
-    """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
-    log. Shared logs go with the last batch. Events that tell of forgotten threads stay: they name
-    none. `active_before`: as in `Store.forget_batch`."""
-
-    async def attempt() -> ForgetBatch | None:
-        listed = await list_rows(session, tenant, resource, MAX_BATCH_THREADS + 1)
-        batch = _take_batch(listed)
-        is_last = len(batch) == len(listed)
-        keys = [one.key for one in batch]
-        names = {key.resource for key in keys}
-        if is_last:
-            names.update(await select_resource_names(session, tenant, resource))
-        changes = Changes()
-        removed = await delete_rows(session, changes, keys, keyring)
-        for name in sorted(names):
-            log_key = Key(tenant, name, RESOURCE_THREAD)
-            removed = await _leave_resource(
-                session, changes, log_key, keys, is_last, removed, keyring
-            )
-        # after the revisions were read, so that no turn comes between
-        if active_before is not None and await has_active_since(
-            session, tenant, resource, active_before
-        ):
-            raise Conflict("a thread of the resource had a turn since")
-        if is_last:
-            changes.drop_leases(tenant, resource)
-        if describe_forgotten:
-            changes.add_events(Key(tenant, "", ""), map(describe_forgotten, keys))
-        finish_removal(session, changes, [Key(tenant, name, "") for name in names], removed)
-        applied = await changes.apply(session)
-        if applied.failed is not None:
-            return None
-        # a thread may have begun meanwhile
-        is_last = is_last and not await list_rows(session, tenant, resource, 1)
-        return ForgetBatch(removed, tuple(keys), is_last)
-
-    return await try_until_applied(attempt)
-
-
-async def _leave_resource(
-    session: Session,
-    changes: Changes,
-    log_key: Key,
-    keys: Collection[Key],
-    is_last: bool,
-    removed: ForgetResult,
-    keyring: Keyring,
-) -> ForgetResult:
-    """Add what a batch changes in one resource besides its threads. Return the sums with that."""
-    state = await read_resource(session, log_key.tenant, log_key.resource)
-    changes.expect_revision(log_key.tenant, log_key.resource, state.revision)
-    if is_last and RESOURCE_THREAD in state.threads:
-        log_result = await delete_rows(session, changes, [log_key], keyring)
-        removed = removed.add(log_result._replace(threads=0))
-    told = [log_key._replace(thread=name) for name in state.told]
-    await clear_others(session, changes, [key for key in told if key not in keys])
-    quoting = [log_key._replace(thread=name) for name in sorted(state.quoting)]
-    await _remove_look_ups(session, changes, [key for key in quoting if key not in keys])
-    return removed
-
-
-def _take_batch(listed: Sequence[ListedRow]) -> list[ListedRow]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[ListedRow] = []
-    message_count = 0
-    for one in listed[:MAX_BATCH_THREADS]:
-        message_count += one.row.live_count
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(one)
-    return batch
-
-
-# ── notes ──
-
-
-async def commit_erasing(
-    session: Session,
-    change: Change,
-    commit: SharedCommit,
-    erasures: Sequence[NoteErasure],
-    keyring: Keyring,
-) -> WrittenRow:
-    """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
-    anything is written."""
-    key = change.before.key
-
-    async def attempt() -> Applied | None:
-        state = await read_resource(session, key.tenant, key.resource)
-        await _check_versions(session, change.before, erasures)
-        changes = Changes()
-        changes.expect_revision(key.tenant, key.resource, state.revision)
-        for erasure in erasures:
-            await _overwrite_entries(session, changes, erasure, state, keyring)
-            if erasure.key != key:
-                changes.raise_version(erasure.key)
-        await commit.add_steps(session, changes)
-        ask_for_erasure(session, changes)
-        applied = await changes.apply(session)
-        return None if applied.failed is not None else applied
-
-    applied = await try_until_applied(attempt)
-    return applied.rows[-1]
-
-
-async def _check_versions(
-    session: Session, before: Memory, erasures: Sequence[NoteErasure]
-) -> None:
-    keys = list({before.key, *(erasure.key for erasure in erasures)})
-    stored = await select_thread_rows(session, keys)
-    for erasure in erasures:
-        if erasure.key not in stored or stored[erasure.key][0] != erasure.version:
-            raise Conflict("the notes have changed since; load them again")
-    version = stored[before.key][0] if before.key in stored else 0
-    if version != before.version:
-        raise create_conflict(before)
-
-
-async def _overwrite_entries(
-    session: Session,
-    changes: Changes,
-    erasure: NoteErasure,
-    state: ResourceState,
-    keyring: Keyring,
-) -> None:
-    key = erasure.key
-    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks], keyring)
-    cipher = (await hold_key_of(session, key, keyring)).row
-    blanks = {
-        blank.id: rows.encode_observation(
-            replace(
-                notes[blank.id],
-                text=blank.text,
-                tokens=blank.tokens,
-                task=blank.task,
-                suggestion=blank.suggestion,
-                title=blank.title,
-                parts=blank.parts,
-            ),
-            cipher,
-        )
-        for blank in erasure.blanks
-        if blank.id in notes
-    }
-    changes.set_fields(session.keys.of_thread("notes", key), blanks)
-    changes.rewind(key)
-    # their events hold the same words
-    keys = [key]
-    if key.thread == RESOURCE_THREAD:
-        keys = [key._replace(thread=name) for name in state.threads]
-        told = [key._replace(thread=name) for name in state.told]
-        await clear_others(session, changes, told)
-    await erase_texts(session, changes, keys)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
@@ -24,7 +23,6 @@ from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import forgetting
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.encryption.conversion import Conversion
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
@@ -41,17 +39,20 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.redis import (
+    batch_removal,
+    claiming,
     encryption,
     ledger,
     listing,
+    note_erasure,
     queries,
     record_keeping,
     removal,
     schema,
     tenant_move,
+    thread_rows,
 )
 from om_proxy.storage.redis import events as event_rows
-from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.commit import SharedCommit
 from om_proxy.storage.redis.conversion import ServerConversion
 from om_proxy.storage.redis.generation_removal import drop_generations
@@ -244,13 +245,13 @@ class RedisStore(SearchedWithoutIndex):
         return await self._read_sealed(select)
 
     async def outline(self, key: Key) -> Outline:
-        return await self._pool.read(lambda s: queries.select_outline(s, key))
+        return await self._pool.read(lambda s: thread_rows.select_outline(s, key))
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
         found = await self._read_sealed(
-            lambda s: queries.select_messages(s, key, self._keys, after, through, limit)
+            lambda s: thread_rows.select_messages(s, key, self._keys, after, through, limit)
         )
         return tuple(stored.message for stored in found)
 
@@ -258,49 +259,53 @@ class RedisStore(SearchedWithoutIndex):
         self, key: Key, after: int, through: int | None = None, *, limit: int
     ) -> tuple[StoredMessage, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_messages(s, key, self._keys, after, through, limit, every=True)
+            lambda s: thread_rows.select_messages(
+                s, key, self._keys, after, through, limit, every=True
+            )
         )
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        return await self._read_sealed(lambda s: queries.select_by_seq(s, key, seqs, self._keys))
+        return await self._read_sealed(
+            lambda s: thread_rows.select_by_seq(s, key, seqs, self._keys)
+        )
 
     async def observations(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[StoredObservation, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_observations(s, key, after, limit, self._keys)
+            lambda s: thread_rows.select_observations(s, key, after, limit, self._keys)
         )
 
     async def generation_entries(
         self, key: Key, after: int, *, limit: int
     ) -> tuple[GenerationEntries, ...]:
         return await self._pool.read(
-            lambda s: queries.select_generation_entries(s, key, after, limit)
+            lambda s: thread_rows.select_generation_entries(s, key, after, limit)
         )
 
     async def generations(
         self, key: Key, before: int, limit: int | None = None
     ) -> tuple[Generation, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_generations(s, key, self._keys, before, limit)
+            lambda s: thread_rows.select_generations(s, key, self._keys, before, limit)
         )
 
     async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
         return await self._read_sealed(
-            lambda s: queries.select_summaries(s, key, self._keys, before)
+            lambda s: thread_rows.select_summaries(s, key, self._keys, before)
         )
 
     async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
-        return await self._pool.read(lambda s: queries.select_beginnings(s, key))
+        return await self._pool.read(lambda s: thread_rows.select_beginnings(s, key))
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
-        return await self._pool.read(lambda s: queries.select_backlog(s, shared_log))
+        return await self._pool.read(lambda s: claiming.select_backlog(s, shared_log))
 
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         return await self._read_sealed(
-            lambda s: queries.select_other_tails(s, key, threads, messages, self._keys)
+            lambda s: thread_rows.select_other_tails(s, key, threads, messages, self._keys)
         )
 
     async def events(
@@ -314,7 +319,7 @@ class RedisStore(SearchedWithoutIndex):
         return await self._pool.read(lambda s: event_rows.select_position(s, before))
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
-        return await self._pool.read(lambda s: queries.claim_due(s, now, limit))
+        return await self._pool.read(lambda s: claiming.claim_due(s, now, limit))
 
     async def threads(
         self,
@@ -451,14 +456,14 @@ class RedisStore(SearchedWithoutIndex):
         await self._doomed.destroy()
 
         async def work(session: Session) -> tuple[tuple[Key, ...], bool]:
-            claimed = await queries.claim_due(
+            claimed = await claiming.claim_due(
                 session,
                 now,
                 limit,
                 callers=callers,
                 skip=skip,
                 holder=holder,
-                lease_ms=_count_ms(seconds),
+                seconds=seconds,
             )
             return claimed, await is_rewrite_pending(session)
 
@@ -468,30 +473,17 @@ class RedisStore(SearchedWithoutIndex):
         return claimed
 
     async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
-        due = "" if at is None else at
-
-        async def compare_and_set(session: Session) -> bool:
-            expected: bytes = b""
-            if backlog is not None:
-                # first the revision: what is written after it makes the script set nothing
-                name = session.keys.of_resource("revision", key.tenant, key.resource)
-                expected = await session.call("GET", name) or b"0"
-                if await queries.select_backlog(session, key) != backlog:
-                    return False
-            return bool(await session.run("set_due", *key, due, expected))
-
-        return await self._pool.write(compare_and_set)
+        return await self._pool.write(lambda s: claiming.set_due(s, key, at, backlog))
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         parts = [part for key, seq in replies.items() for part in (*key, seq)]
         await self._pool.write(lambda s: s.run("deliver", len(replies), *parts))
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        lease_ms = _count_ms(seconds)
-        return bool(await self._pool.write(lambda s: s.run("lease", *key, holder, lease_ms)))
+        return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._pool.write(lambda s: s.run("lease", *key, holder, ""))
+        await self._pool.write(lambda s: claiming.release(s, key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)
@@ -536,24 +528,8 @@ class RedisStore(SearchedWithoutIndex):
         return replace(thread.memory, version=row.version, row_id=row.row_id)
 
     async def park(self, key: Key, parked: bool) -> bool:
-        """Park or revive a thread. It gets a new version, so that caches read it again."""
         now = await self.clock()
-
-        async def attempt(session: Session) -> bool | None:
-            stored = await queries.select_thread_rows(session, [key])
-            if key not in stored:
-                return False
-            version, row, _ = stored[key]
-            changed = msgspec.structs.replace(row, parked=parked)
-            if not parked:
-                state = clear_cause(row.state)
-                changed = msgspec.structs.replace(changed, failures=0, retry_at=0.0, state=state)
-            changes = Changes()
-            changes.expect_version(key, version)
-            changes.write_row(key, changed, None if parked else now)
-            return True if (await changes.apply(session)).failed is None else None
-
-        return await self._pool.write(lambda s: removal.try_until_applied(lambda: attempt(s)))
+        return await self._pool.write(lambda s: claiming.set_parked(s, key, parked, now))
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._pool.write(lambda s: ledger.add_batch(s, batch), LONG_TIMEOUT_S)
@@ -593,7 +569,7 @@ class RedisStore(SearchedWithoutIndex):
         active_before: float | None = None,
     ) -> ForgetBatch:
         batch = await self._pool.write(
-            lambda s: removal.remove_batch(
+            lambda s: batch_removal.remove_batch(
                 s, tenant, resource, describe_forgotten, self._keys, active_before
             ),
             LONG_TIMEOUT_S,
@@ -609,7 +585,7 @@ class RedisStore(SearchedWithoutIndex):
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
-            lambda s: removal.commit_erasing(s, change, commit, erasures, self._keys),
+            lambda s: note_erasure.commit_erasing(s, change, commit, erasures, self._keys),
             LONG_TIMEOUT_S,
         )
         self._keys.note_row(row.row_id, row.version, keys.key_id)
@@ -664,8 +640,3 @@ class RedisStore(SearchedWithoutIndex):
             messages += moved.messages
         await self._pool.write(lambda s: tenant_move.move_rest(s, old, new), LONG_TIMEOUT_S)
         return MoveResult(threads, messages)
-
-
-def _count_ms(seconds: float) -> int:
-    """Return a lease's time as Redis takes it; 0: over at once."""
-    return max(0, round(seconds * 1_000))

@@ -24,7 +24,7 @@ from om_proxy.storage.redis.events import select_of_tenant, select_of_thread
 from om_proxy.storage.redis.listing import select_resource_names
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.record_keeping import add_moved_records
-from om_proxy.storage.redis.removal import ResourceState, read_resource, try_until_applied
+from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 
