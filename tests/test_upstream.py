@@ -12,6 +12,7 @@ import respx
 
 from om_proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
 from om_proxy.upstream import AiohttpTransport, Upstream, UpstreamResponse, join_url
+from tests.support.stopped_process import stand_still
 from tests.support.upstream_server import (
     Call,
     Script,
@@ -40,8 +41,8 @@ async def ask(
     path: str = "/chat/completions",
     headers: tuple[tuple[bytes, bytes], ...] = (),
     content: bytes | AsyncIterator[bytes] = b"{}",
-    connect_timeout_s: float = 5.0,
-    read_timeout_s: float = 5.0,
+    connect_timeout_s: float = 60.0,
+    read_timeout_s: float = 60.0,
 ) -> UpstreamResponse:
     return await upstream.send(
         method,
@@ -406,9 +407,12 @@ async def test_no_answer_in_time(upstream: Upstream) -> None:
 async def test_no_more_in_time(upstream: Upstream) -> None:
     """A stream that falls silent ends in a timeout."""
     async with run_upstream_server(silent_after_the_head) as server:
-        answer = await ask(upstream, server, read_timeout_s=0.05)
+        answer = await ask(upstream, server, read_timeout_s=60.0)
+        reading = asyncio.create_task(answer.read())
+        await asyncio.sleep(0)
+        stand_still(120.0)
         with pytest.raises(UpstreamTimeout):
-            await answer.read()
+            await reading
         await answer.aclose()
 
 

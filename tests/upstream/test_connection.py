@@ -11,13 +11,15 @@ import pytest
 
 from om_proxy.errors import UpstreamError, UpstreamTimeout
 from om_proxy.upstream import Upstream, UpstreamResponse
+from tests.support.stopped_process import stand_still
 from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, run_upstream_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 YES = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
-LIMIT = 0.3  # seconds a read may take
+LIMIT = 0.3  # seconds a read may take, where it takes longer
+PATIENCE = 60.0  # seconds it may take where it does not
 SLACK = 30.0  # seconds beyond it after which something hangs; a busy machine may stop for one
 
 
@@ -32,15 +34,15 @@ async def ask(
     upstream: Upstream,
     server: UpstreamServer,
     content: bytes | AsyncIterator[bytes] = b"{}",
-    read: float = LIMIT,
+    read: float = PATIENCE,
 ) -> UpstreamResponse:
     return await upstream.send(
-        "POST", server.base + "/x", (), content, connect_timeout_s=LIMIT, read_timeout_s=read
+        "POST", server.base + "/x", (), content, connect_timeout_s=PATIENCE, read_timeout_s=read
     )
 
 
-async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
-    answer = await ask(upstream, server)
+async def body(upstream: Upstream, server: UpstreamServer, read: float = PATIENCE) -> bytes:
+    answer = await ask(upstream, server, read=read)
     try:
         return await answer.read()
     finally:
@@ -253,11 +255,11 @@ async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> Non
     """The whole head has one read timeout, whatever arrives of it meanwhile."""
     async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
-            await ask(upstream, server)
+            await ask(upstream, server, read=LIMIT)
         await asyncio.gather(*(c.closed.wait() for c in server.connections))
 
 
-@pytest.mark.parametrize("first", [2 * LIMIT, 60.0])
+@pytest.mark.parametrize("first", [4 * LIMIT, 60.0])
 async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) -> None:
     """On a kept connection, a later request is ended neither too early nor too late."""
 
@@ -265,15 +267,15 @@ async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) 
         if call.seen.body == b"quick":
             call.send(OK)
 
-    async with asyncio.timeout(4 * LIMIT + SLACK), run_upstream_server(script) as server:
+    async with asyncio.timeout(8 * LIMIT + SLACK), run_upstream_server(script) as server:
         for _ in range(2):
             answer = await ask(upstream, server, b"quick", read=first)
             await answer.read()
             await answer.aclose()
-        await asyncio.sleep(first if first < 1 else 0)
+        await asyncio.sleep(first if first < 60 else 0)
         started = asyncio.get_running_loop().time()
         with pytest.raises(UpstreamTimeout):
-            await ask(upstream, server)
+            await ask(upstream, server, read=LIMIT)
         assert asyncio.get_running_loop().time() - started >= LIMIT * 0.9
         assert server.accepted == 1
 
@@ -291,7 +293,7 @@ async def test_a_server_that_reads_nothing(upstream: Upstream, size: int) -> Non
         run_upstream_server(script, early=True) as server,
     ):
         with pytest.raises(UpstreamTimeout):
-            await ask(upstream, server, b"x" * size)
+            await ask(upstream, server, b"x" * size, read=LIMIT)
 
 
 async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
@@ -371,11 +373,12 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(CHUNKED)
         for _ in range(8):
-            await asyncio.sleep(LIMIT / 4)
+            stand_still(PATIENCE / 4)
+            await asyncio.sleep(0)  # what is late by then is told so first
             call.send(chunk(b"x"))
         call.send(chunk(b""))
 
-    async with asyncio.timeout(30), run_upstream_server(script) as server:
+    async with asyncio.timeout(2 * PATIENCE + SLACK), run_upstream_server(script) as server:
         assert await body(upstream, server) == b"x" * 8
 
 
@@ -391,13 +394,14 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
             call.send(chunk(b""))
         await call.closed.wait()
 
-    for is_late in (False, True):
+    for is_late, limit in ((False, PATIENCE), (True, LIMIT)):
         reading.clear()
-        async with asyncio.timeout(2 * SLACK), run_upstream_server(script) as server:
-            answer = await ask(upstream, server)
+        async with asyncio.timeout(3 * limit + SLACK), run_upstream_server(script) as server:
+            answer = await ask(upstream, server, read=limit)
             chunks = aiter(answer.chunks())
             assert await anext(chunks) == b"data: [DONE]"
-            await asyncio.sleep(3 * LIMIT)
+            stand_still(3 * limit)
+            await asyncio.sleep(0.01)
             if is_late:
                 late.set()
                 with pytest.raises(UpstreamTimeout):
@@ -414,18 +418,19 @@ def test_a_busy_loop_is_no_fault_of_the_server() -> None:
     """Bytes that have arrived are read before the server counts as late: uvloop runs its timers
     before it reads."""
     uvloop = pytest.importorskip("uvloop")
+    limit = 1.5
 
     async def script(call: Call) -> None:
         call.send(CHUNKED + chunk(b"half"))
         await asyncio.sleep(0.05)
         call.send(chunk(b"whole") + chunk(b""))
-        time.sleep(2 * LIMIT)  # noqa: ASYNC251 - a loop that is held up
+        time.sleep(2 * limit)  # noqa: ASYNC251 - a loop that is held up
 
     async def read() -> bytes:
         upstream = Upstream(connections=1)
-        async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
+        async with asyncio.timeout(limit + SLACK), run_upstream_server(script) as server:
             try:
-                return await body(upstream, server)
+                return await body(upstream, server, limit)
             finally:
                 await upstream.aclose()
 
