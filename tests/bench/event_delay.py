@@ -25,7 +25,8 @@ import httpx
 from om_proxy.testing import asgi
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 
 PROCESSES = 3
 THREAD = "measured"

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.cli.warm_process import run_warm
-from tests.e2e.process import free_port
+from tests.support.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,8 +25,8 @@ from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
 from tests.clients.look_ups import LOOK_UPS, CuriousServer, Planted, judge_streams, plant
 from tests.e2e.playing import TurnEvents, collect_turn_events
-from tests.e2e.process import free_port
 from tests.e2e.running import run_with_scripted_models
+from tests.support.free_port import free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"

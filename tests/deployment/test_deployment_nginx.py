@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.settings import Settings
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.deployment.test_deployment import REPLICAS, read_compose
-from tests.e2e.process import free_port
+from tests.support.free_port import free_port
 
 CONFIGURATION = (REPLICAS / "nginx.conf").read_text(encoding="utf-8")
 CONTAINERS_FOLDER = "/tmp/"  # noqa: S108 - a container's own

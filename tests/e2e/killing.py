@@ -13,7 +13,7 @@ import openai
 
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.replay import (
     Call,
     Inspector,
@@ -24,6 +24,7 @@ from tests.e2e.replay import (
     configuration,
     serve_on_loopback,
 )
+from tests.support.free_port import free_port
 
 PHASES = ("before the upstream answers", "in the middle of the reply")
 

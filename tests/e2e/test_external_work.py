@@ -15,7 +15,8 @@ import pytest
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 from tests.support.postgres_server import find_postgres_url, own_schema
 
 pytestmark = pytest.mark.slow

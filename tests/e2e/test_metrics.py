@@ -16,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, ask, bill
 from tests.e2e.test_workers import children
+from tests.support.free_port import free_port
 
 TOLD = "The blue crate weighs nine kilos and stands at dock three. " * 6
 Samples = dict[tuple[str, ...], float]

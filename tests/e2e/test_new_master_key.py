@@ -22,7 +22,8 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 from tests.support.long_forms import IS_LONG, long_form
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
 from tests.support.redis_server import find_redis_url, own_prefix

@@ -14,8 +14,8 @@ import httpx
 
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER
-from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
+from tests.support.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]

@@ -23,9 +23,10 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.test_workers import children
 from tests.storage.memory_builder import KEY, store_covered
+from tests.support.free_port import free_port
 
 pytestmark = [
     pytest.mark.slow,

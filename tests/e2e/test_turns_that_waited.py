@@ -17,7 +17,8 @@ import pytest
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 from tests.support.postgres_server import find_postgres_url
 from tests.support.wire import open_wire
 

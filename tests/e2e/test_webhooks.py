@@ -20,8 +20,9 @@ from om_proxy.testing import asgi
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.crash.findings import leases
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.test_workers import send_history
+from tests.support.free_port import free_port
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "spec" / "seeing.md"
 SECRET, OTHER_SECRET = "a-secret-of-sixteen", "another-of-sixteen"

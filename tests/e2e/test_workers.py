@@ -14,7 +14,8 @@ import pytest
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 
 CONVERSATIONS, TURNS = 6, 12
 TOLD = (

@@ -23,9 +23,9 @@ from typing import Any
 import httpx
 
 from om_proxy.testing.loopback import serve_on_loopback
-from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.test_read_only import talked
+from tests.support.free_port import free_port
 
 # 12 MB of it are PostgreSQL's driver, 20 MB those of Redis and what encrypts
 OURS_AT_MOST_BYTES = 300_000_000

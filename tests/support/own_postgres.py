@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.free_port import free_port
 from tests.support.postgres_server import HOW_TO_START
 
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -45,8 +45,7 @@ class OwnPostgres:
         # PostgreSQL refuses to run as root
         self._owner = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self._data.mkdir()
         if self._owner:
             shutil.chown(self._data, "postgres", "postgres")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.free_port import free_port
 from tests.support.redis_server import HOW_TO_START
 
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -30,8 +30,7 @@ class OwnRedis:
         self._program = program
         self._log = (folder / "log").open("ab")
         self.process: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
 
     @property
     def url(self) -> str:

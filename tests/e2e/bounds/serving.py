@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 from tests.support.upstream_server import UpstreamServer
 
 STATUS = Path("/proc/self/status")

@@ -24,8 +24,8 @@ import orjson
 
 from tests.e2e.bounds.serving import proxied
 from tests.e2e.bounds.slow_ones import KINDS
-from tests.e2e.process import free_port
 from tests.e2e.raw_upstream import chat_body, script_completion
+from tests.support.free_port import free_port
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import UpstreamServer, run_upstream_server
 

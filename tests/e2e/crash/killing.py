@@ -21,7 +21,8 @@ from tests.e2e.crash.client import Broken, Conversation
 from tests.e2e.crash.findings import Findings, Lease, broken, examine, leases
 from tests.e2e.crash.models import Models
 from tests.e2e.crash.plan import Kill
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 WITHIN = 120.0  # seconds until every thread works again

@@ -21,7 +21,8 @@ from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
+from tests.support.free_port import free_port
 
 KINDS = ("full-shim", "full", "lock", "eio", "fsync")
 PACE_S = 0.25  # between two turns of a client

@@ -15,13 +15,14 @@ import asyncpg
 from om_proxy.background.leases import LEASE_S
 from om_proxy.policy import Policy
 from om_proxy.settings import parse
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.replicas.clients import SHORT_TIMEOUT_S
 from tests.e2e.replicas.front import Front, open_front
 from tests.e2e.replicas.late_turns import ServedBy
 from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.stored import LOG_LEASES
 from tests.e2e.replicas.trouble import Trouble, is_set_within
+from tests.support.free_port import free_port
 from tests.support.own_postgres import OwnPostgres
 from tests.support.wire import Wire, open_wire
 

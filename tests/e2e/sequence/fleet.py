@@ -16,8 +16,9 @@ from om_proxy.demo.client import Client, Message, ReplyWithReceipt
 from om_proxy.demo.stage import STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS
 from om_proxy.demo.story import Story
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR
-from tests.e2e.process import Process, free_port
+from tests.e2e.process import Process
 from tests.e2e.sequence.launcher import IDLE_PATH, TIME
+from tests.support.free_port import free_port
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 THREAD = "van-planner"

@@ -16,8 +16,8 @@ from pathlib import Path
 import orjson
 
 from tests.e2e.bounds.serving import Proxy
-from tests.e2e.process import free_port
 from tests.e2e.soak.growth import BOUND, Sample, drop_warm_up, find_growth, fit_line
+from tests.support.free_port import free_port
 
 STAGE = 600.0  # seconds that the requests between two samples may take
 SETTLES = 20.0  # seconds given to the work after the replies
