@@ -11,6 +11,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.settings import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.store_opening import open_store
+from om_proxy.telemetry.logs import configure_log
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 
@@ -42,6 +43,7 @@ async def obey(store: Store, command: str, thread: str) -> None:
 
 
 async def main(url: str, prefix: str) -> None:
+    configure_log("off")  # an erasure that ends later is logged at any time
     store = await open_encrypted(url, prefix)
     print("open", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
