@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from om_proxy.store_opening import open_store
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
+from tests.support.missing_package import hide_package
 
 
 def settings_in(
@@ -488,10 +488,7 @@ async def test_a_store_without_its_driver(
     monkeypatch: pytest.MonkeyPatch, url: str, driver: str, extra: str
 ) -> None:
     """The error says how to install it."""
-    ours = f"om_proxy.storage.{extra}"
-    for name in [name for name in sys.modules if name.startswith((ours, f"{driver}."))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, driver, None)
+    hide_package(monkeypatch, driver, f"om_proxy.storage.{extra}")
     with pytest.raises(ConfigError, match=rf"'observational-memory-proxy\[{extra}\]'"):
         await open_store(StorageSettings(url=url))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from om_proxy.cli import main
 from tests.cli.commands import MISPLACED_KEY, MISPLACED_KEY_CONFIG, run_om_proxy
+from tests.support.missing_package import hide_package
 from tests.support.postgres_server import find_postgres_url
 
 
@@ -93,11 +93,7 @@ def test_check_of_a_store_whose_package_is_not_installed(
     extra: str,
 ) -> None:
     """One line says how to install it, as the server's refusal to start does; the status is 3."""
-    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-        monkeypatch.delitem(sys.modules, name)
-    masters = "om_proxy.storage.encryption.master_keys"
-    monkeypatch.delitem(sys.modules, masters, raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
+    hide_package(monkeypatch, package, "om_proxy.storage.encryption.master_keys")
     key = f", encryption_key: {'00' * 32}" if setting == "keys_url" else ""
     (tmp_path / "x.yaml").write_text(f"storage: {{{setting}: '{url}'{key}}}\n")
     if extra == "encryption":

@@ -9,6 +9,7 @@ import pytest
 
 from om_proxy.errors import ConfigError
 from om_proxy.tracing.opening import open_tracing
+from tests.support.missing_package import hide_package
 
 
 def test_off_imports_nothing() -> None:
@@ -23,7 +24,6 @@ def test_off_imports_nothing() -> None:
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is on must not do nothing in silence."""
-    monkeypatch.delitem(sys.modules, "om_proxy.tracing.spans", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    hide_package(monkeypatch, "opentelemetry.sdk.trace", "om_proxy.tracing.spans")
     with pytest.raises(ConfigError, match=r"observational-memory-proxy\[otel\]"):
         open_tracing(True)
