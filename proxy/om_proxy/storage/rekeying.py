@@ -3,7 +3,8 @@ writes the results (memory/lifecycle/rekeying.py has the rules)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -17,9 +18,51 @@ from om_proxy.memory.model import (
     Reflection,
     View,
 )
+from om_proxy.storage.changes import MoveResult
+from om_proxy.storage.forgetting import LabelThread
+from om_proxy.storage.row_decoding import LIVE
 from om_proxy.storage.stored_rows import WholeThread
 
 MessageIdentity = rekeying.Row
+Fingerprint = Callable[[bytes], bytes | None]
+SAME_NAME_CAME = "a thread of the same name was made while the tenant was moved; run it again"
+
+
+@dataclass(frozen=True, slots=True)
+class MovingResource:
+    """A resource that goes from one tenant to another. `fingerprint`: as in `Store.move_tenant`."""
+
+    old: str
+    new: str
+    name: str
+    fingerprint: Fingerprint
+    label_of: LabelThread
+
+    def rekey(self, threads: Iterable[str]) -> ResourceRekeying:
+        return ResourceRekeying(self.old, self.new, self.name, threads, self.label_of)
+
+    def identify(
+        self, seq: int, parent: int, live: int, fp: bytes, chain: bytes, raw: bytes
+    ) -> MessageIdentity:
+        """Return what the keys of a stored message are made from. `live`: as it is stored."""
+        moved = self.fingerprint(raw) or fp
+        return MessageIdentity(seq, parent, live == LIVE, fp, chain, moved)
+
+    def map_labels(self, threads: Iterable[str]) -> dict[str, str]:
+        """Return the new label for each old one, also of the shared log."""
+        names = {*threads, RESOURCE_THREAD}
+        return {self._label(self.old, name): self._label(self.new, name) for name in names}
+
+    def create_event_relabeler(self, rekeying: ResourceRekeying) -> Callable[[str], str]:
+        # the shared log has a label too, which no note mentions
+        old, new = (self._label(tenant, RESOURCE_THREAD) for tenant in (self.old, self.new))
+        return lambda data: rekeying.relabel(data).replace(old, new)
+
+    def _label(self, tenant: str, thread: str) -> str:
+        return self.label_of(Key(tenant, self.name, thread))
+
+    def count_moved(self, threads: Collection[str], messages: int) -> MoveResult:
+        return MoveResult(sum(name != RESOURCE_THREAD for name in threads), messages)
 
 
 class ResourceRekeying:

@@ -102,6 +102,7 @@ from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.store_description import Promise, StoreTotals
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
@@ -677,7 +678,9 @@ class PostgresStore(SearchMethods, VectorMethods):
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
         for (resource,) in await self._read(SELECT_RESOURCES, old):
-            move = ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
+            move = ResourceMove(
+                MovingResource(old, new, resource, fingerprint, label_of), self._keys
+            )
             moved = await self._pool.transact(move, MOVE_TIMEOUT_S)
             threads += moved.threads
             messages += moved.messages

@@ -3,11 +3,7 @@ tenant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import (
@@ -19,7 +15,6 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest
 from om_proxy.storage.postgres.ledger import move_resource
 from om_proxy.storage.postgres.record_keeping import move_labelled_records
@@ -30,7 +25,13 @@ from om_proxy.storage.postgres.rows import (
 )
 from om_proxy.storage.postgres.session import Row, Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
-from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
+from om_proxy.storage.rekeying import (
+    SAME_NAME_CAME,
+    MessageIdentity,
+    MovingResource,
+    ResourceRekeying,
+    ThreadRekeying,
+)
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (
@@ -65,56 +66,35 @@ UPDATE_EVENT = "UPDATE om.event SET (tenant, data, sealed) = ROW ($2, $3, $4) WH
 MOVE_EVENTS = "UPDATE om.event SET tenant = $2 WHERE tenant = $1 AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
 
-Fingerprint = Callable[[bytes], bytes | None]
-
 
 class ResourceMove:
     """The move of one resource, as work in a transaction. The result counts what moved."""
 
-    def __init__(
-        self,
-        old: str,
-        new: str,
-        resource: str,
-        fingerprint: Fingerprint,
-        label_of: LabelThread,
-        keyring: Keyring,
-    ) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
         self._resource = resource
-        self._fingerprint = fingerprint
-        self._label_of = label_of
         self._keyring = keyring
-        self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
-        self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
 
     async def __call__(self, session: Session) -> MoveResult:
-        threads = await session.select(SELECT_THREADS, self._old, self._resource)
+        threads = await session.select(SELECT_THREADS, self._resource.old, self._resource.name)
         [(name_conflicts,)] = await session.select(
-            f"{COUNT_NAME_CONFLICTS} AND resource = $3", self._old, self._new, self._resource
+            f"{COUNT_NAME_CONFLICTS} AND resource = $3",
+            self._resource.old,
+            self._resource.new,
+            self._resource.name,
         )
         if name_conflicts:
-            raise StorageError(
-                "a thread of the same name was made while the tenant was moved; run it again"
-            )
+            raise StorageError(SAME_NAME_CAME)
         names = [row[1] for row in threads]
-        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        rekeying = self._resource.rekey(names)
         message_count = 0
         for row in threads:  # the shared log comes last
             message_count += await self._move_thread(session, rekeying, row)
-        await session.execute(MOVE_EVENTS, self._old, self._new)
-        await session.execute(DELETE_LEASES, self._old, self._resource)
-        await move_resource(session, self._old, self._new, self._resource)
-        labels = {
-            self._label_of(Key(self._old, self._resource, name)): self._label_of(
-                Key(self._new, self._resource, name)
-            )
-            for name in {*names, RESOURCE_THREAD}
-        }
-        await move_labelled_records(session, self._old, self._new, labels)
-        thread_count = sum(name != RESOURCE_THREAD for name in names)
-        return MoveResult(thread_count, message_count)
+        await session.execute(MOVE_EVENTS, self._resource.old, self._resource.new)
+        await session.execute(DELETE_LEASES, self._resource.old, self._resource.name)
+        await move_resource(session, self._resource.old, self._resource.new, self._resource.name)
+        labels = self._resource.map_labels(names)
+        await move_labelled_records(session, self._resource.old, self._resource.new, labels)
+        return self._resource.count_moved(names, message_count)
 
     async def _move_thread(self, session: Session, rekeying: ResourceRekeying, row: Row) -> int:
         """Move one thread. Return the number of its messages."""
@@ -127,19 +107,17 @@ class ResourceMove:
         keys = transpose(thread.list_message_keys(), _MESSAGE_KEYS)
         await session.execute(UPDATE_MESSAGES, id_, *keys)
         await _move_notes(session, id_, thread, cipher)
-        relabel = partial(self._relabel, rekeying)
+        relabel = self._resource.create_event_relabeler(rekeying)
         for event_id, *columns in await session.select(SELECT_EVENTS, id_):
             event = reseal_event(SealedEvent(*columns), cipher, cipher, relabel)
-            await session.execute(UPDATE_EVENT, event_id, self._new, event.data, event.sealed)
+            await session.execute(
+                UPDATE_EVENT, event_id, self._resource.new, event.data, event.sealed
+            )
         state = decode_state(state_column, cipher)
         new_state = replace_views(state, thread.rekey_views(state.views), cipher)
         new_others = encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
-        await session.execute(UPDATE_THREAD, id_, self._new, new_others, new_state)
+        await session.execute(UPDATE_THREAD, id_, self._resource.new, new_others, new_state)
         return len(messages)
-
-    def _relabel(self, rekeying: ResourceRekeying, data: str) -> str:
-        # the shared log has a label too, which no note mentions
-        return rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
 
     async def _select_messages(
         self, session: Session, id_: int, cipher: RowCipher
@@ -156,9 +134,7 @@ class ResourceMove:
     def _identify(self, row: Row, cipher: RowCipher) -> MessageIdentity:
         seq, parent, live, fp, chain, sealed = row
         raw = cipher.open(b"message", seq, b"raw", sealed)
-        return MessageIdentity(
-            seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
-        )
+        return self._resource.identify(seq, parent, live, fp, chain, raw)
 
 
 async def _move_notes(

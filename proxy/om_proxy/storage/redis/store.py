@@ -67,6 +67,7 @@ from om_proxy.storage.redis.promise import create_promise
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
+from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.searched_without_index import SearchedWithoutIndex
 from om_proxy.storage.store_description import Promise, StoreTotals
 from om_proxy.storage.store_secret import StoreSecret
@@ -634,7 +635,9 @@ class RedisStore(SearchedWithoutIndex):
             lambda s: listing.select_resource_names(s, old), LONG_TIMEOUT_S
         )
         for resource in names:
-            move = tenant_move.ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
+            move = tenant_move.ResourceMove(
+                MovingResource(old, new, resource, fingerprint, label_of), self._keys
+            )
             moved = await self._pool.write(move, MOVE_TIMEOUT_S)
             threads += moved.threads
             messages += moved.messages

@@ -3,20 +3,16 @@ tenant. It goes as a whole or not at all, by one script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import decode_state, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import reseal_event
-from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.event_rows import encode_sealed_event
@@ -26,11 +22,15 @@ from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.record_keeping import add_moved_records
 from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
+from om_proxy.storage.rekeying import (
+    SAME_NAME_CAME,
+    MessageIdentity,
+    MovingResource,
+    ResourceRekeying,
+    ThreadRekeying,
+)
 
 MESSAGES_PER_PAGE = 1_000
-
-Fingerprint = Callable[[bytes], bytes | None]
 
 
 async def count_name_conflicts(session: Session, old: str, new: str) -> int:
@@ -46,63 +46,44 @@ async def count_name_conflicts(session: Session, old: str, new: str) -> int:
 class ResourceMove:
     """The move of one resource. The result counts what moved."""
 
-    def __init__(
-        self,
-        old: str,
-        new: str,
-        resource: str,
-        fingerprint: Fingerprint,
-        label_of: LabelThread,
-        keyring: Keyring,
-    ) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
         self._resource = resource
-        self._fingerprint = fingerprint
-        self._label_of = label_of
         self._keyring = keyring
 
     async def __call__(self, session: Session) -> MoveResult:
         return await try_until_applied(lambda: self._try_move(session))
 
     async def _try_move(self, session: Session) -> MoveResult | None:
-        state = await read_resource(session, self._old, self._resource)
-        target = await read_resource(session, self._new, self._resource)
+        state = await read_resource(session, self._resource.old, self._resource.name)
+        target = await read_resource(session, self._resource.new, self._resource.name)
         if state.threads.keys() & target.threads.keys():
-            raise StorageError(
-                "a thread of the same name was made while the tenant was moved; run it again"
-            )
+            raise StorageError(SAME_NAME_CAME)
         changes = Changes()
-        changes.expect_revision(self._old, self._resource, state.revision)
-        changes.expect_revision(self._new, self._resource, target.revision)
+        changes.expect_revision(self._resource.old, self._resource.name, state.revision)
+        changes.expect_revision(self._resource.new, self._resource.name, target.revision)
         # the shared log comes last: its entries name the chains of the others
         names = sorted(state.threads, key=lambda name: (name == RESOURCE_THREAD, name))
-        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        rekeying = self._resource.rekey(names)
         message_count = 0
         for name in names:
             message_count += await self._move_thread(session, changes, rekeying, name)
-        changes.drop_leases(self._old, self._resource)
-        changes.move_ledger(self._old, self._resource, self._new)
+        changes.drop_leases(self._resource.old, self._resource.name)
+        changes.move_ledger(self._resource.old, self._resource.name, self._resource.new)
         await self._move_records(session, changes, state)
         if (await changes.apply(session)).failed is not None:
             return None
-        return MoveResult(sum(name != RESOURCE_THREAD for name in names), message_count)
+        return self._resource.count_moved(names, message_count)
 
     async def _move_records(self, session: Session, changes: Changes, state: ResourceState) -> None:
-        labels = {
-            self._label_of(Key(self._old, self._resource, name)): self._label_of(
-                Key(self._new, self._resource, name)
-            )
-            for name in {*state.threads, RESOURCE_THREAD}
-        }
-        await add_moved_records(session, changes, self._old, self._new, labels)
+        labels = self._resource.map_labels(state.threads)
+        await add_moved_records(session, changes, self._resource.old, self._resource.new, labels)
 
     async def _move_thread(
         self, session: Session, changes: Changes, rekeying: ResourceRekeying, name: str
     ) -> int:
         """Add the steps that move one thread. Return the number of its messages."""
-        old_key = Key(self._old, self._resource, name)
-        new_key = old_key._replace(tenant=self._new)
+        old_key = Key(self._resource.old, self._resource.name, name)
+        new_key = old_key._replace(tenant=self._resource.new)
         stored = await select_thread_rows(session, [old_key])
         _, row, due = stored[old_key]
         held = await self._keyring.hold(session, [row.key_id, row.others_key_id])
@@ -110,7 +91,7 @@ class ResourceMove:
         cipher = ciphers.row
         marks, messages = await self._select_messages(session, old_key, cipher)
         thread = rekeying.rekey_thread(name, messages)
-        changes.move_thread(old_key, self._new)
+        changes.move_thread(old_key, self._resource.new)
         moved_marks = {
             # kept look-ups name threads by their old labels
             seq: rows.encode(
@@ -145,10 +126,8 @@ class ResourceMove:
             for state, mark, sealed in zip(states, page, texts, strict=True):
                 seq, fp, chain = rows.decode_row(mark)[:3]
                 parent = rows.decode_parent(mark)
-                is_live = int(state) == row_decoding.LIVE
                 raw = cipher.open(b"message", seq, b"raw", sealed)
-                moved = self._fingerprint(raw) or fp
-                messages.append(MessageIdentity(seq, parent, is_live, fp, chain, moved))
+                messages.append(self._resource.identify(seq, parent, int(state), fp, chain, raw))
                 marks[seq] = mark
             count = len(page)
             last_seq = messages[-1].seq if messages else 0
@@ -163,14 +142,9 @@ class ResourceMove:
         new_key: Key,
         cipher: RowCipher,
     ) -> None:
-        # the shared log has a label too, which no note mentions
-        old_label = self._label_of(Key(self._old, self._resource, RESOURCE_THREAD))
-        new_label = self._label_of(Key(self._new, self._resource, RESOURCE_THREAD))
         name = session.keys.of_store("event_data")
 
-        def relabel(data: str) -> str:
-            return rekeying.relabel(data).replace(old_label, new_label)
-
+        relabel = self._resource.create_event_relabeler(rekeying)
         for one in await select_of_thread(session, old_key):
             event = reseal_event(one.event, cipher, cipher, relabel)
             changes.replace_field(name, one.id, encode_sealed_event(new_key, event))

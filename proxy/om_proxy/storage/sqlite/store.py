@@ -52,6 +52,7 @@ from om_proxy.storage.listing import (
     ThreadSelection,
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, thread_rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
@@ -649,7 +650,9 @@ class SqliteStore(SearchMethods, VectorMethods):
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
         for (resource,) in await self._read(SELECT_RESOURCES, (old,)):
-            move = ResourceMove(old, new, resource, fingerprint, label_of, self._keys)
+            move = ResourceMove(
+                MovingResource(old, new, resource, fingerprint, label_of), self._keys
+            )
             moved = await self._writer.run(move)
             threads += moved.threads
             messages += moved.messages

@@ -3,13 +3,9 @@ that is keyed by tenant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import aiosqlite
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
@@ -17,8 +13,13 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.forgetting import LabelThread
-from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
+from om_proxy.storage.rekeying import (
+    SAME_NAME_CAME,
+    MessageIdentity,
+    MovingResource,
+    ResourceRekeying,
+    ThreadRekeying,
+)
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
 from om_proxy.storage.sqlite.ledger import move_resource
@@ -53,56 +54,34 @@ UPDATE_EVENT = "UPDATE event SET (tenant, data, sealed) = (?, ?, ?) WHERE id = ?
 MOVE_EVENTS = "UPDATE event SET tenant = ? WHERE tenant = ? AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
 
-Fingerprint = Callable[[bytes], bytes | None]
-
 
 class ResourceMove:
     """The move of one resource, as work for the writer. The result counts what moved."""
 
-    def __init__(
-        self,
-        old: str,
-        new: str,
-        resource: str,
-        fingerprint: Fingerprint,
-        label_of: LabelThread,
-        keyring: Keyring,
-    ) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
         self._resource = resource
-        self._fingerprint = fingerprint
-        self._label_of = label_of
         self._keyring = keyring
-        self._old_log_label = label_of(Key(old, resource, RESOURCE_THREAD))
-        self._new_log_label = label_of(Key(new, resource, RESOURCE_THREAD))
 
     async def __call__(self, db: aiosqlite.Connection) -> MoveResult:
-        threads = await select_rows(db, SELECT_THREADS, (self._old, self._resource))
+        threads = await select_rows(db, SELECT_THREADS, (self._resource.old, self._resource.name))
         [(name_conflicts,)] = await select_rows(
-            db, f"{COUNT_NAME_CONFLICTS} AND resource = ?", (self._old, self._new, self._resource)
+            db,
+            f"{COUNT_NAME_CONFLICTS} AND resource = ?",
+            (self._resource.old, self._resource.new, self._resource.name),
         )
         if name_conflicts:
-            raise StorageError(
-                "a thread of the same name was made while the tenant was moved; run it again"
-            )
+            raise StorageError(SAME_NAME_CAME)
         names = [row[1] for row in threads]
-        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        rekeying = self._resource.rekey(names)
         message_count = 0
         for row in threads:
             message_count += await self._move_thread(db, rekeying, row)
-        await db.execute(MOVE_EVENTS, (self._new, self._old))
-        await db.execute(DELETE_LEASES, (self._old, self._resource))
-        await move_resource(db, self._old, self._new, self._resource)
-        labels = {
-            self._label_of(Key(self._old, self._resource, name)): self._label_of(
-                Key(self._new, self._resource, name)
-            )
-            for name in {*names, RESOURCE_THREAD}
-        }
-        await move_labelled_records(db, self._old, self._new, labels)
-        thread_count = sum(name != RESOURCE_THREAD for name in names)
-        return MoveResult(thread_count, message_count)
+        await db.execute(MOVE_EVENTS, (self._resource.new, self._resource.old))
+        await db.execute(DELETE_LEASES, (self._resource.old, self._resource.name))
+        await move_resource(db, self._resource.old, self._resource.new, self._resource.name)
+        labels = self._resource.map_labels(names)
+        await move_labelled_records(db, self._resource.old, self._resource.new, labels)
+        return self._resource.count_moved(names, message_count)
 
     async def _move_thread(
         self, db: aiosqlite.Connection, rekeying: ResourceRekeying, row: row_decoding.Row
@@ -119,27 +98,21 @@ class ResourceMove:
         new_keys = [(fp, chain, id_, seq) for seq, fp, chain in thread.list_message_keys()]
         await db.executemany(UPDATE_MESSAGE, new_keys)
         await _move_notes(db, id_, thread, cipher)
+        relabel = self._resource.create_event_relabeler(rekeying)
         for event_id, *columns in await select_rows(db, SELECT_EVENTS, (id_,)):
-            # the shared log has a label too, which no note mentions
-            relabel = partial(self._relabel, rekeying)
             event = reseal_event(SealedEvent(*columns), cipher, cipher, relabel)
-            await db.execute(UPDATE_EVENT, (self._new, event.data, event.sealed, event_id))
+            await db.execute(UPDATE_EVENT, (self._resource.new, event.data, event.sealed, event_id))
         state = decode_state(state_column, cipher)
         new_state = replace_views(state, thread.rekey_views(state.views), cipher)
         new_others = rows.encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
-        await db.execute(UPDATE_THREAD, (self._new, new_others, new_state, id_))
+        await db.execute(UPDATE_THREAD, (self._resource.new, new_others, new_state, id_))
         await db.execute(INCREMENT_SEQUENCE)
         return len(messages)
-
-    def _relabel(self, rekeying: ResourceRekeying, data: str) -> str:
-        return rekeying.relabel(data).replace(self._old_log_label, self._new_log_label)
 
     def _identify(self, row: row_decoding.Row, cipher: RowCipher) -> MessageIdentity:
         seq, parent, live, fp, chain, sealed = row
         raw = cipher.open(b"message", seq, b"raw", sealed)
-        return MessageIdentity(
-            seq, parent, live == row_decoding.LIVE, fp, chain, self._fingerprint(raw) or fp
-        )
+        return self._resource.identify(seq, parent, live, fp, chain, raw)
 
 
 async def _move_notes(
