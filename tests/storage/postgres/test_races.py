@@ -7,7 +7,6 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from itertools import count
 
 import asyncpg
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError, Unwritable
 from om_proxy.memory.events.parts import Event, Forgotten
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Memory, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.forgotten_threads import ForgottenThreads
@@ -28,9 +27,15 @@ from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.postgres.lock_waits import wait_for_lock
+from tests.storage.server_race_contract import (
+    LOG_KEY,
+    ServerRaceContract,
+    count_lost_wakeups,
+    open_three,
+    share,
+)
 from tests.support.long_forms import IS_LONG
 
-LOG_KEY = resource_key(KEY)
 OTHER_THREAD = KEY._replace(thread="other")
 # how long commits race with forgettings at least
 RACE_S = 60.0 if IS_LONG else 0.0
@@ -38,32 +43,14 @@ RACE_S = 60.0 if IS_LONG else 0.0
 
 @pytest.fixture
 async def stores(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Store]]:
-    """Three stores, as of three processes, with their connections open: a pool that still opens them
-    hides races. A deadlock is an error, and is not tried again."""
+    """A deadlock is an error, and is not tried again."""
     monkeypatch.setattr(pool, "MAX_ATTEMPTS", 1)
-    async with AsyncExitStack() as stack:
-        opened = []
-        for _ in range(3):
-            store = await opener()
-            stack.push_async_callback(store.close)
-            await asyncio.gather(*(store.ping() for _ in range(5)))
-            opened.append(store)
-        yield opened
+    async with open_three(opener) as stores:
+        yield stores
 
 
-async def share(store: Store, name: str) -> Memory:
-    """Store a thread that shares its resource's log."""
-    key = KEY._replace(thread=name)
-    memory = replace(MemoryBuilder(key).memory(), scope="resource")
-    log = await store.load(LOG_KEY)
-    thread, _ = await store.commit_shared(Change(Memory(key=key), memory), Change(log, log))
-    return thread
-
-
-async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
-    """Two turns of one resource at once, each below the threshold alone: together they make the
-    shared log due."""
-    assert await count_lost_wakeups(stores, 60) == 0
+class TestPostgresRaces(ServerRaceContract):
+    """The contract, where a deadlock is an error."""
 
 
 @pytest.mark.parametrize("lock", ["FOR SHARE", ""], ids=["shared", "none"])
@@ -86,25 +73,6 @@ async def test_a_wakeup_is_lost_without_the_lock(
     async with asyncio.timeout(60):
         while not await count_lost_wakeups(stores, 1):
             continue
-
-
-async def count_lost_wakeups(stores: list[Store], rounds: int) -> int:
-    missed = 0
-    for _ in range(rounds):
-        threads = [await share(stores[0], name) for name in "ab"]
-        threads = [await stores[0].load(thread.key) for thread in threads]
-        await stores[0].set_due(LOG_KEY, None)
-
-        async def speak(store: Store, before: Memory) -> None:
-            said = replace(MemoryBuilder(before.key).chat(2).memory(), scope="resource")
-            after = replace(said, version=before.version, row_id=before.row_id)
-            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, 40))
-
-        await asyncio.gather(*map(speak, stores, threads))
-        missed += await stores[0].due_threads(5.0, 9) != (LOG_KEY,)
-        for thread in threads:
-            await stores[0].forget(thread.key)
-    return missed
 
 
 async def test_commits_and_forgets_never_deadlock(stores: list[Store]) -> None:
@@ -186,31 +154,6 @@ async def test_a_thread_that_comes_while_a_forgetting_waits(
         await newcomer.close()
     others = await server.fetch(list_others)
     assert [bytes(row[0]) for row in others] == ([b""] if scope == "thread" else [])
-
-
-async def test_claims_of_six_workers(stores: list[Store]) -> None:
-    """Every due thread goes to one worker, and none is left, also where all want the same few."""
-    keys = {Key(f"tenant {n % 7}", "r", f"x{n}") for n in range(120)}
-    await asyncio.gather(
-        *(
-            stores[0].commit(
-                Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due_at=1.0)
-            )
-            for key in keys
-        )
-    )
-
-    async def claim(worker: int) -> list[Key]:
-        claimed: list[Key] = []
-        while found := await stores[worker % 3].claim(9.0, 5, f"worker {worker}", 60):
-            claimed += found
-        return claimed
-
-    claims = await asyncio.gather(*map(claim, range(6)))
-    found = [key for claimed in claims for key in claimed]
-    assert len(found) == len(keys)
-    assert set(found) == keys
-    assert await stores[0].due_threads(9.0, 200) == ()
 
 
 async def test_no_event_is_skipped_or_told_twice(stores: list[Store]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.redis.changes import Applied, Changes
@@ -20,23 +19,20 @@ from tests.storage.contract import Opener
 from tests.storage.conversion_contract import OpenWith
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.server_race_contract import LOG_KEY, ServerRaceContract, open_three, share
 
-LOG_KEY = resource_key(KEY)
 KEYS_OF_THE_STORE = {"secret", "schema", "version", "event", "pruned", "erasure", "erasure_turn"}
 KEYS_OF_AN_ENCRYPTED_STORE = KEYS_OF_THE_STORE | {"encryption", "key_counts"}
 
 
 @pytest.fixture
 async def stores(opener: Opener) -> AsyncIterator[list[Store]]:
-    """Three stores, as of three processes, with their connections open."""
-    async with AsyncExitStack() as stack:
-        opened = []
-        for _ in range(3):
-            store = await opener()
-            stack.push_async_callback(store.close)
-            await asyncio.gather(*(store.ping() for _ in range(5)))
-            opened.append(store)
-        yield opened
+    async with open_three(opener) as stores:
+        yield stores
+
+
+class TestRedisRaces(ServerRaceContract):
+    """The contract under a prefix of the test's own."""
 
 
 def list_keys(url: str, prefix: str) -> set[str]:
@@ -45,33 +41,6 @@ def list_keys(url: str, prefix: str) -> set[str]:
 
     with redis.Redis.from_url(url) as client:
         return {name.decode().partition(":")[2] for name in client.scan_iter(f"{prefix}:*")}
-
-
-async def share(store: Store, name: str) -> Memory:
-    """Store a thread that shares its resource's log."""
-    key = KEY._replace(thread=name)
-    memory = replace(MemoryBuilder(key).memory(), scope="resource")
-    log = await store.load(LOG_KEY)
-    thread, _ = await store.commit_shared(Change(Memory(key=key), memory), Change(log, log))
-    return thread
-
-
-async def test_no_wakeup_is_lost(stores: list[Store]) -> None:
-    """Two turns of one resource at once, each below the threshold alone: together they make the
-    shared log due."""
-    for _ in range(10):
-        threads = [await share(stores[0], name) for name in "ab"]
-        await stores[0].set_due(LOG_KEY, None)
-
-        async def speak(store: Store, before: Memory) -> None:
-            said = replace(MemoryBuilder(before.key).chat(2).memory(), scope="resource")
-            after = replace(said, version=before.version, row_id=before.row_id)
-            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, 40))
-
-        await asyncio.gather(*map(speak, stores, threads))
-        assert await stores[0].due_threads(5.0, 9) == (LOG_KEY,)
-        for thread in threads:
-            await stores[0].forget(thread.key)
 
 
 @pytest.mark.parametrize("keys", [(), (bytes(32),)], ids=["plain", "encrypted"])
@@ -159,31 +128,6 @@ async def test_nothing_stays_of_what_is_forgotten(
     for name in "ab":
         await store.forget(KEY._replace(thread=name))
     assert list_keys(url, prefix) <= KEYS_OF_THE_STORE
-
-
-async def test_claims_of_six_workers(stores: list[Store]) -> None:
-    """Every due thread goes to one worker, and none is left, also where all want the same few."""
-    keys = {Key(f"tenant {n % 7}", "r", f"x{n}") for n in range(120)}
-    await asyncio.gather(
-        *(
-            stores[0].commit(
-                Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due_at=1.0)
-            )
-            for key in keys
-        )
-    )
-
-    async def claim(worker: int) -> list[Key]:
-        claimed: list[Key] = []
-        while found := await stores[worker % 3].claim(9.0, 5, f"worker {worker}", 60):
-            claimed += found
-        return claimed
-
-    claims = await asyncio.gather(*map(claim, range(6)))
-    found = [key for claimed in claims for key in claimed]
-    assert len(found) == len(keys)
-    assert set(found) == keys
-    assert await stores[0].due_threads(9.0, 200) == ()
 
 
 async def test_no_event_is_skipped_or_told_twice(stores: list[Store]) -> None:
