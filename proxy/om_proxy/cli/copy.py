@@ -17,7 +17,7 @@ from om_proxy.memory.model import Key
 from om_proxy.moving.copying import CopyResult, StoreCopier
 from om_proxy.moving.importing import show_names
 from om_proxy.settings import load_named_store
-from om_proxy.settings.service import StorageSettings
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.store_opening import are_one_file, open_store
 

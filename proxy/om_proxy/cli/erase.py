@@ -13,7 +13,7 @@ from om_proxy.cli.store_command import COMMAND_CALLER, run_with_store
 from om_proxy.doctor.storage import say_pending
 from om_proxy.errors import UsageError
 from om_proxy.settings import load
-from om_proxy.settings.service import StorageSettings
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.promises import ERASURE_SENTENCES
 from om_proxy.storage.records import AuditRecord

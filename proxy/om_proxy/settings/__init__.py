@@ -16,8 +16,9 @@ from om_proxy.settings.report import (
     render_upstreams,
     render_value,
 )
-from om_proxy.settings.service import StorageSettings, UpstreamSettings, WebhookSettings
+from om_proxy.settings.service import UpstreamSettings, WebhookSettings
 from om_proxy.settings.snapshot import Settings
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.settings.watching import WatchedSettings
 
 __all__ = [

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from om_proxy.errors import ConfigError
 from om_proxy.settings.admin_token import add_admin_token
-from om_proxy.settings.service import StorageSettings
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.source import read_document
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.settings.validation_messages import list_faults, render_fault
 
 DEFAULT_FILE = Path("config/om-proxy.yaml")

@@ -13,9 +13,10 @@ from om_proxy.memory.lifecycle.thresholds import MIN_RAW_TOKENS, Limits
 from om_proxy.settings.effective import THREAD_LAYER_KIND, Effective, Layer, list_levels
 from om_proxy.settings.model_choice import Agent, choose_model
 from om_proxy.settings.quantities import render_duration, render_size
-from om_proxy.settings.service import UpstreamSettings, hide_password
+from om_proxy.settings.service import UpstreamSettings
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.source import Key, render_path
+from om_proxy.settings.storage import hide_password
 from om_proxy.settings.upstream_warnings import list_upstream_warnings
 from om_proxy.settings.validation_messages import redact_credentials
 

@@ -35,11 +35,11 @@ from om_proxy.settings.service import (
     RetentionSettings,
     ServerSettings,
     SideRequestSettings,
-    StorageSettings,
     TelemetrySettings,
     UpstreamSettings,
 )
 from om_proxy.settings.source import DEFAULT_UPSTREAM, Key
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.settings.validation_messages import render_faults
 
 # pairs of a model and a resource; bounded, because the client names both
