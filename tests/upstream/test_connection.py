@@ -319,14 +319,16 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
 
 async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
     """The limit holds between two steps of progress, so a large request may take longer in all."""
-    size, limit = 28 << 20, 1.0
+    size, limit = 28 << 20, PATIENCE
 
     async def script(call: Call) -> None:
         while call.waiting < size - (
             12 << 20
         ):  # what is left then, the two systems may hold: it counts as written
             call.pause_reading()
-            await asyncio.sleep(limit / 4)
+            await asyncio.sleep(0.01)
+            stand_still(limit / 4)
+            await asyncio.sleep(0.01)
             call.resume_reading()
             await call.wait_for_body(call.waiting + (2 << 20))
         await call.rest_of_body()
