@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.storage.records import ForgetResult
@@ -18,6 +21,28 @@ class Change(NamedTuple):
     interrupted: Sequence[Message] = ()
     events: Sequence[Event] = ()
     began_at: float | None = None
+
+    @property
+    def needs_write(self) -> bool:
+        """Whether the thread, or shared log, has to be written at all."""
+        return self.after != self.before or not self.before.version
+
+
+class WrittenRow(NamedTuple):
+    """What a store sets itself in the row of a thread or shared log."""
+
+    row_id: int
+    version: int
+
+    def add_to(self, memory: Memory) -> Memory:
+        """Return the memory as it is stored now."""
+        return replace(memory, version=self.version, row_id=self.row_id)
+
+
+def create_conflict(memory: Memory) -> Conflict:
+    return Conflict(
+        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
+    )
 
 
 class ResourceWakeup(NamedTuple):

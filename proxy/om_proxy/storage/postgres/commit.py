@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
-from om_proxy.errors import Conflict, ForgottenName
+from om_proxy.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 from om_proxy.storage.difference import (
     Difference,
     compute_difference,
@@ -115,17 +113,6 @@ class Statement(NamedTuple):
     sql: str
     parameters: Sequence[Any] = ()  # behind the thread's id
     takes_version: bool = False  # as its second parameter
-
-
-class WrittenRow(NamedTuple):
-    """The columns of a thread's row that the store sets itself."""
-
-    row_id: int
-    version: int
-
-    def add_to(self, memory: Memory) -> Memory:
-        """Return the memory as it is stored now."""
-        return replace(memory, version=self.version, row_id=self.row_id)
 
 
 class Commit:
@@ -255,7 +242,7 @@ class SharedCommit:
         self._log_before = shared_log.before if shared_log else None
         self._log = (
             Commit(*shared_log[:4], generations, keys[1])
-            if shared_log and _is_changed(shared_log)
+            if shared_log and shared_log.needs_write
             else None
         )
         self._log_key = resource_key(thread.before.key)
@@ -301,16 +288,6 @@ def list_compared(memory: Memory) -> Row:
 def _is_as_before(before: Memory, found: Sequence[Row]) -> bool:
     """Return whether these are the rows of a memory: one, or none where nothing is stored."""
     return [tuple(row) for row in found] == ([list_compared(before)] if before.version else [])
-
-
-def _is_changed(change: Change) -> bool:
-    return change.after != change.before or not change.before.version
-
-
-def create_conflict(memory: Memory) -> Conflict:
-    return Conflict(
-        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
-    )
 
 
 def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -> list[Statement]:

@@ -21,7 +21,7 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure
+from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
@@ -32,8 +32,6 @@ from om_proxy.storage.postgres.commit import (
     PRUNE_OBSERVATIONS,
     Commit,
     SharedCommit,
-    WrittenRow,
-    create_conflict,
 )
 from om_proxy.storage.postgres.encryption import hold_key
 from om_proxy.storage.postgres.events import (

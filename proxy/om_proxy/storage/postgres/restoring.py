@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
+from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
@@ -18,7 +19,7 @@ from om_proxy.storage.postgres.columns import (
     transpose,
     write_unnest,
 )
-from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION, WrittenRow
+from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
 from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
 from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key
+from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.difference import NewQuotes
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
 from om_proxy.storage.forgetting import FirstTurn
@@ -17,13 +18,6 @@ from om_proxy.storage.stored_events import MAX_EVENTS
 
 # of one command: Lua holds no more than some thousands of values on its stack
 MAX_FIELDS = 500
-
-
-class WrittenRow(NamedTuple):
-    """What the store sets itself in the row of a thread."""
-
-    row_id: int
-    version: int
 
 
 class Applied(NamedTuple):

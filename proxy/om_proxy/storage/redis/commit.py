@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, ForgottenName
+from om_proxy.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message, resource_key
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 from om_proxy.storage.difference import (
     Difference,
     PlacedMessage,
@@ -25,7 +25,7 @@ from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes, WrittenRow
+from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.thread_rows import select_generation_ids
@@ -212,7 +212,7 @@ class SharedCommit:
         self._log_before = shared_log.before if shared_log else None
         self._log = (
             Commit(*shared_log[:4], generations, keys[1])
-            if shared_log and _is_changed(shared_log)
+            if shared_log and shared_log.needs_write
             else None
         )
         self._wakeup = wakeup
@@ -252,13 +252,3 @@ CONDITIONS_PER_MEMORY = 2
 def _expect_state(changes: Changes, before: Memory, keys: CommitKeys) -> None:
     changes.expect_version(before.key, before.version)
     changes.expect_key(before.key, keys.key_id if before.version else None)
-
-
-def _is_changed(change: Change) -> bool:
-    return change.after != change.before or not change.before.version
-
-
-def create_conflict(memory: Memory) -> Conflict:
-    return Conflict(
-        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
-    )

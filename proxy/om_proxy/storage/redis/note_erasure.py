@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD, Memory
-from om_proxy.storage.changes import Change, NoteErasure
+from om_proxy.storage.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Applied, Changes, WrittenRow
-from om_proxy.storage.redis.commit import SharedCommit, create_conflict
+from om_proxy.storage.redis.changes import Applied, Changes
+from om_proxy.storage.redis.commit import SharedCommit
 from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.events import erase_texts
 from om_proxy.storage.redis.queries import select_thread_rows

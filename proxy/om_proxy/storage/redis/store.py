@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
-from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
 from om_proxy.errors import Conflict
@@ -420,9 +419,8 @@ class RedisStore(SearchedWithoutIndex):
                 self._keys.note_row(row.row_id, row.version, row_keys.key_id)
         log_after = shared_log.after if shared_log else None
         if log_after and log_row:
-            log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
-        thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
-        return thread_after, log_after
+            log_after = log_row.add_to(log_after)
+        return thread_row.add_to(thread.after), log_after
 
     async def prune_events(self, now: float) -> None:
         await self._pool.write(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
@@ -526,7 +524,7 @@ class RedisStore(SearchedWithoutIndex):
             self._rewriter.start()
             await self._doomed.destroy()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
-        return replace(thread.memory, version=row.version, row_id=row.row_id)
+        return row.add_to(thread.memory)
 
     async def park(self, key: Key, parked: bool) -> bool:
         now = await self.clock()
@@ -591,9 +589,8 @@ class RedisStore(SearchedWithoutIndex):
         )
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         count = sum(len(erasure.blanks) for erasure in erasures)
-        committed = replace(change.after, version=row.version, row_id=row.row_id)
         # the notes' own key stays
-        return committed, await self._begin_erasure(ForgetResult(observations=count))
+        return row.add_to(change.after), await self._begin_erasure(ForgetResult(observations=count))
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]

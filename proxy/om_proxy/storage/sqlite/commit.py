@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec.structs import replace
-
-from om_proxy.errors import Conflict, ForgottenName
+from om_proxy.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 from om_proxy.storage.difference import (
     Difference,
     compute_difference,
@@ -114,17 +112,6 @@ WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
 Statement = tuple[str, list[tuple[Any, ...]]]  # SQL, and the rows of parameters to run it with
 
 
-class WrittenRow(NamedTuple):
-    """The columns of a thread's row that the store sets itself."""
-
-    row_id: int
-    version: int
-
-    def add_to(self, memory: Memory) -> Memory:
-        """Return the memory as it is stored now."""
-        return replace(memory, version=self.version, row_id=self.row_id)
-
-
 class Commit:
     """Everything a commit writes. It is encoded before the transaction begins, so that an encoding
     error disturbs no other commit."""
@@ -167,7 +154,7 @@ class Commit:
         """Write the rows, in the connection's thread. Raise `Conflict` or `ForgottenName` before
         anything is written."""
         if self._quotes and was_forgotten_since(db, self._before.key.tenant, *self._quotes):
-            raise _create_conflict(self._before)
+            raise create_conflict(self._before)
         thread_id, version = self._write_thread(db)
         db.execute(INCREMENT_SEQUENCE)
         db.executemany(INSERT_KEY, self.keys.new_keys)
@@ -193,7 +180,7 @@ class Commit:
             )
             written = db.execute(UPDATE_THREAD, parameters).fetchall()
         if not written:
-            raise _create_conflict(self._before)
+            raise create_conflict(self._before)
         [(thread_id, new_version)] = written
         return thread_id, new_version
 
@@ -219,7 +206,7 @@ class SharedCommit:
         self._commits = [
             Commit(*change[:4], generations, change_keys, first_turn if change is thread else None)
             for change, change_keys in zip(changes, keys, strict=False)
-            if change is thread or _is_changed(change)
+            if change is thread or change.needs_write
         ]
         self._wakeup = wakeup
 
@@ -240,21 +227,11 @@ class SharedCommit:
             check_version(db, memory)
 
 
-def _is_changed(change: Change) -> bool:
-    return change.after != change.before or not change.before.version
-
-
 def check_version(db: sqlite3.Connection, memory: Memory) -> None:
     """Raise `Conflict` unless this is the stored version."""
     row = db.execute(SELECT_VERSION, memory.key).fetchone()
     if (int(row[0]) if row else 0) != memory.version:
-        raise _create_conflict(memory)
-
-
-def _create_conflict(memory: Memory) -> Conflict:
-    return Conflict(
-        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
-    )
+        raise create_conflict(memory)
 
 
 def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) -> list[Statement]:

@@ -21,7 +21,7 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import ForgetBatch, NoteErasure
+from om_proxy.storage.changes import ForgetBatch, NoteErasure, WrittenRow
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
@@ -35,7 +35,6 @@ from om_proxy.storage.sqlite.commit import (
     PRUNE_OBSERVATIONS,
     Commit,
     SharedCommit,
-    WrittenRow,
 )
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.encryption import hold_key

@@ -6,6 +6,7 @@ import sqlite3
 
 from om_proxy.errors import Conflict
 from om_proxy.storage import row_decoding
+from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
@@ -20,7 +21,6 @@ from om_proxy.storage.sqlite.commit import (
     UPSERT_OBSERVATIONS,
     UPSERT_REFLECTION,
     Statement,
-    WrittenRow,
 )
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW
