@@ -8,8 +8,9 @@ from unittest import mock
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from tests.support.long_forms import IS_LONG
 from tests.support.postgres_server import HOW_TO_START
 
 # Each runs in one process (`--dist loadfile`). One that began last would keep a core busy alone.
@@ -32,9 +33,14 @@ LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 TESTS_OF_STORES = Path(__file__).with_name("storage")
 
 settings.register_profile(
-    "no deadline", deadline=None
-)  # an example takes as long as the machine lets it
-settings.load_profile("no deadline")
+    "the same on every machine",
+    # an example takes as long as the machine lets it
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    # a run tries what the last one tried; the long forms try something else each time
+    derandomize=not IS_LONG,
+)
+settings.load_profile("the same on every machine")
 
 
 # Collecting makes some million objects that all stay: looking for garbage among them finds none.
