@@ -79,6 +79,8 @@ def test_keys_are_moved_to_a_key_store(
     status, said, error = folder.run("rekey", keys=OLD)
     assert (status, error) == (0, "")
     assert said.startswith("moved to the key store: 2 data keys; older backups hold them")
+    # there is one master key: nobody must take it out
+    assert "the older master keys open nothing" not in said
     assert "moved" not in folder.run("rekey", keys=f"[{NEW}, {OLD}]")[1]
     assert "one" in folder.run("threads", keys=NEW)[1]
     assert "gone" not in folder.run("verify", keys=NEW)[1]

@@ -36,8 +36,13 @@ async def rekey(store: ConvertibleStore) -> int:
         )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)
-    print(
-        f"wrapped anew: {count} data keys; "
-        "the older master keys open nothing here any more: take them out of storage.encryption_key"
-    )
+    if count:
+        print(
+            f"wrapped anew: {count} data keys; the older master keys open nothing here any more: "
+            "take them out of storage.encryption_key"
+        )
+    else:
+        print(
+            "the first master key of storage.encryption_key wraps all data keys; no other is needed"
+        )
     return DONE
