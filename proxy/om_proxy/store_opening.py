@@ -200,7 +200,12 @@ async def _open_backend(
             named = str(exc)
             if settings.file and settings.file not in named:
                 named = f"{settings.file}: {named}"
-            message = f"storage.url: {named}; name a database of om-proxy or a new file, where this process may write"
+            advice = (
+                "name a database of om-proxy or a new file, where this process may write"
+                if create
+                else "name the one that a server of om-proxy uses"
+            )
+            message = f"storage.url: {named}; {advice}"
         raise StorageError(message) from exc
 
 

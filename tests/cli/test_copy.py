@@ -84,7 +84,12 @@ def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture
         (("nowhere.db", "new.db"), "there is no file nowhere.db", 2),
         (("om.db", "mysql://me:secret@host/db"), "mysql://… is no store", 2),
         (("om.db", ":memory:"), "own memory", 2),
-        (("empty.txt", "new.db"), "FROM: empty.txt is no database of om-proxy", 3),
+        (
+            ("empty.txt", "new.db"),
+            "FROM: empty.txt is no database of om-proxy (file is not a database); name the one that a "
+            "server of om-proxy uses",
+            3,
+        ),
     ],
 )
 def test_wrong_use_says_what_to_do(
