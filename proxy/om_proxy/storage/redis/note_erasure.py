@@ -16,10 +16,7 @@ from om_proxy.storage.redis.commit import SharedCommit
 from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.events import erase_texts
 from om_proxy.storage.redis.queries import select_thread_rows
-from om_proxy.storage.redis.removal import (
-    ask_for_erasure,
-    clear_others,
-)
+from om_proxy.storage.redis.removal import ask_for_erasure, clear_others
 from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.thread_rows import select_notes

@@ -1,4 +1,5 @@
-"""Keep memories in one SQLite file.
+"""Keep memories in one SQLite file: say on which connection, and in what kind of transaction, each
+method of the contract runs. What it does there stands in the files beside.
 
 There is a writer connection and a reader connection (connection_worker.py), so that a load never
 waits for a commit's fsync: in WAL mode readers see the last committed state while a writer works.
@@ -60,9 +61,7 @@ from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.conversion import FileConversion
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
-from om_proxy.storage.sqlite.forgotten_names import (
-    delete_old_names,
-)
+from om_proxy.storage.sqlite.forgotten_names import delete_old_names
 from om_proxy.storage.sqlite.listing import (
     select_all,
     select_idle,
