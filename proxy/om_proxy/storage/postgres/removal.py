@@ -1,5 +1,4 @@
 """Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
-Remove the texts of single notes.
 
 Every transaction here locks the rows it may write first, in one order: resources by name, in each
 the threads by name and then the shared log. A commit locks its thread and then the shared log, so
@@ -9,48 +8,23 @@ before those of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import (
-    RECENT_MARKS,
-    RESOURCE_THREAD,
-    Key,
-    Memory,
-    resource_key,
-)
+from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, WrittenRow, create_conflict
-from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
-from om_proxy.storage.postgres.commit import (
-    PRUNE_OBSERVATIONS,
-    Commit,
-    SharedCommit,
-)
+from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.encryption import hold_key
-from om_proxy.storage.postgres.events import (
-    delete_events,
-    erase_event_texts,
-    insert_events,
-    remove_from_log_events,
-)
+from om_proxy.storage.postgres.events import delete_events, insert_events, remove_from_log_events
 from om_proxy.storage.postgres.ledger import fold_resource
 from om_proxy.storage.postgres.queries import select_memories
-from om_proxy.storage.postgres.quotes import (
-    HAS_LOOK_UPS,
-    LOCK_LOOK_UPS,
-    RAISE_VERSIONS,
-    remove_look_ups,
-    remove_quotes,
-)
+from om_proxy.storage.postgres.quotes import HAS_LOOK_UPS, LOCK_LOOK_UPS, remove_quotes
 from om_proxy.storage.postgres.reencryption import change_key
-from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import IS_THREAD, OF_THREAD, UNIX_NOW, Row, Session
 from om_proxy.storage.postgres.thread_rows import select_generations
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
@@ -60,16 +34,6 @@ from om_proxy.storage.records import ForgetResult
 SELECT_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})
     ORDER BY thread = '', thread"""
-# these rows, and with the shared log all whose prompts tell of other threads
-SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
-    ORDER BY thread = '', thread"""
-SELECT_LOCKED_BY_BATCH = f"""SELECT id, resource, thread FROM om.thread
-    WHERE tenant = $1 AND (
-        (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))
-        OR resource = ANY ($2::text[]) AND (others <> '' OR {HAS_LOOK_UPS})
-        OR $4::boolean AND thread = '' AND ($5::text IS NULL OR resource = $5))
-    ORDER BY resource, thread = '', thread"""
 DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
     gone_notes AS (DELETE FROM om.observation WHERE thread_id = ANY ($1::bigint[]) RETURNING 1),
     gone_entries AS (DELETE FROM om.entry WHERE thread_id = ANY ($1::bigint[]) RETURNING thread_id, generation),
@@ -90,31 +54,6 @@ SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
 COUNT_COVERED = f"""SELECT count(*), coalesce(sum(tokens), 0)::bigint FROM om.message
     WHERE {OF_THREAD} AND live = 1 AND seq <= $4"""
-_BLANK: Columns = {
-    "id": "bigint",
-    "text": "bytea",
-    "tokens": "bigint",
-    "task": "bytea",
-    "suggestion": "bytea",
-    "title": "bytea",
-    "parts": "bytea",
-}
-_BLANK_VALUES = [name for name in _BLANK if name != "id"]
-UPDATE_NOTES = f"""UPDATE om.observation SET ({list_names(_BLANK_VALUES)}) = ROW ({list_names(_BLANK_VALUES, "blank.")})
-    FROM {write_unnest(_BLANK, 2, "blank")} WHERE thread_id = $1 AND observation.id = blank.id"""
-SELECT_IDS = "SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2"
-
-# The threads of a batch: few enough for a short transaction, or one that is larger.
-MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
-SELECT_BATCH = f"""SELECT resource, thread, live_count FROM om.thread
-    WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2) AND thread <> '{RESOURCE_THREAD}'
-    ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
-SELECT_ACTIVE = f"""SELECT 1 FROM om.thread WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)
-    AND thread <> '{RESOURCE_THREAD}' AND coalesce(turn_at, created_at) >= $3 LIMIT 1"""
-DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)"
-DELETE_BATCH_LEASES = """DELETE FROM om.lease
-    WHERE tenant = $1 AND (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))"""
 
 
 class ThreadCame(StorageError):
@@ -133,67 +72,6 @@ async def lock_threads(session: Session, sql: str, *parameters: object) -> list[
     if any(row[0] not in ids for row in await session.select(sql, *parameters)):
         raise ThreadCame("threads of the resource come faster than they can be locked")
     return locked
-
-
-async def remove_batch(
-    session: Session,
-    tenant: str,
-    resource: str | None,
-    describe_forgotten: Callable[[Key], Event] | None,
-    keyring: Keyring,
-    active_before: float | None = None,
-) -> ForgetBatch:
-    """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
-    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
-    threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
-    listed = await session.select(SELECT_BATCH, tenant, resource)
-    batch = _take_batch(listed)
-    is_last = len(batch) == len(listed)
-    names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
-    for name in sorted({row[0] for row in batch}):
-        await session.select(LOCK_LOOK_UPS, tenant, name)
-    locked = await lock_threads(session, SELECT_LOCKED_BY_BATCH, tenant, *names, is_last, resource)
-    # after the locks, so that no turn of these threads comes between
-    if active_before is not None and await session.select(
-        SELECT_ACTIVE, tenant, resource, active_before
-    ):
-        raise Conflict("a thread of the resource had a turn since")
-    wanted = {(row[0], row[1]) for row in batch}
-    threads = {row[0]: Key(tenant, *row[1:]) for row in locked if (row[1], row[2]) in wanted}
-    result = await delete_rows(session, list(threads), keyring)
-    await session.execute(DELETE_BATCH_LEASES, tenant, *names)
-    if describe_forgotten:
-        events = [
-            seal_event(encode_event(describe_forgotten(key)), PLAIN) for key in threads.values()
-        ]
-        await insert_events(session, tenant, None, events)
-    resources = {key.resource for key in threads.values()}
-    for name in sorted(resources):
-        await session.execute(CLEAR_OTHERS, tenant, name)
-        await remove_look_ups(session, tenant, name)
-    # a thread may have begun meanwhile
-    is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)
-    if is_last:
-        logs = {row[0]: row[1] for row in locked if row[2] == RESOURCE_THREAD}
-        log_result = await delete_rows(session, list(logs), keyring)
-        result = result.add(log_result._replace(threads=0))
-        resources.update(logs.values())
-        await session.execute(DELETE_LEASES, tenant, resource)
-    for name in sorted(resources):
-        await fold_resource(session, tenant, name)
-    return ForgetBatch(result, tuple(threads.values()), is_last)
-
-
-def _take_batch(listed: Sequence[Row]) -> list[Row]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[Row] = []
-    message_count = 0
-    for row in listed[:MAX_BATCH_THREADS]:
-        message_count += row[2]
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(row)
-    return batch
 
 
 async def delete_rows(session: Session, ids: list[int], keyring: Keyring) -> ForgetResult:
@@ -327,73 +205,3 @@ async def _uncover_thread(
         (count, tokens),
     )
     await _commit(session, thread, after, keyring)
-
-
-LOCK_LOG = f"SELECT id, version FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
-DROP_ENTRIES = """WITH dropped AS (DELETE FROM om.entry WHERE thread_id = $1::bigint
-    AND generation = ANY ($2::bigint[])
-    AND generation < (SELECT generation FROM om.thread WHERE id = $1::bigint) RETURNING generation)
-    SELECT count(DISTINCT generation) FROM dropped"""
-DROP_BEGINNINGS = """DELETE FROM om.generation WHERE thread_id = $1::bigint
-    AND number = ANY ($2::bigint[])
-    AND number < (SELECT generation FROM om.thread WHERE id = $1::bigint)"""
-
-
-async def drop_generations(
-    session: Session, key: Key, expected_version: int, numbers: Sequence[int]
-) -> int:
-    """Remove older generations, inside a transaction (`Store.drop_generations`)."""
-    found = await session.select(LOCK_LOG, *key)
-    if not found or found[0][1] != expected_version:
-        raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    thread_id = found[0][0]
-    [(dropped_count,)] = await session.select(DROP_ENTRIES, thread_id, list(numbers))
-    await session.execute(DROP_BEGINNINGS, thread_id, list(numbers))
-    await session.execute(PRUNE_OBSERVATIONS, thread_id)
-    return int(dropped_count)
-
-
-async def commit_erasing(
-    session: Session,
-    change: Change,
-    commit: SharedCommit,
-    erasures: Sequence[NoteErasure],
-    held: HeldKeys,
-) -> WrittenRow:
-    """Overwrite stored entries and write the commit, inside a transaction
-    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
-    stored entries."""
-    key = change.before.key
-    names = {key.thread, *(erasure.key.thread for erasure in erasures)}
-    locked = await lock_threads(session, SELECT_ERASED, key.tenant, key.resource, sorted(names))
-    stored = {Key(key.tenant, key.resource, row[1]): row for row in locked}
-    for erasure in erasures:
-        if erasure.key not in stored or stored[erasure.key][2] != erasure.version:
-            raise Conflict("the notes have changed since; load them again")
-    version = stored[key][2] if key in stored else 0
-    if version != change.before.version:
-        raise create_conflict(change.before)
-    for erasure in erasures:
-        row = stored[erasure.key]
-        await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
-        if erasure.key != key:
-            await session.execute(RAISE_VERSIONS, [row[0]])
-    written, _ = await commit.write(session)
-    return written
-
-
-async def _overwrite_entries(
-    session: Session, thread_id: int, erasure: NoteErasure, cipher: RowCipher
-) -> None:
-    columns = []
-    for entry in erasure.blanks:
-        text, *hints = encode_notes(entry, cipher)
-        columns.append((entry.id, text, entry.tokens, *hints, encode_parts(entry.parts)))
-    if columns:
-        await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))
-    # their events hold the same words
-    ids = [thread_id]
-    if erasure.key.thread == RESOURCE_THREAD:
-        ids = [row[0] for row in await session.select(SELECT_IDS, *erasure.key[:2])]
-        await session.execute(CLEAR_OTHERS, *erasure.key[:2])
-    await erase_event_texts(session, ids)

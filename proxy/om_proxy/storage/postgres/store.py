@@ -54,6 +54,7 @@ from om_proxy.storage.postgres import (
     thread_rows,
 )
 from om_proxy.storage.postgres import events as event_rows
+from om_proxy.storage.postgres.batch_removal import remove_batch
 from om_proxy.storage.postgres.commit import Commit, SharedCommit
 from om_proxy.storage.postgres.conversion import SchemaConversion
 from om_proxy.storage.postgres.forgotten_names import (
@@ -61,6 +62,7 @@ from om_proxy.storage.postgres.forgotten_names import (
     note_name,
     select_forgotten_at,
 )
+from om_proxy.storage.postgres.generation_removal import drop_generations
 from om_proxy.storage.postgres.listing import (
     select_all,
     select_idle,
@@ -68,6 +70,7 @@ from om_proxy.storage.postgres.listing import (
     select_resources,
     select_threads,
 )
+from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.record_keeping import (
@@ -78,14 +81,7 @@ from om_proxy.storage.postgres.record_keeping import (
     select_audit,
     select_receipt,
 )
-from om_proxy.storage.postgres.removal import (
-    ThreadCame,
-    commit_erasing,
-    drop_generations,
-    mark_bytes,
-    remove_batch,
-    remove_thread,
-)
+from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search_methods import SearchMethods
 from om_proxy.storage.postgres.session import (

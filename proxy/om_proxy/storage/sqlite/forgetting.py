@@ -12,11 +12,12 @@ from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.sqlite import encryption, removal
+from om_proxy.storage.sqlite import batch_removal, encryption, note_erasure, removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_name
+from om_proxy.storage.sqlite.generation_removal import drop_generations
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.store_secret import StoreSecret
 
@@ -86,7 +87,7 @@ class Forgetting:
         """Remove some threads. The bytes are erased after the last batch."""
         defers_erasure = active_before is not None
         batch = await self._writer.run(
-            lambda db: removal.remove_batch(
+            lambda db: batch_removal.remove_batch(
                 db, tenant, resource, describe_forgotten, self._keys, active_before
             ),
             is_background=defers_erasure,
@@ -106,7 +107,7 @@ class Forgetting:
         """Write the commit, and take these notes out of everything that has them. `held`: of
         `hold_erased`."""
         row = await self._writer.write(
-            lambda db: removal.commit_erasing(db, commit, erasures, held)
+            lambda db: note_erasure.commit_erasing(db, commit, erasures, held)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self.erase(ForgetResult(observations=count))
@@ -124,7 +125,7 @@ class Forgetting:
         self, key: Key, expected_version: int, numbers: Sequence[int]
     ) -> int:
         return await self._writer.write(
-            lambda db: removal.drop_generations(db, key, expected_version, numbers),
+            lambda db: drop_generations(db, key, expected_version, numbers),
             is_background=True,
         )
 

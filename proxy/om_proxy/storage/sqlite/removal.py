@@ -1,49 +1,30 @@
 """Remove a thread from an SQLite file: its rows, and what the shared log and the resource's other
-threads say about it. Remove the texts of single notes."""
+threads say about it."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import aiosqlite
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import (
-    RECENT_MARKS,
-    RESOURCE_THREAD,
-    Key,
-    Memory,
-    resource_key,
-)
+from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import ForgetBatch, NoteErasure, WrittenRow
-from om_proxy.storage.encoding import encode_parts
+from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.commit import (
-    INCREMENT_SEQUENCE,
-    NEXT_VERSION,
-    PRUNE_OBSERVATIONS,
-    Commit,
-    SharedCommit,
-)
+from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION, Commit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.encryption import hold_key
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
-from om_proxy.storage.sqlite.events import (
-    erase_event_texts,
-    insert_events,
-    remove_from_log_events,
-)
+from om_proxy.storage.sqlite.events import insert_events, remove_from_log_events
 from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import (
     IS_THREAD,
@@ -53,12 +34,7 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
-from om_proxy.storage.sqlite.quotes import (
-    RAISE_VERSION,
-    has_quotes,
-    remove_look_ups,
-    remove_quotes,
-)
+from om_proxy.storage.sqlite.quotes import has_quotes, remove_quotes
 from om_proxy.storage.sqlite.reencryption import change_key
 from om_proxy.storage.sqlite.thread_rows import select_generations
 
@@ -79,100 +55,12 @@ SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM message WHERE {OF_TH
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
 COUNT_COVERED = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
 SELECT_KEYS = f"SELECT key_id, others FROM thread WHERE {IS_THREAD}"
-SELECT_ROW = f"SELECT id, version, key_id FROM thread WHERE {IS_THREAD}"
-UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
-    WHERE thread_id = ? AND id = ?"""
 COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM message WHERE {OF_THREAD}),
     (SELECT count(*) FROM observation WHERE {OF_THREAD}),
     (SELECT count(DISTINCT generation) FROM entry WHERE {OF_THREAD}),
     (SELECT count(*) FROM reflection WHERE {OF_THREAD}),
     (SELECT count(*) FROM event WHERE {OF_THREAD})"""
-
-
-# The threads of a batch: few enough for a short transaction, or one that is larger.
-MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
-# a batch ends with the thread that is deleted then; turns wait for the transaction
-MAX_BATCH_S = 0.02
-SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
-    WHERE tenant = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
-SELECT_RESOURCE_BATCH = f"""SELECT resource, thread, live_count FROM thread
-    WHERE tenant = ? AND resource = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY thread LIMIT {MAX_BATCH_THREADS + 1}"""
-# `+`: along the resource, not along all that was active since
-SELECT_ACTIVE = f"""SELECT 1 FROM thread WHERE tenant = ? AND (? IS NULL OR resource = ?)
-    AND thread <> '{RESOURCE_THREAD}' AND +ifnull(turn_at, created_at) >= ? LIMIT 1"""
-SELECT_TENANT_LOGS = (
-    f"SELECT resource FROM thread WHERE tenant = ? AND thread = '{RESOURCE_THREAD}'"
-)
-SELECT_RESOURCE_LOG = f"""SELECT resource FROM thread
-    WHERE tenant = ? AND resource = ? AND thread = '{RESOURCE_THREAD}'"""
-DELETE_TENANT_LEASES = "DELETE FROM lease WHERE tenant = ?"
-SELECT_RESOURCE_ROWS = "SELECT id FROM thread WHERE tenant = ? AND resource = ?"
-DELETE_RESOURCE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
-
-
-async def remove_batch(
-    db: aiosqlite.Connection,
-    tenant: str,
-    resource: str | None,
-    describe_forgotten: Callable[[Key], Event] | None,
-    keyring: Keyring,
-    active_before: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> ForgetBatch:
-    """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
-    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
-    threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
-    scope = (tenant,) if resource is None else (tenant, resource)
-    if active_before is not None and await select_rows(
-        db, SELECT_ACTIVE, (tenant, resource, resource, active_before)
-    ):
-        raise Conflict("a thread of the resource had a turn since")
-    of_tenant = resource is None
-    listed = await select_rows(
-        db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope
-    )
-    wanted = [Key(tenant, row[0], row[1]) for row in _take_batch(listed)]
-    deleted = await run_in_connection_thread(
-        db, lambda connection: _delete_threads(connection, wanted, clock)
-    )
-    keys = tuple(wanted[: len(deleted)])
-    result = ForgetResult()
-    for one in deleted:
-        result = result.add(one.settle_keys(keyring))
-    if describe_forgotten:
-        await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
-    names = {key.resource for key in keys}
-    for name in names:
-        await db.execute(CLEAR_OTHERS, (tenant, name))
-        await remove_look_ups(db, tenant, name)
-    is_last = len(keys) == len(listed)
-    if is_last:
-        logs = await select_rows(
-            db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
-        )
-        for (name,) in logs:
-            log = await _delete_rows(db, Key(tenant, name, RESOURCE_THREAD), keyring)
-            result = result.add(log._replace(threads=0))
-            names.add(name)
-        await db.execute(DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES, scope)
-    await run_in_connection_thread(db, lambda connection: fold_resources(connection, tenant, names))
-    await db.execute(INCREMENT_SEQUENCE)
-    await db.execute(REQUEST_ERASURE)
-    return ForgetBatch(result, keys, is_last)
-
-
-def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[row_decoding.Row] = []
-    message_count = 0
-    for row in listed[:MAX_BATCH_THREADS]:
-        message_count += row[2]
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(row)
-    return batch
 
 
 class DeletedRows(NamedTuple):
@@ -190,20 +78,7 @@ class DeletedRows(NamedTuple):
         return result
 
 
-def _delete_threads(
-    db: sqlite3.Connection, keys: Sequence[Key], clock: Callable[[], float]
-) -> list[DeletedRows]:
-    """Delete the first threads: as many as fit into MAX_BATCH_S, and at least one."""
-    deleted: list[DeletedRows] = []
-    ends_at = clock() + MAX_BATCH_S
-    for key in keys:
-        deleted.append(_delete_in_thread(db, key))
-        if clock() >= ends_at:
-            break
-    return deleted
-
-
-def _delete_in_thread(db: sqlite3.Connection, key: Key) -> DeletedRows:
+def delete_in_thread(db: sqlite3.Connection, key: Key) -> DeletedRows:
     """Delete the rows of a thread or a shared log, with their keys."""
     keys = tuple(db.execute(SELECT_KEYS, key).fetchall())
     *counts, events = db.execute(COUNT_ROWS, key * 6).fetchone()
@@ -212,20 +87,14 @@ def _delete_in_thread(db: sqlite3.Connection, key: Key) -> DeletedRows:
     return DeletedRows(ForgetResult(*counts)._replace(events=events), keys)
 
 
-async def _delete_rows(db: aiosqlite.Connection, key: Key, keyring: Keyring) -> ForgetResult:
+async def delete_rows(db: aiosqlite.Connection, key: Key, keyring: Keyring) -> ForgetResult:
     deleted = await run_in_connection_thread(
-        db, lambda connection: _delete_in_thread(connection, key)
+        db, lambda connection: delete_in_thread(connection, key)
     )
     return deleted.settle_keys(keyring)
 
 
-async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
-    await run_in_connection_thread(
-        db, lambda connection: _insert_in_thread(connection, tenant, events)
-    )
-
-
-def _insert_in_thread(db: sqlite3.Connection, tenant: str, events: Sequence[Event]) -> None:
+def insert_in_thread(db: sqlite3.Connection, tenant: str, events: Sequence[Event]) -> None:
     """Write events of threads that are gone."""
     encoded = [seal_event(encode_event(event), PLAIN) for event in events]
     insert_events(db, tenant, None, encoded)
@@ -259,10 +128,10 @@ def _remove_rows(
         stored = db.execute(SELECT_VERSION, key).fetchone()
         if stored and stored[0] != expected_version:
             raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    deleted = _delete_in_thread(db, key)
+    deleted = delete_in_thread(db, key)
     db.execute(REQUEST_ERASURE)
     if event and deleted.result.threads:
-        _insert_in_thread(db, key.tenant, [event])
+        insert_in_thread(db, key.tenant, [event])
     return deleted
 
 
@@ -308,7 +177,7 @@ async def _remove_from_log(
         for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
     ]
     if not others:
-        log = await _delete_rows(db, log_key, keyring)
+        log = await delete_rows(db, log_key, keyring)
         return removed.add(log._replace(threads=0))
     if await keyring.is_destroyed(db, found[0][0]):
         return removed
@@ -371,68 +240,3 @@ async def _uncover_thread(
         (count, tokens),
     )
     await _commit(db, thread, after, keyring)
-
-
-DROP_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation = ?2
-    AND generation < (SELECT generation FROM thread WHERE id = ?1)"""
-DROP_BEGINNING = """DELETE FROM generation WHERE thread_id = ?1 AND number = ?2
-    AND number < (SELECT generation FROM thread WHERE id = ?1)"""
-
-
-def drop_generations(
-    db: sqlite3.Connection, key: Key, expected_version: int, numbers: Sequence[int]
-) -> int:
-    """Remove older generations, inside a transaction (`Store.drop_generations`)."""
-    row = db.execute(SELECT_ROW, key).fetchone()
-    if row is None or row[1] != expected_version:
-        raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
-    dropped_count = 0
-    for number in numbers:
-        dropped_count += db.execute(DROP_ENTRIES, (row[0], number)).rowcount > 0
-        db.execute(DROP_BEGINNING, (row[0], number))
-    db.execute(PRUNE_OBSERVATIONS, (row[0],))
-    return dropped_count
-
-
-def commit_erasing(
-    db: sqlite3.Connection,
-    commit: SharedCommit,
-    erasures: Sequence[NoteErasure],
-    held: HeldKeys,
-) -> WrittenRow:
-    """Overwrite stored entries and write the commit, inside a transaction
-    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
-    stored entries."""
-    commit.check_versions(db)
-    ids = [_find_row(db, erasure) for erasure in erasures]
-    db.execute(REQUEST_ERASURE)
-    for (id_, key_id), erasure in zip(ids, erasures, strict=True):
-        _overwrite_entries(db, id_, erasure, held.find(key_id))
-        if erasure.key != commit.key:
-            db.execute(RAISE_VERSION, (id_,))
-    db.execute(INCREMENT_SEQUENCE)
-    [written] = commit.write(db)
-    return written
-
-
-def _find_row(db: sqlite3.Connection, erasure: NoteErasure) -> tuple[int, bytes | None]:
-    """Return the ids of the row and of its key."""
-    row = db.execute(SELECT_ROW, erasure.key).fetchone()
-    if row is None or row[1] != erasure.version:
-        raise Conflict("the notes have changed since; load them again")
-    return int(row[0]), row[2]
-
-
-def _overwrite_entries(
-    db: sqlite3.Connection, thread_id: int, erasure: NoteErasure, cipher: RowCipher
-) -> None:
-    for entry in erasure.blanks:
-        text, *hints = rows.encode_notes(entry, cipher)
-        columns = (text, entry.tokens, *hints, encode_parts(entry.parts))
-        db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
-    # their events hold the same words
-    erase_event_texts(db, thread_id)
-    if erasure.key.thread == RESOURCE_THREAD:
-        for (id_,) in db.execute(SELECT_RESOURCE_ROWS, erasure.key[:2]).fetchall():
-            erase_event_texts(db, id_)
-        db.execute(CLEAR_OTHERS, erasure.key[:2])
