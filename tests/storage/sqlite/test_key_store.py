@@ -71,9 +71,11 @@ async def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path
     store = await SqliteStore.open(file)
     secret = await store.secret()
     await store.close()
+    before = file.read_bytes()  # in WAL mode, which a key store has not
     for asking in (SqliteKeyStore(file).identify(), SqliteKeyStore(file).create("id")):
         with pytest.raises(StorageError, match="no key store"):
             await asking
+    assert file.read_bytes() == before
     write(text, "no database")
     with pytest.raises(StorageError, match="not a database"):
         await SqliteKeyStore(text).identify()

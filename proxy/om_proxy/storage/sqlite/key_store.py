@@ -154,6 +154,7 @@ class SqliteKeyStore:
             with closing(
                 sqlite3.connect(uri, uri=True, timeout=self._busy_timeout_s, isolation_level=None)
             ) as db:
+                _refuse_other_file(db)  # `journal_mode` would change it
                 for pragma in PRAGMAS:
                     db.execute(f"PRAGMA {pragma}")
                 db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -166,8 +167,14 @@ class SqliteKeyStore:
             raise StorageError(f"{self._path}: {as_storage_error(exc)}") from exc
 
 
+def _refuse_other_file(db: sqlite3.Connection) -> None:
+    """Raise StorageError if the file is neither a key store nor empty."""
+    if not db.execute(FIND_OWN_TABLE).fetchone() and db.execute(HAS_TABLES).fetchone()[0]:
+        raise StorageError(NOT_A_KEY_STORE)
+
+
 def _read_id(db: sqlite3.Connection) -> str:
-    """Return the id of the key store. Raise StorageError if the file is something else."""
+    """Return the id of the key store. Raise StorageError if the file has none."""
     if not db.execute(FIND_OWN_TABLE).fetchone():
         raise StorageError(NOT_A_KEY_STORE)
     id_, format_ = db.execute(SELECT_ID).fetchone()
