@@ -23,6 +23,7 @@ class Wire:
         self._words_of_cut = b""
         self._bytes_left: int | None = None  # until all connections are reset; None: they are not
         self.latency_s = 0.0  # of each direction
+        self._losses: set[asyncio.Event] = set()  # of the open connections
         # the words of an answer after which connections are lost without an end; empty: all are
         self._words_of_loss: bytes | None = None
 
@@ -39,6 +40,9 @@ class Wire:
         `restore`. They never end, as behind a firewall that has forgotten them. `words`: only from
         an answer on that contains these."""
         self._words_of_loss = words
+        if not words:
+            for is_lost in self._losses:
+                is_lost.set()
 
     def refuse(self) -> None:
         """End all connections, and each new one at once."""
@@ -77,12 +81,14 @@ class Wire:
             return
         self._writers |= {client_writer, writer}
         is_cut, is_lost = asyncio.Event(), asyncio.Event()
+        self._losses.add(is_lost)
         try:
             async with asyncio.TaskGroup() as directions:
                 directions.create_task(self._pass_requests(client_reader, writer, is_cut, is_lost))
                 directions.create_task(self._pass_answers(reader, client_writer, is_cut, is_lost))
         finally:
             self._writers -= {client_writer, writer}
+            self._losses.discard(is_lost)
             for end in (client_writer, writer):
                 end.transport.abort()
 

@@ -114,6 +114,20 @@ async def test_a_loss_ends_what_is_idle(connections: KeptConnections) -> None:
         connections.keep(kept)
 
 
+async def test_a_silence_ends_what_was_not_heard_meanwhile(connections: KeptConnections) -> None:
+    """One that has served since the silence began stays."""
+    silent, heard = await take_two(connections)
+    connections.keep(silent)
+    began_at = asyncio.get_running_loop().time()
+    await heard.connection.fetchval("SELECT 1")
+    connections.keep(heard)
+    await connections.drop_unheard(asyncio.get_running_loop().time() - began_at)
+    assert kept_connections.is_closed(silent.connection)
+    assert await connections.take() is heard
+    assert connections.can_keep(heard)
+    connections.keep(heard)
+
+
 async def test_a_connection_closed_while_idle_is_replaced(connections: KeptConnections) -> None:
     """The server ended it, or it broke: whoever takes one gets another that is open."""
     kept = await connections.take()
@@ -140,3 +154,99 @@ async def test_a_place_is_free_again_after_a_failed_opening(
                 await connections.take()
     for kept in await take_two(connections):
         connections.keep(kept)
+
+
+class Openings:
+    """Stands before asyncpg's pool, and lets a connection be opened when a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[asyncio.Future[None]] = []
+        acquire = asyncpg.pool.Pool.acquire
+
+        async def wait_and_acquire(pool: asyncpg.Pool) -> object:
+            self.begun.append(asyncio.get_running_loop().create_future())
+            await self.begun[-1]
+            return await acquire(pool)
+
+        monkeypatch.setattr(asyncpg.pool.Pool, "acquire", wait_and_acquire)
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.begun) < count:  # noqa: ASYNC110 - bounded by the time-out above
+                await asyncio.sleep(0)
+
+
+async def test_an_opening_outlives_the_work_that_asked_for_it(
+    connections: KeptConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server lets nobody in within the limit of a statement: what is being opened serves the
+    next one, and is not begun again."""
+    openings = Openings(monkeypatch)
+    for _ in range(3):
+        given_up = asyncio.create_task(connections.take())
+        await openings.wait_for(1)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+    next_one = asyncio.create_task(connections.take())
+    openings.begun[0].set_result(None)
+    kept = await next_one
+    assert len(openings.begun) == 1
+    connections.keep(kept)
+    assert await connections.take() is kept
+    connections.keep(kept)
+
+
+async def test_an_opening_that_hangs(
+    connections: KeptConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes were lost: another one is begun beside it, and serves. It then fails, which is told
+    to nobody who came later."""
+    monkeypatch.setattr(kept_connections, "HANGS_AFTER_S", 0.05)
+    openings = Openings(monkeypatch)
+    waiting = asyncio.create_task(connections.take())
+    await openings.wait_for(2)
+    openings.begun[1].set_result(None)
+    used = await waiting
+    later = asyncio.create_task(connections.take())
+    openings.begun[0].set_exception(TimeoutError())
+    await openings.wait_for(3)
+    connections.keep(used)
+    assert await later is used
+    connections.keep(used)
+
+
+async def test_few_are_opened_at_once(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes that lost a server come back together. Those who wait get what is opened, in
+    order, or what is kept meanwhile."""
+    openings = Openings(monkeypatch)
+    connections = KeptConnections(pool, 9)
+    waiting = [asyncio.create_task(connections.take()) for _ in range(5)]
+    await openings.wait_for(2)
+    await asyncio.sleep(0)
+    assert len(openings.begun) == kept_connections.MAX_OPENINGS_AT_ONCE
+    openings.begun[0].set_result(None)
+    first = await waiting[0]
+    assert not any(task.done() for task in waiting[1:])
+    for task in waiting[1:]:
+        connections.keep(first)
+        assert await task is first
+    connections.keep(first)
+    await connections.close()
+
+
+async def test_what_is_being_opened_when_all_end(
+    pool: asyncpg.Pool, connections: KeptConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start that failed: no connection is left behind."""
+    openings = Openings(monkeypatch)
+    waiting = [asyncio.create_task(connections.take()) for _ in range(2)]
+    await openings.wait_for(2)
+    openings.begun[0].set_result(None)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    connections.terminate()
+    await asyncio.sleep(0)
+    assert openings.begun[1].cancelled()
+    assert pool.get_size() == pool.get_idle_size()

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.postgres import events, pool, queries
+from om_proxy.storage.postgres import events, kept_connections, pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
@@ -389,5 +389,75 @@ async def test_a_way_that_swallows_everything_keeps_no_connection(
                         await store.load(KEY)
                         break
             assert not store._pool._tasks
+        finally:
+            await store.close()
+
+
+async def test_connections_that_have_all_fallen_silent(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall has forgotten the idle connections, and the way is whole again. The first work waits
+    for its limit; then the others are known to be silent, too, and none of them is handed out."""
+    monkeypatch.setattr(pool, "CANCEL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(kept_connections, "CANCEL_TIMEOUT_S", 0.2)
+    address = urlsplit(url)
+    assert address.hostname
+    async with open_wire(address.hostname, address.port or 5432) as wire:
+        own_url = url.replace(f"{address.hostname}:{address.port}", f"127.0.0.1:{wire.port}")
+        store = await PostgresStore.open(own_url, PostgresOptions(schema, 6, timeout_s=30.0))
+        try:
+            all_are_open = asyncio.Barrier(6)
+            await asyncio.gather(
+                *(store._pool.read(lambda _: all_are_open.wait()) for _ in "123456")
+            )
+            wire.swallow()
+            wire.restore()
+            with pytest.raises(StorageError, match="no answer"):
+                await store._pool.read(lambda s: s.select("SELECT 1"), 0.3)
+            await until(lambda: has_ended(store))
+            async with asyncio.timeout(25):  # below the limit of a statement
+                assert await store.load(KEY) == Memory(key=KEY)
+        finally:
+            await store.close()
+
+
+async def has_ended(store: PostgresStore) -> bool:
+    return not store._pool._tasks
+
+
+async def test_a_server_that_is_slow_to_let_anybody_in(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening takes longer than a statement may: it goes on when its work is given up, and the
+    work that comes next finds it further on. Else the server would never be reached again."""
+    openings = 0
+    address = urlsplit(url)
+    assert address.hostname
+    async with open_wire(address.hostname, address.port or 5432) as wire:
+        own_url = url.replace(f"{address.hostname}:{address.port}", f"127.0.0.1:{wire.port}")
+        store = await PostgresStore.open(own_url, PostgresOptions(schema, 1, timeout_s=30.0))
+        store._pool._timeout_s = 0.3
+        try:
+            look_at_server = pool._look_at_server
+
+            async def look_slowly(session: Session, must_be_durable: bool) -> pool.ServerState:
+                nonlocal openings
+                openings += 1
+                await session.select("SELECT pg_sleep(1)")
+                return await look_at_server(session, must_be_durable)
+
+            monkeypatch.setattr(pool, "_look_at_server", look_slowly)
+            wire.refuse()
+            wire.restore()
+            with pytest.raises(StorageError):
+                await store.ping()
+
+            async def answers() -> bool:
+                with suppress(StorageError):
+                    return await store.load(KEY) == Memory(key=KEY)
+                return False
+
+            await until(answers)
+            assert openings == 1
         finally:
             await store.close()

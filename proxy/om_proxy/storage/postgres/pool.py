@@ -143,7 +143,7 @@ class ConnectionPool:
         try:
             pool = asyncpg.create_pool(
                 url,
-                min_size=1,
+                min_size=0,  # else asyncpg opens one by itself, beside those that are waited for
                 max_size=connections,
                 connection_class=StatelessConnection,
                 init=look_at_server,
@@ -158,7 +158,7 @@ class ConnectionPool:
         kept = KeptConnections(pool, connections)
         created.append(cls(kept, names, timeout_s, uses_prepared))
         try:
-            await pool
+            await _open_first(pool, kept)
         except ValueError as exc:  # asyncpg reads the address only now
             raise ConfigError("storage.url: this address of a PostgreSQL cannot be read") from exc
         except DRIVER_ERRORS as exc:
@@ -275,9 +275,20 @@ class ConnectionPool:
         try:
             await self._connections.give_back(kept)
         except (TimeoutError, *DRIVER_ERRORS) as exc:
-            # the pool has ended this connection and will open another
+            # The pool has ended this connection: its server answered nothing. Others may be silent
+            # as well, and would let work after work wait for its limit.
             self._note_loss()
+            await self._connections.drop_unheard(CANCEL_TIMEOUT_S)
             logger.debug("storage.connection_ended", error=type(exc).__name__)
+
+
+async def _open_first(pool: asyncpg.Pool, connections: KeptConnections) -> None:
+    try:
+        await pool
+        connections.keep(await connections.take())
+    except BaseException:
+        connections.terminate()  # others may still be being opened beside the first
+        raise
 
 
 @asynccontextmanager
