@@ -169,7 +169,8 @@ class SqliteKeyStore:
 
 def _refuse_other_file(db: sqlite3.Connection) -> None:
     """Raise StorageError if the file is neither a key store nor empty."""
-    if not db.execute(FIND_OWN_TABLE).fetchone() and db.execute(HAS_TABLES).fetchone()[0]:
+    # one statement: another process may make the tables meanwhile
+    if db.execute(f"SELECT ({HAS_TABLES}) AND NOT EXISTS ({FIND_OWN_TABLE})").fetchone()[0]:
         raise StorageError(NOT_A_KEY_STORE)
 
 
