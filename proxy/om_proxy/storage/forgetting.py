@@ -30,6 +30,9 @@ def create_thread_labeler(secret: bytes) -> LabelThread:
 
 # Kept as long as events: by then no turn that began before is under way or waits.
 MAX_FORGOTTEN_NAMES = 10_000
+# A name with a later time was noted by a clock that has been put right since. It would keep first
+# turns away until that time.
+MAX_NAME_AHEAD_S = 3_600.0
 
 
 class FirstTurn(NamedTuple):

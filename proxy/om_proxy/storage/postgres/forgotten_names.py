@@ -33,7 +33,7 @@ UPSERT_NAME = """INSERT INTO om.forgotten_name (digest, at) VALUES ($1, $2)
     ON CONFLICT (digest) DO UPDATE SET at = greatest(forgotten_name.at, excluded.at)"""
 DELETE_SURPLUS = """DELETE FROM om.forgotten_name WHERE at <= (
     SELECT at FROM om.forgotten_name ORDER BY at DESC LIMIT 1 OFFSET $1)"""
-DELETE_OLD = "DELETE FROM om.forgotten_name WHERE at < $1"
+DELETE_OLD = "DELETE FROM om.forgotten_name WHERE at < $1 OR at > $2"
 SELECT_FORGOTTEN_AT = "SELECT max(at) FROM om.forgotten_name WHERE digest = ANY ($1::bytea[])"
 
 

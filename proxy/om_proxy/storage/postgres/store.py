@@ -30,6 +30,7 @@ from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
+from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.ledger_lines import (
     NAMELESS_RESOURCE,
     LedgerBatch,
@@ -493,7 +494,7 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def prune_events(self, now: float) -> None:
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
-        await self._write(DELETE_OLD, now - MAX_EVENT_AGE_S)
+        await self._write(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
 
     async def prune_records(self, now: float) -> None:
         """Remove old records, some in each transaction, so that no commit waits for long."""

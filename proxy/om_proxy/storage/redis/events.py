@@ -10,6 +10,7 @@ from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.event_encoding import remove_thread
+from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.event_rows import (
@@ -104,6 +105,7 @@ async def prune_old(session: Session, now: float) -> None:
     oldest_at = now - MAX_EVENT_AGE_S
     forgotten = session.keys.of_store("forgotten")
     await session.call("ZREMRANGEBYSCORE", forgotten, "-inf", f"({oldest_at!r}")
+    await session.call("ZREMRANGEBYSCORE", forgotten, f"({now + MAX_NAME_AHEAD_S!r}", "+inf")
     while await session.run("prune_events", oldest_at, MAX_PRUNED_EVENTS):
         continue
 

@@ -6,6 +6,7 @@ import sqlite3
 
 from om_proxy.storage import forgetting
 from om_proxy.storage.forgetting import FirstTurn
+from om_proxy.storage.stored_events import MAX_EVENT_AGE_S
 
 IS_FORGOTTEN_SINCE = (
     "SELECT EXISTS (SELECT 1 FROM forgotten_name WHERE digest IN (?, ?, ?) AND at > ?)"
@@ -15,7 +16,7 @@ UPSERT_NAME = """INSERT INTO forgotten_name (digest, at) VALUES (?, ?)
     ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at)"""
 DELETE_SURPLUS = """DELETE FROM forgotten_name WHERE at <= (
     SELECT at FROM forgotten_name ORDER BY at DESC LIMIT 1 OFFSET ?)"""
-DELETE_OLD = "DELETE FROM forgotten_name WHERE at < ?"
+DELETE_OLD = "DELETE FROM forgotten_name WHERE at < ? OR at > ?"
 
 
 def is_forgotten_since(db: sqlite3.Connection, turn: FirstTurn) -> bool:
@@ -28,5 +29,5 @@ def note_name(db: sqlite3.Connection, digest: bytes, at: float) -> None:
     db.execute(DELETE_SURPLUS, (forgetting.MAX_FORGOTTEN_NAMES,))
 
 
-def delete_old_names(db: sqlite3.Connection, before: float) -> None:
-    db.execute(DELETE_OLD, (before,))
+def delete_old_names(db: sqlite3.Connection, now: float) -> None:
+    db.execute(DELETE_OLD, (now - MAX_EVENT_AGE_S, now + forgetting.MAX_NAME_AHEAD_S))

@@ -96,7 +96,7 @@ from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_description import Promise, StoreTotals
 from om_proxy.storage.store_secret import StoreSecret
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
+from om_proxy.storage.stored_events import EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
     GenerationEntries,
@@ -517,9 +517,7 @@ class SqliteStore(SearchMethods, VectorMethods):
 
     async def prune_events(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
-        await self._writer.write(
-            lambda db: delete_old_names(db, now - MAX_EVENT_AGE_S), is_background=True
-        )
+        await self._writer.write(lambda db: delete_old_names(db, now), is_background=True)
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return await self._writer.run(lambda db: claiming.take_lease(db, key, holder, seconds))
