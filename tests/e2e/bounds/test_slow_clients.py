@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.bounds.serving import needs_proc
-from tests.e2e.bounds.slow import measured
+from tests.e2e.bounds.slow import EVERY, measured
 
 LIMITS = "{header_timeout: 1s, body_timeout: 1s, write_timeout: 3s}"
 # seconds a cut may come after its time: one for the looks, the rest for a machine that is busy
@@ -30,5 +30,7 @@ async def test_slow_clients(tmp_path: Path) -> None:
         assert kind["connections"] / 2 <= kind["ended"] >= 4, found
         assert within <= kind["longest"] < within + LATE, found
     usual = max(one.p50 for one in found.quiet)
-    assert found.beside.p50 <= max(2 * usual, usual + NOISE), found
+    # else its requests wait for each other without any slow client, the longer the window is
+    if usual < 1_000 * EVERY:
+        assert found.beside.p50 <= max(2 * usual, usual + NOISE), found
     assert found.grown < 160, found
