@@ -61,6 +61,8 @@ async def test_a_wakeup_is_lost_without_the_lock(
     unlocked = commit.LOCK_ROW.replace("FOR NO KEY UPDATE", lock)
     assert unlocked != commit.LOCK_ROW
     monkeypatch.setattr(commit, "LOCK_ROW", unlocked)
+    # the turn that comes first waits in its transaction for the other one
+    monkeypatch.setattr(pool, "IDLE_TRANSACTION_TIMEOUT_S", 60.0)
     both_are_there = asyncio.Barrier(2)
     execute = Session.execute
 
