@@ -92,6 +92,7 @@ def test_both_are_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Each state has a run of its own in each round; who is first changes."""
     steps: list[beside.Step] = []
     monkeypatch.setattr(beside, "measure", lambda found, *_: steps.extend(found) or [])
+    monkeypatch.setenv("OM_BEFORE", "")  # it is set, and goes with this test
     measure_rounds("grow:1", 2, 0.5, tmp_path / "om-proxy", tmp_path / "rows")
     assert [(step.round, step.target) for step in steps] == [
         (1, "om_off om_off@before"),
@@ -122,5 +123,6 @@ def test_unknown_target(tmp_path: Path) -> None:
 
 def test_checkout_without_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["before", str(tmp_path), "--bench", str(tmp_path)])
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the process of the tests keeps its own
     with pytest.raises(SystemExit, match="scripts/setup"):
         before.main()
