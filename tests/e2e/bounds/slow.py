@@ -99,16 +99,22 @@ class Good:
     async def _one(self, turn: int, due: float) -> None:
         thread, length = divmod(turn, 10)
         request = chat_body(*(f"message {n} of a conversation" for n in range(length + 1)))
-        client = await self._connection()
-        client.send(
-            request,
-            headers=(
-                b"X-OM-Thread: %d-%d" % (self._name, thread),
-                b"Authorization: Bearer sk-good",
-            ),
+        headers = (
+            b"X-OM-Thread: %d-%d" % (self._name, thread),
+            b"Authorization: Bearer sk-good",
         )
+        client, is_kept = await self._connection()
+        client.send(request, headers=headers)
         try:
-            got = await client.answer()
+            try:
+                got = await client.answer()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                if not is_kept:
+                    raise
+                client.leave()  # the server closed it meanwhile, as it had rested for long
+                client = await RawClient.connect(self._port)
+                client.send(request, headers=headers)
+                got = await client.answer()
         except TimeoutError:  # of the client's own patience, which is then what it took
             client.leave()
         else:
@@ -116,14 +122,15 @@ class Good:
             self._idle.append(client)
         self._answered.append((due, time.monotonic()))
 
-    async def _connection(self) -> RawClient:
+    async def _connection(self) -> tuple[RawClient, bool]:
+        """Return one, and whether it has served before."""
         while self._idle:
             if not (
                 client := self._idle.pop()
             ).reader.at_eof():  # the server closes those that rest for long
-                return client
+                return client, True
             await client.close()
-        return await RawClient.connect(self._port)
+        return await RawClient.connect(self._port), False
 
     async def _watch(self) -> None:
         while True:
