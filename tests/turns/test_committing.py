@@ -73,6 +73,17 @@ async def test_a_late_turn_brings_back_nothing_that_its_client_took_back_since()
         assert await t.live() == ["a", "b", "instead", "c"]
 
 
+async def test_a_turn_after_a_clock_that_was_ahead() -> None:
+    """The thread's last turn is this one: else no idle time would end for a year."""
+    async with open_turns() as t:
+        now = t.parts.clock.now
+        t.parts.clock.now += 365 * 86_400
+        await t.turn([user("a")], "b")
+        t.parts.clock.now = now + 60
+        await t.turn([user("a"), assistant("b"), user("c")], "d")
+        assert (await t.parts.memory()).turn_at == now + 60
+
+
 async def test_an_observation_committed_while_the_model_answers() -> None:
     """A chunk that arrives between opening and closing stays, and so does the turn."""
     held = HeldAnswer()

@@ -236,6 +236,9 @@ class Committer:
         after = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
         )
+        now = self.clock()
+        if after.turn_at is not None and after.turn_at > now:  # by a clock that was ahead
+            after = replace(after, turn_at=now)
         if not interrupted:
             return after, []
         after, message = number_interrupted_reply(
