@@ -649,7 +649,8 @@ class SimulatedStore(SearchedWithoutIndex):
     async def prune_events(self, now: float) -> None:
         disk = await self._reach()
         disk.events.prune(now)
-        kept = {name: at for name, at in disk.forgotten.items() if at >= now - MAX_EVENT_AGE_S}
+        oldest_at, newest_at = now - MAX_EVENT_AGE_S, now + forgetting.MAX_NAME_AHEAD_S
+        kept = {name: at for name, at in disk.forgotten.items() if oldest_at <= at <= newest_at}
         disk.forgotten = kept
         await self._return()
 
