@@ -30,7 +30,7 @@ class Process:
         self.base = f"http://127.0.0.1:{port}"
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, within: float = 60.0) -> None:
+    async def start(self, within: float = 180.0) -> None:
         command = (sys.executable, "-m", *self.module, self._command, "--config", str(self.config))
         await self._started(*command, within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"

@@ -143,7 +143,7 @@ class ServerContract:
         """It accepts connections and answers nothing: no request waits for long, and once it answers,
         every turn is there."""
         async with run_with_scripted_models(
-            tmp_path, storage=wired_storage.replace("5s", "300ms")
+            tmp_path, storage=wired_storage.replace("5s", "2s")
         ) as run:
             assert await send_newest(run, "one") == "raw"
             wire.stall()
