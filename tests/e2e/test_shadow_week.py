@@ -267,6 +267,8 @@ async def served(
               api_key: sk-notes, {memory}}}
             models: {{"*": {{reflection: {{model: openai/scripted-reflector}}}}}}
             telemetry: {{log: "off"}}
+            # two threads at once would put their notes into a shared log in an order of their own
+            background: {{concurrency: 1}}
             """
         )
         await write_secret(folder / "om.db")
