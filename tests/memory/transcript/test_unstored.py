@@ -433,16 +433,26 @@ def test_something_that_only_the_client_holds() -> None:
     assert live(merge_unstored(now, before, here.memory).after) == "u1 a1 u5 a5 u2 a2"
 
 
-def test_a_retry_after_the_merge_is_known() -> None:
+@pytest.mark.parametrize(
+    ("waiting", "after", "newest"),
+    [
+        (("20-22 u4 > a4",), "u9 a9 u4 a4", "u4"),
+        # what it left unsent was one stretch, and others came into it
+        (("20-22 u4 > a4", "24-25 u5 > a5"), "u9 a9 u4 a4 u5 a5", "u5"),
+    ],
+)
+def test_a_retry_after_the_merge_is_known(
+    waiting: tuple[str, ...], after: str, newest: str
+) -> None:
     """The request is recorded where its messages stand now: its client may ask again that had no
     reply."""
     here, elsewhere = build_stored("u1 a1 u2 a2 u3 a3"), build_stored("u1 a1 u2 a2 u3 a3")
     before = here.memory
-    play(here, "20-22 u4 > a4")
+    play(here, *waiting)
     play(elsewhere, "21-23 u9 > a9")
     elsewhere.commit(merge_unstored(elsewhere.memory, before, here.memory).after)
-    assert live(elsewhere.memory).endswith("u9 a9 u4 a4")
-    verdict = elsewhere.reconcile(elsewhere.read_sent(chat("u4")), Hints(undelivered=True))
+    assert live(elsewhere.memory).endswith(after)
+    verdict = elsewhere.reconcile(elsewhere.read_sent(chat(newest)), Hints(undelivered=True))
     assert verdict.case == "retry"
     assert verdict.after_seq == elsewhere.memory.end - 1
 

@@ -337,8 +337,9 @@ class _Merging:
         first, last = self._translate_seq(cell.from_seq), self._translate_seq(cell.to_seq)
         if first is None or last is None:
             return None
+        # what others said among messages that the request left out, it left out too
         is_stretched = last - first != cell.to_seq - cell.from_seq
-        if is_stretched and cell.to_seq >= self.before.next_seq:
+        if is_stretched and cell.kind != "unsent" and cell.to_seq >= self.before.next_seq:
             return None
         return cell._replace(from_seq=first, to_seq=last)
 
