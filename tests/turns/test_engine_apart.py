@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
 from om_proxy.identity.callers import Caller
-from om_proxy.memory.model import Memory
+from om_proxy.memory.model import MAX_VIEWS, Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache.removal import MemoryRemoval
 from om_proxy.models import TokenCounter
@@ -211,6 +211,45 @@ async def test_newest_messages_whose_turns_wait_in_several_processes(
         assert sorted(live) == sorted(said)
         for number in range(1, client.said_count + 1):
             assert live.index(f"u{number}") < live.index(f"a{number}")
+
+
+async def test_a_message_stored_ahead_of_its_reply_while_many_turns_are_stored(
+    tmp_path: Path,
+) -> None:
+    """Another process finds the store again meanwhile. The requests that it records leave no record
+    of the one whose message stands, and it stands once."""
+    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, Clock()) as (one, other, _):
+        client = Talker(one.turns.parts.clock)
+        await client.ask(other, [])
+        one.lose_store(for_reading=False)
+        for _ in range(MAX_VIEWS):
+            await client.ask(one, [])
+        client.stores_ahead = True
+        await client.ask(other, [], found_by=one)
+        live = await other.turns.live()
+        assert len(live) == len(set(live)) == 2 * client.said_count
+        assert live[-1] == f"a{client.said_count}"
+
+
+async def test_a_message_that_waits_ahead_of_its_reply_and_gets_another_number(
+    tmp_path: Path,
+) -> None:
+    """Another process has stored a turn among those that wait. A turn whose memory could not be read
+    is stored behind the message. It stands once."""
+    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, Clock()) as (one, other, _):
+        client = Talker(one.turns.parts.clock)
+        await client.ask(one, [])
+        one.lose_store(for_reading=True)
+        await client.ask(one, [])
+        one.lose_store(for_reading=False)
+        one.faulty.cannot_be_read = False
+        await client.ask(one, [])
+        await client.ask(other, [])
+        await client.ask(one, [])
+        client.stores_ahead = True
+        await client.ask(one, [], found_by=one)
+        live = await other.turns.live()
+        assert len(live) == len(set(live)) == 2 * client.said_count
 
 
 async def forget_thread(process: Process) -> None:

@@ -46,7 +46,8 @@ def rebase_turn(
         equal.seq > verdict.end or (verdict.forks and verdict.repeats and equal.reply > verdict.end)
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
-    if _has_ended_before(memory, verdict, since, asked_at):
+    is_stored_ahead = not (verdict.new or verdict.forks)  # where it stands, it is known
+    if not is_stored_ahead and _has_ended_before(memory, verdict, since, asked_at):
         return None
     if verdict.forks:
         return _fork_behind_others(memory, verdict, sent, since)
