@@ -19,7 +19,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 YES = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 LIMIT = 0.3  # seconds a read may take, where it takes longer
-PATIENCE = 60.0  # seconds it may take where it does not
+AMPLE_LIMIT_S = 60.0  # where a test does not wait for it
 SLACK = 30.0  # seconds beyond it after which something hangs; a busy machine may stop for one
 
 
@@ -34,14 +34,19 @@ async def ask(
     upstream: Upstream,
     server: UpstreamServer,
     content: bytes | AsyncIterator[bytes] = b"{}",
-    read: float = PATIENCE,
+    read: float = AMPLE_LIMIT_S,
 ) -> UpstreamResponse:
     return await upstream.send(
-        "POST", server.base + "/x", (), content, connect_timeout_s=PATIENCE, read_timeout_s=read
+        "POST",
+        server.base + "/x",
+        (),
+        content,
+        connect_timeout_s=AMPLE_LIMIT_S,
+        read_timeout_s=read,
     )
 
 
-async def body(upstream: Upstream, server: UpstreamServer, read: float = PATIENCE) -> bytes:
+async def body(upstream: Upstream, server: UpstreamServer, read: float = AMPLE_LIMIT_S) -> bytes:
     answer = await ask(upstream, server, read=read)
     try:
         return await answer.read()
@@ -319,7 +324,7 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
 
 async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
     """The limit holds between two steps of progress, so a large request may take longer in all."""
-    size, limit = 28 << 20, PATIENCE
+    size, limit = 28 << 20, AMPLE_LIMIT_S
 
     async def script(call: Call) -> None:
         while call.waiting < size - (
@@ -375,12 +380,12 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(CHUNKED)
         for _ in range(8):
-            stand_still(PATIENCE / 4)
+            stand_still(AMPLE_LIMIT_S / 4)
             await asyncio.sleep(0)  # what is late by then is told so first
             call.send(chunk(b"x"))
         call.send(chunk(b""))
 
-    async with asyncio.timeout(2 * PATIENCE + SLACK), run_upstream_server(script) as server:
+    async with asyncio.timeout(2 * AMPLE_LIMIT_S + SLACK), run_upstream_server(script) as server:
         assert await body(upstream, server) == b"x" * 8
 
 
@@ -396,7 +401,7 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
             call.send(chunk(b""))
         await call.closed.wait()
 
-    for is_late, limit in ((False, PATIENCE), (True, LIMIT)):
+    for is_late, limit in ((False, AMPLE_LIMIT_S), (True, LIMIT)):
         reading.clear()
         async with asyncio.timeout(3 * limit + SLACK), run_upstream_server(script) as server:
             answer = await ask(upstream, server, read=limit)

@@ -28,7 +28,7 @@ ALONE = SMALL.replace("memory:", "memory:\n  scope: resource").replace(
     "block_timeout", "max_tokens_per_batch: 300, block_timeout"
 )
 ALL = Observe(after=0, last=6, tokens=300, wait=True)
-LONG = 30.0  # seconds, for what comes long before
+AMPLE_LIMIT_S = 30.0  # what is waited for comes long before
 
 
 def threads(count: int) -> list[Key]:
@@ -65,7 +65,7 @@ async def test_a_thread_waits_for_its_own_call_only() -> None:
         await gathering(p, keys, held)
         assert not await p.background.wait_for_work(keys[0], ALL, p.context(), 0.02)
         waiting = [
-            asyncio.create_task(p.background.wait_for_work(key, ALL, p.context(), LONG))
+            asyncio.create_task(p.background.wait_for_work(key, ALL, p.context(), AMPLE_LIMIT_S))
             for key in keys[1:]
         ]
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_a_thread_whose_call_has_not_begun_gets_one_of_its_own() -> None:
     async with open_parts(*held, settings=ALONE) as p:
         keys = threads(MAX_CALLS_PER_RESOURCE + 1)
         await gathering(p, keys, held)
-        assert await p.background.wait_for_work(keys[-1], ALL, p.context(), LONG)
+        assert await p.background.wait_for_work(keys[-1], ALL, p.context(), AMPLE_LIMIT_S)
         assert (await p.memory(keys[-1])).chunks
         for one in held:
             one.go.set()

@@ -19,9 +19,9 @@ from om_proxy.storage.sqlite.word_levels import (
 
 COOKIE = b"\0\0\0\7"
 EMPTY = Level(0, ())
-ONE = Level(0, ((1, 1, 300),))
-TWO = Level(0, ((2, 1, 1), (3, 1, 20_000)))
-MERGING = Level(2, TWO.segments)
+ONE_SEGMENT = Level(0, ((1, 1, 300),))
+TWO_SEGMENTS = Level(0, ((2, 1, 1), (3, 1, 20_000)))
+TWO_MERGING_SEGMENTS = Level(2, TWO_SEGMENTS.segments)
 READ_LEVELS_ANEW = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', 0)"
 WRITE_RECORD = "UPDATE passage_words_data SET block = ? WHERE id = 10"
 
@@ -63,13 +63,13 @@ def test_an_index_without_its_empty_levels_finds_the_same(db: sqlite3.Connection
     ("levels", "is_merged"),
     [
         ((), True),
-        ((ONE,), True),
-        ((TWO, ONE), True),
-        ((TWO, EMPTY, ONE, EMPTY), True),
-        ((TWO,), False),
-        ((MERGING, ONE), False),
-        ((ONE, TWO), False),
-        ((Level(1, ONE.segments), ONE), False),
+        ((ONE_SEGMENT,), True),
+        ((TWO_SEGMENTS, ONE_SEGMENT), True),
+        ((TWO_SEGMENTS, EMPTY, ONE_SEGMENT, EMPTY), True),
+        ((TWO_SEGMENTS,), False),
+        ((TWO_MERGING_SEGMENTS, ONE_SEGMENT), False),
+        ((ONE_SEGMENT, TWO_SEGMENTS), False),
+        ((Level(1, ONE_SEGMENT.segments), ONE_SEGMENT), False),
     ],
 )
 def test_words_are_merged_when_the_oldest_segment_is_whole(
@@ -82,9 +82,9 @@ def test_words_are_merged_when_the_oldest_segment_is_whole(
     "record",
     [
         b"",
-        COOKIE + b"\xff\0\0\1" + encode_levels(WordLevels(b"", 5, (ONE,))),
-        encode_levels(WordLevels(COOKIE, 5, (ONE, TWO)))[:-1],
-        encode_levels(WordLevels(COOKIE, 5, (ONE, TWO))) + b"\1",
+        COOKIE + b"\xff\0\0\1" + encode_levels(WordLevels(b"", 5, (ONE_SEGMENT,))),
+        encode_levels(WordLevels(COOKIE, 5, (ONE_SEGMENT, TWO_SEGMENTS)))[:-1],
+        encode_levels(WordLevels(COOKIE, 5, (ONE_SEGMENT, TWO_SEGMENTS))) + b"\1",
     ],
     ids=["nothing", "another format", "cut", "too long"],
 )

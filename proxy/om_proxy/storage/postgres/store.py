@@ -550,7 +550,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._write(claiming.RELEASE, *key, holder)
+        await self._write(claiming.RELEASE_LEASE, *key, holder)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)

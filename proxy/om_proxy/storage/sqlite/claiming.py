@@ -17,7 +17,7 @@ from om_proxy.storage.stored_rows import Backlog
 TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
     SET (holder, until) = (excluded.holder, excluded.until)
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""
-RELEASE = f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?"
+RELEASE_LEASE = f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?"
 SET_DUE = f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?"
 SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
     WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
@@ -84,7 +84,7 @@ async def take_lease(db: aiosqlite.Connection, key: Key, holder: str, seconds: f
 
 
 async def release(db: aiosqlite.Connection, key: Key, holder: str) -> None:
-    await db.execute(RELEASE, (*key, holder))
+    await db.execute(RELEASE_LEASE, (*key, holder))
 
 
 async def select_backlog(db: aiosqlite.Connection, shared_log: Key) -> Backlog:
