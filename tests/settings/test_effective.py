@@ -1,5 +1,8 @@
 """The settings in force for a model and a resource."""
 
+import json
+from typing import Any
+
 import pytest
 
 from om_proxy.errors import ConfigError
@@ -7,6 +10,7 @@ from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.settings import (
     MemorySettings,
     Settings,
+    check_thread_overrides,
     compute_limits,
     merge_thread_overrides,
     parse,
@@ -276,6 +280,63 @@ def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
     assert merge_thread_overrides(base, {"observation": {"block_timeout": "2m"}})
     patient = parse("memory: {observation: {block_timeout: 5m}}").effective(None)
     assert patient.with_overrides(stored).limits.block_timeout_s == 300
+
+
+# what a thread may not say about itself
+REFUSED_OVERRIDES: list[Any] = [
+    {"model": "openai/other"},
+    {"api_base": "http://127.0.0.1:9/v1"},
+    {"api_key": "sk-x"},
+    {"scope": "resource"},
+    {"enabled": False},
+    {"retrieval": {"enabled": True}},
+    {"memory": {"model": "openai/other"}},
+    {"context": {"layout": "merged"}},
+    {"observation": {"model": {"model": "anthropic/x", "api_base": "http://127.0.0.1:9"}}},
+    {"observation": {"prompt": "/etc/passwd"}},
+    {"observation": {"instruction": "say other things"}},
+    {"observation": {"model_settings": {"temperature": 2}}},
+    {"observation": {"block_timeout": "10000s"}},
+    {"observation": {"message_tokens": -5}},
+    {"observation": {"message_tokens": 10**30}},
+    {"observation": {"message_tokens": None}},
+    {"observation": {"message_tokens": 1_000, "buffer_tokens": 2_000}},
+    {"observation": {"block_timeout": " " * 5_000 + "20s"}},
+    {"observation": []},
+    {"observation": "x"},
+    {"x\n" * 99: {}},
+]
+
+
+@pytest.mark.parametrize("overrides", REFUSED_OVERRIDES, ids=lambda one: str(one)[:50])
+def test_stored_overrides_obey_the_rules_of_the_admin_api(overrides: dict[str, Any]) -> None:
+    """They are refused where they come in, and change nothing where a row has them already, apart
+    from a `block_timeout`, which is bounded there."""
+    base = parse("").effective(None)
+    stored = json.dumps(overrides).encode()
+    with pytest.raises(ConfigError) as refused:
+        check_thread_overrides(base, stored)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+    in_force = base.with_overrides(stored)
+    assert (
+        in_force.memory.model_copy(update={"observation": base.memory.observation}) == base.memory
+    )
+    assert in_force is base or in_force.limits.block_timeout_s == 120
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"x", b"null", b"[]", b'"text"', b"1", b"[" * 100_000, b"\xff", b'{"observation":'],
+    ids=lambda stored: repr(stored[:12]),
+)
+def test_overrides_that_are_no_object_change_nothing(stored: bytes) -> None:
+    base = parse("").effective(None)
+    with pytest.raises(ConfigError):
+        check_thread_overrides(base, stored)
+    assert base.with_overrides(stored) is base
+    changed = merge_thread_overrides(base, {"observation": {"message_tokens": 9_000}}, stored)
+    assert changed == b'{"observation": {"message_tokens": 9000}}'
 
 
 def test_enabled_stays_off_under_overrides() -> None:

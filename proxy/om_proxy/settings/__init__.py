@@ -1,7 +1,14 @@
 """Turn one YAML file and the environment into one frozen Settings. No other module reads either."""
 
 from om_proxy.settings.admin_token import render_admin_token_file
-from om_proxy.settings.effective import Effective, compute_limits, merge_thread_overrides
+from om_proxy.settings.effective import (
+    Effective,
+    check_thread_overrides,
+    compute_limits,
+    merge_thread_overrides,
+    parse_thread_overrides,
+    read_valid_overrides,
+)
 from om_proxy.settings.loading import find_config_file, load, load_named_store, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
 from om_proxy.settings.report import (
@@ -32,6 +39,7 @@ __all__ = [
     "UpstreamSettings",
     "WatchedSettings",
     "WebhookSettings",
+    "check_thread_overrides",
     "compute_limits",
     "find_config_file",
     "list_effective_settings",
@@ -41,6 +49,8 @@ __all__ = [
     "load_named_store",
     "merge_thread_overrides",
     "parse",
+    "parse_thread_overrides",
+    "read_valid_overrides",
     "render_admin_token_file",
     "render_memory_summary",
     "render_settings",

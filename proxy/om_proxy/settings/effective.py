@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 
 from om_proxy.errors import ConfigError
@@ -17,6 +18,8 @@ from om_proxy.settings.memory import (
     SHARED_KEY_MODELS,
     ContextSettings,
     MemorySettings,
+    ObservationSettings,
+    ReflectionSettings,
     expand_short_forms,
 )
 from om_proxy.settings.model_choice import INHERIT_MODEL, ModelChoice, choose_model
@@ -27,10 +30,13 @@ from om_proxy.settings.quantities import (
     count_kept_tokens,
     render_duration,
 )
+from om_proxy.settings.section import Section
 from om_proxy.settings.service import ResourceRetention, RetentionSettings
 from om_proxy.settings.source import Key
-from om_proxy.settings.validation_messages import render_faults
+from om_proxy.settings.validation_messages import MAX_SHOWN_CHARS, render_faults
 
+MAX_THREAD_OVERRIDES_BYTES = 4_096
+HIDDEN_NAME = "(a name that is no setting's)"
 MAX_CACHED_THREAD_OVERRIDES = 256  # different sets of thresholds whose merged settings are cached
 # the default of background.call_timeout: waiting longer for a memory call gains nothing
 MAX_THREAD_BLOCK_TIMEOUT_S = 120.0
@@ -116,10 +122,10 @@ class Effective:
 
     def with_overrides(self, overrides: bytes | None) -> Effective:
         """Return these settings with a thread's own thresholds merged in. `overrides`:
-        `Memory.overrides`, made by `merge_thread_overrides`.
+        `Memory.overrides`, as a row has them.
 
-        If the configuration has changed since, and the overrides now break a rule, they are
-        ignored.
+        Overrides that break a rule are ignored: the configuration may have changed since, or
+        somebody wrote the row by other ways than the admin API.
         """
         if overrides is None:
             return self
@@ -132,8 +138,8 @@ class Effective:
 
     def _apply_overrides(self, overrides: bytes) -> Effective:
         try:
-            effective = _apply_thresholds(self, json.loads(overrides))
-        except ValidationError:
+            effective = _apply_thresholds(self, parse_thread_overrides(overrides))
+        except ConfigError:
             return self
         limits = effective.limits
         block_timeout_s = min(limits.block_timeout_s, get_max_thread_block_timeout(self))
@@ -156,6 +162,11 @@ THREAD_THRESHOLDS = {
     ),
     "reflection": frozenset({"observation_tokens", "buffer_activation", "block_after"}),
 }
+SECTIONS_WITH_THRESHOLDS: dict[str, type[Section]] = {
+    "observation": ObservationSettings,
+    "reflection": ReflectionSettings,
+}
+Thresholds = dict[str, dict[str, Any]]  # of a thread, by section and name
 
 
 def get_max_thread_block_timeout(base: Effective) -> float:
@@ -164,59 +175,107 @@ def get_max_thread_block_timeout(base: Effective) -> float:
     return max(base.limits.block_timeout_s, MAX_THREAD_BLOCK_TIMEOUT_S)
 
 
-def merge_thread_overrides(
-    base: Effective, changes: Mapping[str, Any], stored: bytes | None = None
-) -> bytes | None:
-    """Merge changed thresholds into a thread's stored ones. Return the bytes to store; None if no
-    threshold is left. A value of None removes a threshold.
-
-    Raises ConfigError for a key that is not a threshold, or a value that breaks a rule together
-    with `base`.
-    """
-    _check_threshold_names(changes)
-    merged = merge_levels([json.loads(stored) if stored else {}, changes])
-    thresholds = {}
-    for section, values in merged.items():
-        values_set = {name: value for name, value in values.items() if value is not None}
-        if values_set:
-            thresholds[section] = values_set
+def parse_thread_overrides(stored: bytes) -> Thresholds:
+    """Return the thresholds in a thread's stored overrides. Raises ConfigError unless they are what
+    `merge_thread_overrides` may have written, with whatever configuration."""
+    if len(stored) > MAX_THREAD_OVERRIDES_BYTES:
+        raise ConfigError(f"a thread's settings have at most {MAX_THREAD_OVERRIDES_BYTES} bytes")
     try:
-        effective = _apply_thresholds(base, thresholds)
-    except ValidationError as exc:
-        raise ConfigError(render_faults(exc)) from None
+        thresholds = orjson.loads(stored)
+    except orjson.JSONDecodeError:
+        thresholds = None
+    if not isinstance(thresholds, dict):
+        raise ConfigError("a thread's settings are a JSON object of thresholds")
+    _check_threshold_names(thresholds)
+    for section, values in thresholds.items():
+        _check_threshold_values(section, values)
+    return thresholds
+
+
+def check_thread_overrides(base: Effective, stored: bytes) -> None:
+    """Raise ConfigError for overrides that `merge_thread_overrides` would not write with `base`."""
+    thresholds = parse_thread_overrides(stored)
+    effective = _apply_thresholds(base, thresholds)
     max_timeout_s = get_max_thread_block_timeout(base)
     if effective.limits.block_timeout_s > max_timeout_s:
         raise ConfigError(
             "observation.block_timeout of a thread must be at most"
             f" {render_duration(max_timeout_s)}"
         )
-    return json.dumps(thresholds, sort_keys=True).encode() if thresholds else None
+
+
+def merge_thread_overrides(
+    base: Effective, changes: Mapping[str, Any], stored: bytes | None = None
+) -> bytes | None:
+    """Merge changed thresholds into a thread's stored ones. Return the bytes to store; None if no
+    threshold is left. A value of None removes a threshold. Stored ones that break a rule by
+    themselves are dropped.
+
+    Raises ConfigError for a key that is not a threshold, or a value that breaks a rule together
+    with `base`.
+    """
+    _check_threshold_names(changes)
+    merged = merge_levels([read_valid_overrides(stored), changes])
+    thresholds = {}
+    for section, values in merged.items():
+        values_set = {name: value for name, value in values.items() if value is not None}
+        if values_set:
+            thresholds[section] = values_set
+    overrides = json.dumps(thresholds, sort_keys=True).encode()
+    check_thread_overrides(base, overrides)
+    return overrides if thresholds else None
+
+
+def read_valid_overrides(stored: bytes | None) -> Thresholds:
+    """Return the thresholds in a thread's stored overrides; none if they break a rule."""
+    try:
+        return parse_thread_overrides(stored) if stored else {}
+    except ConfigError:
+        return {}
 
 
 def _check_threshold_names(changes: Mapping[str, Any]) -> None:
     for section, values in changes.items():
         if section not in THREAD_THRESHOLDS or not isinstance(values, Mapping):
             raise ConfigError(
-                f"{section}: a thread has thresholds in {' and '.join(THREAD_THRESHOLDS)} only"
+                f"{_show_name(section)}: a thread has thresholds in {' and '.join(THREAD_THRESHOLDS)} only"
             )
         if unknown_names := sorted(set(values) - THREAD_THRESHOLDS[section]):
             names = ", ".join(sorted(THREAD_THRESHOLDS[section]))
             raise ConfigError(
-                f"{section}.{unknown_names[0]} is not a threshold of a thread;"
+                f"{section}.{_show_name(unknown_names[0])} is not a threshold of a thread;"
                 f" the thresholds are {names}"
             )
 
 
+def _show_name(name: str) -> str:
+    """Return the name of a setting as an error may show it: it may come from a stored row."""
+    return name if name.isidentifier() and len(name) <= MAX_SHOWN_CHARS else HIDDEN_NAME
+
+
+def _check_threshold_values(section: str, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value that no configuration could have. Rules between values depend
+    on the configuration: they have no place in the section, and are left out."""
+    try:
+        SECTIONS_WITH_THRESHOLDS[section].model_validate(values)
+    except ValidationError as exc:
+        if any(error["loc"] for error in exc.errors()):
+            raise ConfigError(f"{section}.{render_faults(exc)}") from None
+
+
 def _apply_thresholds(base: Effective, thresholds: Mapping[str, Any]) -> Effective:
-    """Return `base` with a thread's own thresholds. Raises pydantic's ValidationError."""
+    """Return `base` with a thread's own thresholds. Raises ConfigError."""
     layer = Layer(THREAD_LAYER_KIND, "*", thresholds)
-    return apply_layers(
-        base.memory,
-        base.context,
-        (layer,),
-        cache_lifetime_s=base.cache_lifetime_s,
-        retention=base.retention,
-    )
+    try:
+        return apply_layers(
+            base.memory,
+            base.context,
+            (layer,),
+            cache_lifetime_s=base.cache_lifetime_s,
+            retention=base.retention,
+        )
+    except ValidationError as exc:
+        raise ConfigError(render_faults(exc)) from None
 
 
 def compute_limits(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, OWN, ask
@@ -102,3 +103,23 @@ async def test_condensed_tokens(tmp_path: Path) -> None:
         log = (await run.memory()).log
     assert observations["condensed_tokens"] == log.reflected_tokens
     assert 0 < log.reflected_tokens < observations["tokens"]
+
+
+@pytest.mark.parametrize("overrides", [b"x", b"[]", b'{"model": "openai/other"}', b"\xff"])
+async def test_a_row_with_broken_settings_breaks_no_list(run: Running, overrides: bytes) -> None:
+    """Its own page shows none, and they can be set anew."""
+    store = run.app.store
+    [key] = [info.key for info in await store.threads(None) if info.key.thread == "docks"]
+    memory = await store.load(key)
+    await store.commit(memory, replace(memory, overrides=overrides))
+    for order in ("name", "recent"):
+        names = await list_names(run, f"?order={order}", CREDENTIALS["admin"])
+        assert sorted(names) == ["cranes", "crates", "docks"]
+    for page in ("/threads/docks", "/threads/docks/settings", "/resources", "/stats"):
+        answer = await ask(run, "GET", page)
+        assert answer.status_code == 200, page
+    assert (await ask(run, "GET", "/threads/docks")).json()["settings"] == {}
+    changed = {"observation": {"message_tokens": 9_000}}
+    answer = await ask(run, "PATCH", "/threads/docks/settings", OWN, changed)
+    assert answer.status_code == 200
+    assert (await ask(run, "GET", "/threads/docks")).json()["settings"] == changed

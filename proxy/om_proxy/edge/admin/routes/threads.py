@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import orjson
 from msgspec import Meta, Struct
 
 from om_proxy.edge.admin.answers import ThreadNames, UnixSeconds, describe_names, repair_text
@@ -22,6 +21,7 @@ from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory
+from om_proxy.settings import read_valid_overrides
 from om_proxy.storage.listing import (
     ThreadInfo,
     ThreadOrder,
@@ -235,7 +235,7 @@ def describe_status(memory: Memory, limits: Limits, secret: bytes) -> ThreadStat
             ReadyNotes(tokens=chunk.tokens, source_tokens=chunk.source_tokens)
             for chunk in memory.chunks
         ],
-        settings=orjson.loads(memory.overrides) if memory.overrides else {},
+        settings=read_valid_overrides(memory.overrides),
         failures=memory.failures.count,
         failure_cause=memory.failures.cause or None,
         retry_at=memory.failures.retry_at or None,
