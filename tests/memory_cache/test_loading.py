@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.lifecycle.log_sharing import (
@@ -50,6 +51,26 @@ async def test_another_process_s_commit_is_seen(store: WatchedStore) -> None:
     assert (await ours.latest(KEY)).title is None
     assert (await ours.load(KEY)).title == "theirs"
     assert (await ours.latest(KEY)).title == "theirs"
+
+
+async def test_settings_that_break_a_rule_are_put_aside(store: WatchedStore) -> None:
+    """They came by another way than the admin API. The log names the thread once, and no word of
+    theirs; its next turn stores it without them."""
+    bad = Memory(key=KEY, overrides=b'{"SECRET": "http://127.0.0.1:9"}')
+    await store.commit(Memory(key=KEY), bad)
+    with capture_logs() as lines:
+        for _ in range(2):
+            memories = Memories(store, build_answering_policies(), label=str)
+            assert (await memories.load(KEY)).overrides is None
+            assert (await memories.load(KEY)).overrides is None
+            memories.held.drop(KEY)
+            assert (await memories.load(KEY)).overrides is None
+    assert [(line["event"], line["thread"]) for line in lines] == [
+        ("memory.settings_ignored", str(KEY))
+    ] * 2
+    assert "SECRET" not in str(lines)
+    await memories.update(KEY, say_turns(1))
+    assert (await store.load(KEY)).overrides is None
 
 
 async def test_a_drop_while_the_store_is_asked(store: WatchedStore) -> None:

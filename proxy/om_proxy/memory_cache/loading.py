@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from om_proxy.errors import Conflict, NotFound
+import structlog
+from msgspec.structs import replace
+
+from om_proxy.bounded_cache import BoundedCache
+from om_proxy.errors import ConfigError, Conflict, NotFound
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Scope, resource_key
 from om_proxy.memory_cache.held_memories import DEFAULT_CACHE_BYTES, HeldMemories
+from om_proxy.settings import parse_thread_overrides
 from om_proxy.storage.base import Store
 
+MAX_REPORTED_THREADS = 4_096
 UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
+
+logger = structlog.get_logger("memory")
 
 
 class MemoryLoader:
@@ -26,6 +34,7 @@ class MemoryLoader:
         self.store = store
         self.label = label
         self.held = HeldMemories(cache_bytes)
+        self._reported: BoundedCache[Key, bool] = BoundedCache(max_items=MAX_REPORTED_THREADS)
 
     async def load(self, key: Key, scope: Scope | None = None) -> Memory:
         """Return the memory as committed, from this process if no other one has committed since.
@@ -38,7 +47,7 @@ class MemoryLoader:
             newest = await self.store.refresh(held)
             if newest is held and held.version:  # as for nearly every request
                 return held
-            held = self.held.keep(held, newest)
+            held = self._keep(held, newest)
             if not shares_log(held, scope):
                 return held
         return await self._refresh_shared(held, scope)
@@ -56,10 +65,10 @@ class MemoryLoader:
         log_key = resource_key(held.key)
         held_log = self.held.find(log_key) or Memory(key=log_key)
         thread, shared_log = await self.store.refresh_shared(held, held_log)
-        thread = self.held.keep(held, thread)
+        thread = self._keep(held, thread)
         if not shares_log(thread, scope):  # it has left the log since
             return thread
-        attached = self._attach_log(thread, self.held.keep(held_log, shared_log))
+        attached = self._attach_log(thread, self._keep(held_log, shared_log))
         # the store has both of one snapshot, but only one of them may have turns that wait
         if attached.revision < 0 and not log_sharing.is_consistent(attached):
             raise Conflict("the shared log has changed since this thread's turns began to wait")
@@ -86,7 +95,29 @@ class MemoryLoader:
         if held is not None:
             return held
         nothing = Memory(key=key)
-        return self.held.keep(nothing, await self.store.refresh(nothing))
+        return self._keep(nothing, await self.store.refresh(nothing))
+
+    def _keep(self, held: Memory, newest: Memory) -> Memory:
+        """Hold what the store returned for `held`, without what it must not make this process do."""
+        return self.held.keep(held, newest if newest is held else self._put_aside(newest))
+
+    def _put_aside(self, memory: Memory) -> Memory:
+        """Return the memory without settings of its own that the admin API would refuse. They came
+        by another way, such as an import by an older release. `om-proxy verify` names them too."""
+        if memory.overrides is None:
+            return memory
+        try:
+            parse_thread_overrides(memory.overrides)
+        except ConfigError:  # its text may quote the row
+            if memory.key not in self._reported:
+                self._reported.put(memory.key, True)
+                logger.warning(
+                    "memory.settings_ignored",
+                    thread=self.label(memory.key),
+                    cure="om-proxy verify --repair",
+                )
+            return replace(memory, overrides=None)
+        return memory
 
     def _attach_log(self, thread: Memory, shared_log: Memory) -> Memory:
         return self.held.attach_log(thread, shared_log, self.label(thread.key))
