@@ -21,6 +21,7 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory_export import MemoryExporter
 from om_proxy.moving.importing import ImportOptions, import_memory
+from om_proxy.settings import parse
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -105,6 +106,26 @@ async def _come_back(names: list[str], text: str) -> None:
     finally:
         await first.close()
         await second.close()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["x", '{"api_base":"http://127.0.0.1:9"}', '{"observation":{"block_timeout":"10000s"}}'],
+)
+async def test_settings_that_the_admin_api_refuses_are_not_imported(
+    stores: tuple[Store, Store], overrides: str
+) -> None:
+    """Nor is any other thread of the file."""
+    first, second = stores
+    for name in ("a", "b"):
+        key = KEY._replace(thread=name)
+        await first.commit(Memory(key=key), MemoryBuilder(key).chat(3).memory())
+    lines = await export(first)
+    head = max(n for n, line in enumerate(lines) if b'"om":"thread"' in line)
+    lines[head] = json.dumps(json.loads(lines[head]) | {"overrides": overrides}).encode() + b"\n"
+    with pytest.raises(UsageError, match=rf"line {head + 1}: thread\.overrides: .*to null"):
+        await take(second, lines, find_settings=lambda _: parse("").effective(None))
+    assert not [key async for key in list_keys(second)]
 
 
 def say(key: Key, secret: bytes, texts: Sequence[str]) -> MemoryBuilder:

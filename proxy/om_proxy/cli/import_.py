@@ -13,6 +13,8 @@ from om_proxy.cli.store_command import print_error, run_with_any_store
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.errors import UsageError
 from om_proxy.moving.importing import ImportOptions, ImportResult, import_memory
+from om_proxy.policy import Policy
+from om_proxy.settings import load
 from om_proxy.storage.base import Store
 
 
@@ -27,7 +29,10 @@ def run(options: argparse.Namespace) -> int:
 
 async def import_file(store: Store, path: Path, options: argparse.Namespace) -> int:
     chosen = ImportOptions(
-        read_tenant_map(options.tenant_map), options.skip_existing, options.dry_run
+        read_tenant_map(options.tenant_map),
+        options.skip_existing,
+        options.dry_run,
+        find_settings=Policy(load(options.config)).base_settings,
     )
     with show_progress(f"reading {path}"):
         result = await import_memory(store, partial(read_file, path), chosen)

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Unreadable
 from om_proxy.apis.registry import read_item
-from om_proxy.errors import Conflict, UsageError
+from om_proxy.errors import ConfigError, Conflict, UsageError
 from om_proxy.identity.keyed_hashes import fingerprint_key, label_thread
-from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.moving.thread_records import (
     ExportEnd,
     ExportHeader,
@@ -30,6 +30,7 @@ from om_proxy.moving.thread_records import (
     load_rows,
     read_lines,
 )
+from om_proxy.settings import Effective, check_thread_overrides, parse_thread_overrides
 from om_proxy.storage.base import Store
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
 from om_proxy.storage.stored_rows import WholeThread
@@ -61,6 +62,8 @@ class ImportOptions:
     is_dry_run: bool = False
     into_tenant: str | None = None  # whose all threads become; the export then has one tenant
     adopts_secret: bool = True  # whether an empty store takes the secret of the export
+    # the settings that a thread's own ones come on top of; raises ConfigError where there are none
+    find_settings: Callable[[Memory], Effective] | None = None
 
     def find_tenant(self, old: str) -> str:
         """Return the tenant that a tenant of the export becomes."""
@@ -109,7 +112,7 @@ async def import_memory(
     in another state: then nothing is written."""
     decoder = RecordDecoder()
     # in a thread: a server goes on serving
-    index = await asyncio.to_thread(_read_index, open_lines(), decoder)
+    index = await asyncio.to_thread(_read_index, open_lines(), decoder, options)
     secret = await (_choose_secret(store, index) if options.adopts_secret else store.secret())
     importer = _Importer(store, open_lines, options, index, secret)
     result = await importer.run()
@@ -117,7 +120,7 @@ async def import_memory(
     return result
 
 
-def _read_index(lines: Iterator[bytes], decoder: RecordDecoder) -> _Index:
+def _read_index(lines: Iterator[bytes], decoder: RecordDecoder, options: ImportOptions) -> _Index:
     index = _Index()
     parts: ThreadParts | None = None
     for number, part in read_lines(lines, decoder):
@@ -128,6 +131,7 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder) -> _Index:
             case ExportHeader(secret=secret):
                 index.secret = secret or index.secret
             case ThreadHead():
+                _check_overrides(part.memory, number, options)
                 parts = ThreadParts(part)
                 index.add_head(part, number)
             case ForgottenThread(key=key):
@@ -135,6 +139,25 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder) -> _Index:
             case _ if parts:
                 parts.add(part)
     return index
+
+
+def _check_overrides(memory: Memory, number: int, options: ImportOptions) -> None:
+    """Raise UsageError for a thread's own settings that the admin API would refuse."""
+    if memory.overrides is None:
+        return
+    try:
+        parse_thread_overrides(memory.overrides)
+        try:
+            settings = options.find_settings and options.find_settings(memory)
+        except ConfigError:  # no request of this model and resource has settings
+            return
+        if settings:
+            check_thread_overrides(settings, memory.overrides)
+    except ConfigError as exc:
+        raise UsageError(
+            f"line {number}: thread.overrides: {exc}; set thread.overrides to null, or change this "
+            "value, and import again"
+        ) from exc
 
 
 def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:

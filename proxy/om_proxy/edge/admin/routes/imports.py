@@ -90,6 +90,7 @@ async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswe
         adopts_secret=False,
         keeps_stored=query.existing == "keep",
         is_dry_run=query.dry_run,
+        find_settings=call.config.policy.base_settings,
     )
     try:
         result = await import_memory(services.store, partial(BytesIO, call.body), options)
