@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Beginning, Key, Memory, resource_key
+from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.listing import ThreadSelection
@@ -112,6 +113,18 @@ class MovingContract:
         assert info.row_id == held.row_id
         after = await store.commit(restored, replace(restored, turns=restored.turns + 1))
         assert await store.refresh(restored) == after
+
+    async def test_a_thread_loses_settings_that_break_a_rule(self, store: Store) -> None:
+        """`om-proxy verify` names them, and a repair takes them out; lists show the thread."""
+        bad = replace(MemoryBuilder().chat(3).memory(), overrides=b"x")
+        await store.commit(Memory(key=KEY), bad)
+        for repairs, state in ((False, "repairable"), (True, "repaired")):
+            [fault] = (await verify_store(store, repairs=repairs)).faults
+            assert (fault.key, fault.state) == (KEY, state)
+            assert "its own settings" in fault.text
+            assert [info.key for info in await store.threads(None)] == [KEY]
+        assert (await verify_store(store)).faults == []
+        assert (await store.load(KEY)).overrides is None
 
     async def test_restored_threads_share_their_log(self, store: Store) -> None:
         """The sums that make a shared log due are restored too."""

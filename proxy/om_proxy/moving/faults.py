@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle.log_sharing import find_thread_coverage
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
@@ -13,6 +14,7 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.moving.thread_records import load_rows
+from om_proxy.settings import parse_thread_overrides
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
 from om_proxy.storage.stored_rows import StoredMessage, WholeThread
@@ -37,6 +39,7 @@ def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -
         faults.append("the next message would get a number that is in use")
     if memory.next_id <= max((o.entry.id for o in whole.observations), default=0):
         faults.append("the next note would get a number that is in use")
+    faults += _find_override_faults(memory)
     is_listed = memory.key.thread != RESOURCE_THREAD and info is not None
     if is_listed and info and info.messages != len(live):
         faults.append("lists show another number of messages")
@@ -75,8 +78,8 @@ def find_lasting_faults(
 
 
 def repair_thread(whole: WholeThread) -> WholeThread:
-    """Return the thread with its chains, parents, counts and next numbers computed anew. Notes and
-    recorded requests name the new chains."""
+    """Return the thread with its chains, parents, counts and next numbers computed anew, and without
+    settings of its own that break a rule. Notes and recorded requests name the new chains."""
     key = whole.memory.key
     live = _list_live(whole)
     parents = dict(zip((stored.message.seq for stored in live), _parents(live), strict=True))
@@ -98,8 +101,18 @@ def repair_thread(whole: WholeThread) -> WholeThread:
         covered_tokens=sum_framed_tokens(covered),
         next_seq=max(memory.next_seq, last_seq + 1),
         next_id=max(memory.next_id, last_id + 1),
+        overrides=None if _find_override_faults(memory) else memory.overrides,
     )
     return load_rows(whole._replace(memory=counted))
+
+
+def _find_override_faults(memory: Memory) -> list[str]:
+    try:
+        if memory.overrides is not None:
+            parse_thread_overrides(memory.overrides)
+    except ConfigError as exc:
+        return [f"its own settings are ignored: {exc}"]
+    return []
 
 
 def _list_live(whole: WholeThread) -> list[StoredMessage]:
