@@ -12,6 +12,9 @@ import orjson
 import pytest
 import yaml
 
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.identity.callers import identify
+from om_proxy.memory.model import Key
 from om_proxy.settings import parse
 from om_proxy.testing.scripted import RecordedRequest
 from tests.clients import recipes
@@ -62,6 +65,29 @@ def test_configurations_are_valid(name: str) -> None:
     for file, text in recipe.files.items():
         if file.endswith((".yaml", ".json")):
             assert yaml.safe_load(text)
+
+
+def test_two_models_of_a_chat_have_two_memories() -> None:
+    """What the recipe says of models that answer at once gives each its own tenant."""
+    text = recipes.recipe("open-webui").text
+    (written,) = re.findall(r"`(auth: .+?)`", text, re.DOTALL)
+    env = {"LEFT_KEY": "left-key-of-sixteen", "RIGHT_KEY": "right-key-of-sixteen"}
+    identity = EdgeConfig.from_settings(parse(written, env=env)).identity
+    callers = [
+        identify(
+            [
+                (b"authorization", f"Bearer {key}".encode()),
+                (b"x-openwebui-chat-id", b"one-chat"),
+                (b"x-openwebui-user-id", b"one-user"),
+            ],
+            identity,
+            b"a secret",
+        )
+        for key in env.values()
+    ]
+    assert [caller.key for caller in callers] == [
+        Key(tenant, "one-user", "one-chat") for tenant in ("left", "right")
+    ]
 
 
 def test_the_script_knows_them_all() -> None:
