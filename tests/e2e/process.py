@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -20,11 +21,14 @@ class Process:
         port: int,
         module: Sequence[str] = ("om_proxy",),
         command: str = "serve",
+        log: Path | None = None,
     ) -> None:
         """`module`: what serves, with its own arguments before those of `om-proxy`. `command`:
-        another command that answers `/readyz`."""
+        another command that answers `/readyz`. `log`: the file that takes its log, over restarts;
+        None: it goes where the log of the tests goes."""
         self.config = config
         self._command = command
+        self._log = log
         self.module = module
         self.port = port
         self.base = f"http://127.0.0.1:{port}"
@@ -37,9 +41,10 @@ class Process:
 
     async def _started(self, *command: str, within: float) -> None:
         """Returns when it serves, or has died."""
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.DEVNULL
-        )
+        with self._log.open("ab") if self._log else nullcontext() as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.DEVNULL, stderr=log
+            )
         async with asyncio.timeout(within), httpx.AsyncClient(trust_env=False) as http:
             while self.alive:
                 try:

@@ -37,11 +37,11 @@ def find_programs() -> Path:
 class OwnPostgres:
     """A server on a port that stays the same. Its data outlives `kill`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, log: Path | None = None) -> None:
         self._programs = find_programs()
         self._data = folder / "data"
         self._copy = folder / "copy"
-        self._log = (folder / "log").open("ab")
+        self._log = (log or folder / "log").open("ab")
         # PostgreSQL refuses to run as root
         self._owner = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,13 +124,13 @@ class OwnPostgres:
 
 
 @contextmanager
-def own_postgres() -> Iterator[OwnPostgres]:
-    """Yield a server that does not run yet."""
+def own_postgres(log: Path | None = None) -> Iterator[OwnPostgres]:
+    """Yield a server that does not run yet. `log`: the file for its log, to outlive it."""
     parent = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent, prefix="om-test-postgres-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = OwnPostgres(folder)
+        server = OwnPostgres(folder, log)
         try:
             yield server
         finally:

@@ -9,11 +9,11 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from tests.e2e.replicas.kept_logs import keep_logs_of_failure
 from tests.e2e.replicas.plan import SCHEDULES, WRONG_CLOCKS_S
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import run_replicas
@@ -58,20 +58,23 @@ def main() -> int:
     if told.plant == "host-clock":
         plan = replace(plan, clock_offsets_s=WRONG_CLOCKS_S)
     print(f"{plan}\n", flush=True)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with keep_logs_of_failure() as folder, ExitStack() as stack:
         server = None
         if plan.needs_server:
-            server = stack.enter_context(own_postgres())
+            server = stack.enter_context(own_postgres(folder / "postgres.log"))
             server.start()
         url = server.url if server else find_url()
         if not url:
             print(HOW_TO_START, file=sys.stderr)
             return 2
-        report = asyncio.run(run_replicas(url, Path(folder), plan, server))
-    print(report)
-    if told.history:
-        told.history.write_bytes(report.dump())
-    return 1 if report.findings or report.notebook.errors else 0
+        report = asyncio.run(run_replicas(url, folder, plan, server))
+        print(report)
+        if told.history:
+            told.history.write_bytes(report.dump())
+        if not report.findings and not report.notebook.errors:
+            return 0
+        (folder / "history.json").write_bytes(report.dump())
+        raise SystemExit(1)
 
 
 def find_url() -> str:

@@ -37,7 +37,7 @@ memory:
   reflection: {{model: openai/scripted-reflector, observation_tokens: 400}}
 models: {{scripted-sharer: {{scope: resource}}}}
 background: {{observer_interval: 1s, external: {external}}}
-telemetry: {{log: "off"}}
+telemetry: {{log: json}}
 """
 # Nobody sees what was written before the wait has ended, and its locks are held until then.
 SLOW_COMMITS = """
@@ -174,7 +174,8 @@ async def start_replicas(
                 encoding="utf-8",
             )
             command = "serve" if number < plan.replicas else "worker"
-            processes.append(Process(config, port, _choose_module(plan, number), command))
+            log = config.with_suffix(".log")
+            processes.append(Process(config, port, _choose_module(plan, number), command, log))
         dice = random.Random(f"{plan.seed} outages")
         trouble = Trouble(url, processes, wires, server, dice, has_hosts=plan.has_hosts)
         try:
