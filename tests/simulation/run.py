@@ -1,4 +1,5 @@
-"""Runs seeds and says what broke: `scripts/simulate`."""
+"""Runs seeds and says what broke: `scripts/simulate`. With `--prompts`, clients of many kinds talk
+through a proxy on a real store instead, and every prompt is checked (tests/e2e/prompts)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import argparse
 import sys
 import time
 
+from tests.e2e.prompts.clients import KINDS
+from tests.e2e.prompts.running import STORES, check_prompts
 from tests.simulation.sharing import SharedWorld
 from tests.simulation.world import World, simulate
 
@@ -21,7 +24,19 @@ def main() -> int:
     asked.add_argument(
         "--scope", choices=WORLDS, default="thread", help="whether each thread has a log of its own"
     )
+    asked.add_argument("--prompts", type=int, help="check so many, of clients of many kinds")
+    asked.add_argument("--store", choices=STORES, default="sqlite", help="that they are held in")
+    asked.add_argument("--kind", choices=KINDS, action="append", help="of the clients; all of them")
+    asked.add_argument("--outages", type=int, default=12, help="of that store (%(default)s)")
     given = asked.parse_args()
+    if given.prompts:
+        return check_prompts(
+            given.store,
+            given.kind or [*KINDS],
+            prompts=given.prompts,
+            outages=given.outages,
+            seed=given.seed or 0,
+        )
     seeds = (
         [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
     )
