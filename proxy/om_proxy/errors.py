@@ -3,7 +3,7 @@
 OmError
 ├── BadRequest            400  the caller can correct it; `code` names the fault
 ├── Unauthorized          401  only where `auth.keys` is configured
-├── Forbidden             403  the admin token may see no text
+├── Forbidden             403  no text for the admin token; no key of the operator for strangers
 ├── NotFound              404  unknown, or another tenant's: both look the same
 ├── BadMethod             405  the path has other methods; `Allow` names them
 ├── Unproductive          422  notes that a person wanted condensed did not become shorter

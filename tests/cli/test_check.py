@@ -32,6 +32,23 @@ def test_check(tmp_path: Path) -> None:
     assert lines[-1] == "nothing needs attention"
 
 
+def test_check_of_a_key_that_others_can_spend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `auth.keys` it is a warning, a loud one off loopback."""
+    config = tmp_path / "om.yaml"
+    paid = 'upstream: [{base_url: "http://h", api_key: sk-hush}]\n'
+    for bind, start in (
+        ("", "warning: upstream upstream has an api_key"),
+        ("server: {host: 0.0.0.0, admin_token: 0123456789abcdef0123}\n", "warning: ANYBODY"),
+    ):
+        config.write_text(paid + bind, encoding="utf-8")
+        assert main(["check", "--config", str(config)]) == 0
+        out = capsys.readouterr().out
+        assert any(line.startswith(start) for line in out.splitlines())
+        assert "hush" not in out
+
+
 def test_check_of_a_store_in_memory(tmp_path: Path) -> None:
     """It says what is lost with the process. No store is made by looking."""
     done = run_om_proxy("check", cwd=tmp_path, OM_PROXY__STORAGE__URL='"sqlite:///:memory:"')

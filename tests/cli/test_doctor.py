@@ -78,6 +78,25 @@ async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("bind", "code"),
+    [("", 0), ("server: {host: 0.0.0.0, admin_token: 0123456789abcdef0123}\n", 1)],
+    ids=["loopback", "network"],
+)
+async def test_a_key_that_others_can_spend(
+    tmp_path: Path, doctor: Run, bind: str, code: int
+) -> None:
+    """Without `auth.keys` it is named. Off loopback that is a fault."""
+    await store_threads(tmp_path)
+    async with run_upstream_server(ANSWER_200) as server:
+        got, out = await doctor(f'{server.base}", api_key: "own-key', bind)
+    assert (got, "CAN SPEND the api_key of upstream models" in attention_part(out)) == (
+        code,
+        code == 1,
+    )
+    assert "auth.keys is not set" in out
+
+
+@pytest.mark.parametrize(
     ("script", "said"),
     [
         (

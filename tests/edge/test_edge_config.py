@@ -10,6 +10,7 @@ from om_proxy.apis.api import Request
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.headers import CREDENTIAL_HEADERS
+from om_proxy.errors import Forbidden
 from om_proxy.settings import UpstreamSettings
 from om_proxy.settings import parse as settings_of
 
@@ -195,3 +196,14 @@ def test_no_credential_in_its_repr() -> None:
     config.policy.context_of_request("m", "r", upstream, ((b"authorization", b"Bearer sk-caller"),))
     assert "sk-caller" not in repr(config)
     assert "sk-secret" not in repr(config)
+
+
+def test_a_stranger_gets_no_key_of_the_operator_s() -> None:
+    """A page of another site is refused where the upstream has a key. Where another rule has let the
+    caller in, the key is used."""
+    sent = [(b"host", b"127.0.0.1"), (b"origin", b"https://evil.example")]
+    with pytest.raises(Forbidden):
+        PLAIN.select_upstream_headers(sent, KEYED_UPSTREAM)
+    assert PLAIN.select_upstream_headers(sent, KEYLESS) == sent[1:]
+    admitted = PLAIN.select_admitted_headers(sent, KEYED_UPSTREAM)
+    assert admitted == [*sent[1:], (b"authorization", b"Bearer sk-upstream")]

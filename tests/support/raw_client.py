@@ -39,11 +39,11 @@ class RawClient:
         self.writer.write(body)
 
     def send_head(self, method: str, path: str, *headers: bytes) -> None:
-        self.writer.write(
-            b"\r\n".join(
-                [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *headers, b"", b""]
-            )
-        )
+        """Send the head. The host is `localhost`, unless the headers name one."""
+        has_host = any(header.lower().startswith(b"host:") for header in headers)
+        host = () if has_host else (b"Host: localhost",)
+        lines = [f"{method} {path} HTTP/1.1".encode(), *host, *headers, b"", b""]
+        self.writer.write(b"\r\n".join(lines))
 
     async def until(self, end: bytes) -> bytes:
         return await asyncio.wait_for(self.reader.readuntil(end), 30)

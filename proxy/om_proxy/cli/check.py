@@ -11,7 +11,14 @@ from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.errors import StorageError
-from om_proxy.settings import Settings, list_warnings, load, render_settings, render_summary
+from om_proxy.settings import (
+    Settings,
+    list_open_keys,
+    list_warnings,
+    load,
+    render_settings,
+    render_summary,
+)
 from om_proxy.storage.encryption.key_sources import load_master_keys
 from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import list_promises
@@ -69,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
         *comparison_faults,
+        *list_open_keys(settings),
         *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
         *list_memory_model_warnings(effective, options.model),

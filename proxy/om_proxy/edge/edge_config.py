@@ -10,8 +10,9 @@ from hashlib import blake2b
 
 from om_proxy.apis.api import Api, Request
 from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
-from om_proxy.errors import BadRequest
+from om_proxy.errors import BadRequest, Forbidden
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
+from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
 from om_proxy.identity.tenants import has_provider_credential
 from om_proxy.policy import Policy
 from om_proxy.server.headers import Header
@@ -77,7 +78,23 @@ class EdgeConfig:
         self, headers: Sequence[Header], upstream: UpstreamSettings
     ) -> list[Header]:
         """Return the headers that go upstream, with a credential for the upstream and none for this
-        proxy.
+        proxy. Raise Forbidden for a caller who may not spend the upstream's key.
+
+        A browser's preflight names no model, so it is refused if any upstream has a key: the page's
+        own request may be for that one.
+        """
+        is_at_stake = upstream.api_key is not None or (
+            self.holds_upstream_key and is_preflight(headers)
+        )
+        if is_at_stake and not may_spend_operator_key(headers, self.identity):
+            raise Forbidden(SPENDING_MESSAGE)
+        return self.select_admitted_headers(headers, upstream)
+
+    def select_admitted_headers(
+        self, headers: Sequence[Header], upstream: UpstreamSettings
+    ) -> list[Header]:
+        """Return the headers as `select_upstream_headers` does, for a caller whose access another
+        rule has decided.
 
         The credential is the caller's own if there are no `auth.keys`, or if it came together with
         one of them. Otherwise it is the upstream's `api_key`. (Without keys, `api_key` replaces the
@@ -103,6 +120,11 @@ class EdgeConfig:
         if upstream is None:
             raise BadRequest(NO_UPSTREAM, "om_no_upstream", "model")
         return upstream
+
+    @property
+    def holds_upstream_key(self) -> bool:
+        """True if any upstream has a key of the operator's."""
+        return any(upstream.api_key is not None for upstream in self.settings.upstream)
 
     @property
     def has_catch_all_upstream(self) -> bool:

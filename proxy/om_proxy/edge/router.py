@@ -123,11 +123,11 @@ class Router:
                     else None
                 )
                 upstream = choose_upstream(scope, config, body)
+                headers = config.select_upstream_headers(scope["headers"], upstream)
             except OmError as exc:
                 return await send_refusal(send, exc, receipt)
             except ClientDisconnected:
                 return CLIENT_LEFT
-            headers = config.select_upstream_headers(scope["headers"], upstream)
             return await relay_unchanged(
                 scope,
                 permit.receive,

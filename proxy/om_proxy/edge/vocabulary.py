@@ -275,8 +275,10 @@ ERROR_CODE_ROWS = (
     ),
     _create_row(
         "om_forbidden",
-        "Below `/om` only. The route shows nothing but text, and `server.admin_reads: false` hides "
-        "text from the admin token. Ask with the tenant's own credential",
+        "`upstream.api_key` would pay, `auth.keys` is not set, and the request comes from another "
+        "site's page, from elsewhere, or beyond loopback without a credential: set `auth.keys`, and "
+        "send one of them. Below `/om`: the route shows nothing but text, and "
+        "`server.admin_reads: false` hides text from the admin token",
         "403",
     ),
     _create_row(

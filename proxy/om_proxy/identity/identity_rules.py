@@ -25,8 +25,8 @@ SCOPE_HEADER = "x-om-scope"
 # read only if there is a secret to verify it
 TOKEN_HEADER = "x-om-token"  # noqa: S105 - the name of a header
 SITE_HEADER = "sec-fetch-site"  # the site of a browser's page (W3C Fetch Metadata)
-# in which another proxy, in front of this one, names its client
-FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "forwarded")
+# in which another proxy, in front of this one, names its client, or the host that was asked for
+FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "x-forwarded-host", "forwarded")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ _WEB_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)
 _OWN_SITES = ("same-origin", "same-site", "none")  # `none`: the user typed the address
 # RFC 7239
 _FORWARDED_FOR = re.compile(r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE)
+_FORWARDED_HOST = re.compile(r"\bhost=\"?([^;,\"]*)", re.IGNORECASE)
 
 
 def is_local_request(values_by_name: ValuesByName) -> bool:
@@ -25,11 +26,17 @@ def is_local_request(values_by_name: ValuesByName) -> bool:
 
 def is_loopback_host(host: str) -> bool:
     """Return whether a Host header, with or without a port, names loopback."""
+    name = read_host_name(host)
+    return name == "localhost" or _is_loopback_ip(name)
+
+
+def read_host_name(host: str) -> str:
+    """Return the name or the address in a Host header, in lower case and without the dot of a
+    complete name; "" if it cannot be read."""
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+        return (urlsplit(f"//{host}").hostname or "").removesuffix(".")
     except ValueError:
-        return False
+        return ""
 
 
 def _is_cross_site(values_by_name: ValuesByName) -> bool:
@@ -52,7 +59,7 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
 def _is_own_host(host: str) -> bool:
     """Return whether a Host header names this machine. Some programs send 0.0.0.0, which no host
     name can be made to resolve to."""
-    return is_loopback_host(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared
+    return is_loopback_host(host) or read_host_name(host) == "0.0.0.0"  # noqa: S104 - compared
 
 
 def _is_loopback_origin(origins: Sequence[str]) -> bool:
@@ -66,18 +73,27 @@ def _is_forwarded(values_by_name: ValuesByName) -> bool:
     """Return whether a proxy on this machine forwards the request of another machine, because all
     requests of such a proxy come over loopback. A client that lies in a forwarding header only
     loses its access."""
-    *address_lists, forwarded = (
+    *address_lists, hosts, forwarded = (
         ",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS
     )
     addresses = [address for value in address_lists if value for address in value.split(",")]
     addresses += _FORWARDED_FOR.findall(forwarded)
-    return not all(map(_is_loopback_address, addresses))
+    names = [*(hosts.split(",") if hosts else ()), *_FORWARDED_HOST.findall(forwarded)]
+    are_own = all(_is_own_host(name.strip(HTTP_WHITESPACE)) for name in names)
+    return not (are_own and all(map(_is_loopback_address, addresses)))
 
 
 def _is_loopback_address(address: str) -> bool:
     address = address.strip(HTTP_WHITESPACE)
+    # an address with a port or in brackets; an obfuscated name is not loopback
+    return _is_loopback_ip(address) or is_loopback_host(address)
+
+
+def _is_loopback_ip(text: str) -> bool:
     try:
-        return ipaddress.ip_address(address).is_loopback
+        address = ipaddress.ip_address(text)
     except ValueError:
-        # an address with a port or in brackets; an obfuscated name is not loopback
-        return is_loopback_host(address)
+        return False
+    # a server that listens on both families names its IPv4 clients `::ffff:127.0.0.1`
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -42,6 +42,15 @@ def check_access(headers: Headers, rules: IdentityRules) -> None:
         _find_key_owner(_read_gateway_key(group_by_name(headers)), rules)
 
 
+def has_credential(values_by_name: ValuesByName) -> bool:
+    """Return whether the caller sent a credential, known or not."""
+    return any(
+        _strip_scheme(value)
+        for name in CREDENTIAL_HEADERS
+        for value in values_by_name.get(name, [])
+    )
+
+
 def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
     """Return whether `Authorization` is meant for the model server, because a gateway key was sent
     in another header.

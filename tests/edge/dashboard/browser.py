@@ -49,6 +49,11 @@ def require_chromium() -> str:
     return path
 
 
+def list_launch_arguments() -> list[str]:
+    """A container's root has no sandbox; everybody else keeps it."""
+    return ["--no-sandbox"] if os.geteuid() == 0 else []
+
+
 @dataclass
 class Watched:
     """A page of the browser, and everything about it that a test must know of."""
@@ -95,10 +100,10 @@ class Watched:
 @asynccontextmanager
 async def open_browser() -> AsyncIterator[Browser]:
     path = require_chromium()
-    # a container's root has no sandbox; everybody else keeps it
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=arguments)
+        browser = await playwright.chromium.launch(
+            executable_path=path, args=list_launch_arguments()
+        )
         try:
             yield browser
         finally:

@@ -15,6 +15,7 @@ from om_proxy.settings import (
     SettingLine,
     Settings,
     list_effective_settings,
+    list_open_keys,
     list_settings,
     list_warnings,
 )
@@ -122,7 +123,11 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
         is_complete=is_admin,
         items=_describe_settings(lines, is_admin=is_admin),
         store=await _describe_store(services.store, settings) if is_admin else None,
-        warnings=list_warnings(settings, query.model, query.resource) if is_admin else [],
+        warnings=(
+            [*list_open_keys(settings), *list_warnings(settings, query.model, query.resource)]
+            if is_admin
+            else []
+        ),
     )
 
 

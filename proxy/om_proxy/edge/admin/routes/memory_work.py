@@ -89,7 +89,7 @@ def bring_context(call: AdminCall) -> FindContext:
         own = drop_admin_token(call.headers, call.config)
         credential = tuple(
             (name, value)
-            for name, value in call.config.select_upstream_headers(own, upstream)
+            for name, value in call.config.select_admitted_headers(own, upstream)
             if name in CALLER_CREDENTIAL_HEADERS
         )
         if call.visitor.is_admin and not credential:

@@ -1,0 +1,95 @@
+# ruff: noqa: E501 - a case of a table is one line
+"""Who may be served with the operator's key: whoever may read memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.spending import is_preflight, may_spend_operator_key
+from om_proxy.identity.tenants import find_tenant
+from tests.identity.examples import KEYED, RULES, SECRET
+
+HERE = ("host", "127.0.0.1:8400")
+OWN_KEY = ("authorization", "Bearer sk-any")
+OPEN = IdentityRules(loopback_only=False)
+
+LOCAL = [
+    [HERE], [], [("host", "localhost:8400")], [("host", "LOCALHOST")], [("host", "localhost.:8400")], [("host", "[::1]:8400")],
+    [("host", "[::ffff:127.0.0.1]:8400")], [("host", "127.8.9.10")], [("host", "0.0.0.0:8400")],
+    [HERE, ("origin", "http://localhost:3000")], [HERE, ("origin", "http://localhost.:3000")], [HERE, ("origin", "https://[::1]:5173")],
+    [HERE, ("sec-fetch-site", "same-origin")], [HERE, ("sec-fetch-site", "none")], [HERE, ("sec-fetch-site", "same-site"), ("origin", "http://localhost:3000")],
+    [HERE, ("x-forwarded-for", "::ffff:127.0.0.1"), ("x-forwarded-host", "localhost:3000"), ("x-forwarded-proto", "http")],
+    [HERE, ("forwarded", "for=127.0.0.1;host=localhost:3000")],
+]  # fmt: skip
+
+# of other sites' pages and other machines, all under an address that the machine itself may use
+FOREIGN = [
+    [HERE, ("origin", "https://evil.example")], [HERE, ("origin", "null")], [HERE, ("origin", "http://192.168.1.7")], [HERE, ("origin", "http://localhost.evil.example")],
+    [HERE, ("origin", "chrome-extension://abc")], [HERE, ("origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
+    [HERE, ("sec-fetch-site", "cross-site")], [HERE, ("sec-fetch-site", "same-site"), ("origin", "http://app.evil.example")],
+    [HERE, ("origin", "http://127.0.0.1:8400"), ("sec-fetch-site", "cross-site")],
+    [HERE, ("x-forwarded-for", "8.8.8.8")], [HERE, ("x-forwarded-for", "127.0.0.1, 10.0.0.3")], [HERE, ("x-real-ip", "10.0.0.8")], [HERE, ("forwarded", "for=192.0.2.60")],
+    [HERE, ("forwarded", 'for="[2001:db8::1]:4711"')], [HERE, ("x-forwarded-host", "proxy.example")], [HERE, ("forwarded", "host=proxy.example")], [HERE, ("x-forwarded-for", "unknown")],
+    # other machines, and names that no stranger can own
+    [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "om-proxy:8400")], [("host", "host.docker.internal:8400")], [("host", "printer.local")], [("host", "app.localhost:8400")],
+]  # fmt: skip
+
+# the name of a page that merely resolves to this machine
+REBOUND = [
+    [("host", "rebound.example:8400")], [("host", "rebound.example.:8400")], [("host", "127.0.0.1.rebound.example")], [("host", "localhost.rebound.example:8400")],
+    [("host", "rebound.example:8400"), ("origin", "http://rebound.example:8400")], [("host", "rebound.example:8400"), ("origin", "http://localhost:8400"), ("sec-fetch-site", "same-origin")],
+    [("host", "0.0.0.0.rebound.example")], [("host", "[x")], [("host", "")], [("host", "127.0.0.1"), ("host", "rebound.example")],
+]  # fmt: skip
+
+NO_KEYS = [[], [("authorization", "")], [("authorization", "Bearer ")], [("x-api-key", " ")], [("cookie", "a=b")], [("x-om-authorization", "Bearer k")], [("x-om-token", "t")]]  # fmt: skip
+ANY_KEYS = [[OWN_KEY], [("x-api-key", "k")], [("api-key", "k")], [("authorization", "k")]]
+
+
+def may_spend(
+    sent: list[tuple[str, str]], more: list[tuple[str, str]], rules: IdentityRules = RULES
+) -> bool:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in [*sent, *more]]
+    allowed = may_spend_operator_key(headers, rules)
+    # one rule for memory and money: who has no tenant spends nothing
+    assert not allowed or rules.keys or find_tenant(headers, rules, SECRET) is not None
+    return allowed
+
+
+@pytest.mark.parametrize("sent", LOCAL)
+def test_a_program_of_this_machine_spends_the_key(sent: list[tuple[str, str]]) -> None:
+    """On a loopback bind, with or without a credential."""
+    assert [may_spend(sent, key) for key in (*NO_KEYS, *ANY_KEYS)] == [True] * 11
+
+
+@pytest.mark.parametrize("sent", FOREIGN)
+def test_a_stranger_needs_a_credential(sent: list[tuple[str, str]]) -> None:
+    """A page of another site, a forwarded request and another machine. A browser asks before it
+    sends a page's credential, and a preflight has none."""
+    assert [may_spend(sent, key) for key in NO_KEYS] == [False] * 7
+    assert [may_spend(sent, key) for key in ANY_KEYS] == [True] * 4
+
+
+@pytest.mark.parametrize("sent", REBOUND)
+def test_under_a_stranger_s_name_no_credential_counts(sent: list[tuple[str, str]]) -> None:
+    """A page under a name that resolves to this machine can send any credential unasked."""
+    assert [may_spend(sent, key) for key in (*NO_KEYS, *ANY_KEYS)] == [False] * 11
+
+
+@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *REBOUND])
+def test_off_loopback_everybody_needs_a_credential(sent: list[tuple[str, str]]) -> None:
+    """No host name says who is local there."""
+    assert [may_spend(sent, key, OPEN) for key in NO_KEYS] == [False] * 7
+    assert [may_spend(sent, key, OPEN) for key in ANY_KEYS] == [True] * 4
+
+
+@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *REBOUND])
+def test_with_keys_the_key_decides(sent: list[tuple[str, str]]) -> None:
+    """Every route has asked for a key of `auth.keys` before."""
+    assert may_spend(sent, [OWN_KEY], KEYED)
+
+
+def test_a_preflight_is_known_by_its_header() -> None:
+    """A browser names the method of the page's request."""
+    assert is_preflight([(b"access-control-request-method", b"POST")])
+    assert not is_preflight([(b"origin", b"https://evil.example")])
