@@ -228,7 +228,7 @@ class App:
         if self._tracing:
             memory_spans = self._tracing.create_subscriber(partial(label_thread, secret))
             facts.subscribe(memory_spans, MemoryCallEnded, Forgotten)
-        self._deferred = DeferredTurns(budget, facts, lambda: not self._reopening.has_opened)
+        self._deferred = DeferredTurns(budget, facts)
         self._memories = memories = Memories(
             self.store,
             self._policies,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
-from om_proxy.errors import StorageError
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.model import Memory, extend_chain
 from om_proxy.turns.due_notes import DueNotes
 from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.e2e.trouble import wrap_opened_stores
+from tests.e2e.trouble import FailingStore, wrap_opened_stores
 
 MAX_WAIT_S = 60.0
+WINDOW_MESSAGE_COUNT = 4
+TURNS_AWAY = 3
 
 
 async def thin(chat: Chat, text: str) -> str:
@@ -38,6 +41,88 @@ async def said(run: Running, count: int) -> list[str]:
         if len(found) >= count or loop.time() > until:
             return found
         await asyncio.sleep(0.1)
+
+
+async def say_in_window(chat: Chat, text: str) -> str:
+    """A turn of a client that sends its last messages; why memory did not work."""
+    chat.history.append({"role": "user", "content": text})
+    reply, receipt = await chat.send(chat.history[-WINDOW_MESSAGE_COUNT:])
+    chat.history.append({"role": "assistant", "content": reply})
+    return receipt.get("reason", "")
+
+
+async def find_all(run: Running, chat: Chat) -> list[str]:
+    """What is stored, once it has as many messages as the client, or never will."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MAX_WAIT_S
+    while True:
+        found: list[str] = []
+        with suppress(StorageError):  # it is asked once a second for a while
+            for memory in await run.memories():
+                stored = await run.app.store.messages(memory.key, 0)
+                found += [orjson.loads(message.item.raw)["content"] for message in stored]
+        if len(found) >= len(chat.history) or loop.time() > until:
+            return found
+        await asyncio.sleep(0.05)
+
+
+def trouble_store(store: FailingStore, how: str) -> None:
+    if how == "memory-slow":
+        store.slow()
+        return
+    troubles = {
+        "storage": StorageError("the disk is gone"),
+        "memory-error": RuntimeError("the driver is confused"),
+        "conflict": Conflict("another commit came first"),
+    }
+    store.raising(troubles[how])
+
+
+@pytest.mark.parametrize(
+    ("how", "known_turns"),
+    [
+        ("storage", 0),
+        ("storage", 4),
+        # so far its requests have shown the whole thread
+        *((how, 1) for how in ("storage", "memory-slow", "memory-error", "conflict")),
+    ],
+)
+async def test_a_window_that_scrolls_past_what_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, known_turns: int
+) -> None:
+    """A client with its last messages never sends the first ones again. All of them are stored, in
+    order, whatever kept the memory from being read."""
+    monkeypatch.setattr("om_proxy.turns.deferred.COMMIT_TIMEOUT_S", 0.1)
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path) as run:
+        chat = run.chat()
+        chat.history.clear()
+        for number in range(known_turns):
+            assert await say_in_window(chat, f"before {number}") == ""
+        with monkeypatch.context() as hurried:
+            hurried.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.1)
+            trouble_store(opened[0], how)
+            for number in range(TURNS_AWAY):
+                assert await say_in_window(chat, f"away {number}") != ""
+        opened[0].well()
+        await say_in_window(chat, "back")
+        assert await find_all(run, chat) == [m["content"] for m in chat.history]
+
+
+async def test_a_commit_that_fails_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error is: the client has the whole reply, so its turn is tried again."""
+    monkeypatch.setattr("om_proxy.turns.engine.MAX_HELD_REPLY_END_S", 0.1)
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path) as run:
+        chat = run.chat()
+        await thin(chat, "one")
+        opened[0].raising(RuntimeError("the driver is confused"), "commit")
+        assert await thin(chat, "two") == ""
+        opened[0].well()
+        await thin(chat, "three")
+        assert await said(run, 3) == ["one", "two", "three"]
 
 
 async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +245,7 @@ async def test_refused_where_settings_ask_for_it(
         opened[0].well()
         monkeypatch.setattr("om_proxy.edge.chat.MAX_OPEN_S", MAX_WAIT_S)
         assert (await send_newest(run, "four")).status_code == 200
-        assert await said(run, 2) == ["one", "four"]
+        assert await said(run, 3) == ["one", "three", "four"]
 
 
 async def send_newest(run: Running, text: str) -> httpx.Response:

@@ -240,14 +240,12 @@ class ChatRoute:
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
-        """Mark a turn whose memory could not be read, so that it is stored later.
-
-        This is only for a client that sends just its newest message, because it will not send that
-        message again. A client that sends its history will, and its later request shows better
-        which messages it leaves out.
-        """
-        if exchange.caller.mode == "read" or not self._needs_memory(exchange, exc):
+        """Mark a turn whose memory could not be read, so that it is stored later. What its client
+        sends next does not have to show it: a window moves on."""
+        if exchange.context is None or exchange.caller.mode == "read":
             return
+        if isinstance(exc, Unreadable | UnicodeDecodeError):
+            return  # it could not be read later either
         exchange.missed_at = exchange.came_at
         exchange.headers = ask_uncompressed(exchange.headers)
 

@@ -69,7 +69,6 @@ class Exchange:
     came_at: float = 0.0  # unix seconds of the store's clock; 0: it has no memory
     # `came_at`; None: its memory was read. Otherwise the turn is reconciled later.
     missed_at: float | None = None
-    is_commit_begun: bool = False  # of a missed turn: a commit that was cut may be written
     delivery: Delivery = field(default_factory=Delivery)
     has_contacted_upstream: bool = False
     # the prompt that memory would have sent; None: none is built
@@ -80,9 +79,6 @@ class Exchange:
     recall: RecallRecord | None = None
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
-
-    def mark_commit_begun(self) -> None:
-        self.is_commit_begun = True
 
     def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out

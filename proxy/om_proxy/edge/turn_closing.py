@@ -28,6 +28,7 @@ from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
 from om_proxy.turns.accounting import AccountedTurn
 from om_proxy.turns.engine import Engine
+from om_proxy.turns.missed_turn import MissedTurn
 from om_proxy.turns.shadow import ShadowPrompt, find_ready
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import UpstreamResponse
@@ -154,8 +155,8 @@ class TurnClosing:
         held_bytes = len(exchange.body) + len((reply and reply.message) or b"")
         try:
             # the receipt has told the client about a missed turn, so the reply need not wait
-            if exchange.missed_at is not None:
-                self._engine.defer(key, commit, held_bytes)
+            if exchange.turn is None:
+                await commit()
             else:
                 await self._engine.commit_or_defer(key, commit, held_bytes)
         except Exception as exc:  # the client has its answer
@@ -169,7 +170,8 @@ class TurnClosing:
     def _choose_commit(
         self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool
     ) -> Callable[[], Awaitable[None]] | None:
-        """Return the call that stores the turn; None: nothing of it is stored."""
+        """Return the call that stores the turn, or defers one whose memory could not be read; None:
+        nothing of it is stored."""
         turn = exchange.turn
         ended_at = self._engine.now()  # the turn may be stored much later
         is_success = 200 <= status < 300
@@ -177,7 +179,7 @@ class TurnClosing:
             if exchange.missed_at is None or not is_success:
                 return None
             self._count_passed(exchange, reply)
-            return partial(self._close_missed, exchange, reply, ended_at)
+            return partial(self._defer_missed, exchange, reply, ended_at)
         if is_success:
             return partial(
                 self._commit_turn,
@@ -197,22 +199,22 @@ class TurnClosing:
             return None
         return partial(self._engine.store_unanswered, turn, ended_at)
 
-    async def _close_missed(self, exchange: Exchange, reply: Reply | None, ended_at: float) -> None:
+    async def _defer_missed(self, exchange: Exchange, reply: Reply | None, ended_at: float) -> None:
         assert exchange.request is not None  # an unreadable request is not stored
         assert exchange.context is not None  # see `_mark_missed`
         assert exchange.missed_at is not None  # see `_mark_missed`
-        await self._engine.close_missed(
+        delivery = exchange.delivery
+        missed = MissedTurn(
             exchange.caller,
-            exchange.request,
+            replace(exchange.request, body=b"", frame=b"", readable=b""),
             exchange.context,
             read_hints(exchange),
             exchange.missed_at,
             reply,
-            delivered=exchange.delivery.is_end_sent is not False,
-            may_be_stored=exchange.is_commit_begun,
-            ended_at=ended_at,
-            on_commit=exchange.mark_commit_begun,
+            ended_at,
+            was_delivered=lambda: delivery.is_end_sent is not False,
         )
+        self._engine.defer_missed(missed)
 
     async def _commit_turn(
         self,

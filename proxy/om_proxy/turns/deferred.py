@@ -2,8 +2,11 @@
 
 A turn whose memory can be read but not written waits in the store's own spool
 (storage/spooling_store.py). For a turn here, nothing is known of the thread, so nothing can be
-computed. A client that sends only its newest message would lose the turn. The next request of the
-thread, or the next second, tries again.
+computed. A client that does not send its whole history again would lose the turn. The next request
+of the thread, or the next second, tries again.
+
+A turn is dropped for one reason without a loss: a later turn that waits shows all of it. So of a
+client with its whole history one turn waits, its newest.
 """
 
 from __future__ import annotations
@@ -14,16 +17,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
-from om_proxy.errors import StorageError
+from om_proxy.errors import StorageError, Unwritable, raise_site
 from om_proxy.facts import Facts, Uncommitted
 from om_proxy.memory.model import Key
 from om_proxy.running_time import limit_running_time
 from om_proxy.storage.breaker import Breaker
 from om_proxy.storage.spool_budget import SpoolBudget
+from om_proxy.turns.missed_turn import MissedTurn
 
 FIRST_RETRY_S = 0.2  # most faults are over at once
 RETRY_S = 1.0
 COMMIT_TIMEOUT_S = 10.0  # for one turn
+# an error that is not the store's may be a fault that passes; one that stays would block its thread
+GIVE_UP_AFTER_S = 60.0
 TURN_BYTES = 8_192  # of a turn beyond its body and its reply, as CPython holds it
 
 Commit = Callable[[], Awaitable[None]]
@@ -32,9 +38,12 @@ Commit = Callable[[], Awaitable[None]]
 @dataclass(eq=False, slots=True)
 class DeferredTurn:
     """A waiting turn. `commit` raises StorageError while the turn cannot be stored. `released` is
-    set when its reply need not wait for it any longer."""
+    set when its reply need not wait for it any longer. `missed`: None if its memory was read."""
 
     commit: Commit
+    held_bytes: int
+    missed: MissedTurn | None = None
+    give_up_at: float | None = None  # by the loop's clock; None: no error but the store's yet
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -46,10 +55,7 @@ class DeferredTurns:
         self,
         budget: SpoolBudget | None = None,
         facts: Facts | None = None,
-        is_off: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_off`: whether there is no memory at all yet. In that case no turn is kept."""
-        self._is_off = is_off
         self._budget = budget or SpoolBudget()
         self._facts = facts or Facts()
         self._breaker = Breaker()
@@ -66,20 +72,35 @@ class DeferredTurns:
         """Return whether turns of this thread wait."""
         return key in self._threads
 
-    def defer(self, key: Key, commit: Commit, held_bytes: int) -> DeferredTurn:
-        """Keep the turn until it is stored. `held_bytes`: the size of its body and its reply."""
-        turn = DeferredTurn(commit)
-        if self._is_off():
-            turn.released.set()
-            return turn
+    def defer(
+        self, key: Key, commit: Commit, held_bytes: int, missed: MissedTurn | None = None
+    ) -> DeferredTurn:
+        """Keep the turn until it is stored. `held_bytes`: the size of its messages and its
+        reply."""
+        turn = DeferredTurn(commit, held_bytes + TURN_BYTES, missed)
         if self._breaker.is_open or self._is_ending:
             turn.released.set()
+        self._drop_shown(key, missed)
         self._threads.setdefault(key, deque()).append(turn)
         self._budget.charge(
-            ("deferred", key), held_bytes + TURN_BYTES, lambda: self._drop(key, "SpoolFull")
+            ("deferred", key),
+            turn.held_bytes,
+            lambda: self._drop(key, "SpoolFull"),
+            goes_first=missed is not None and missed.is_sent_again,
         )
         self._wanted.set()
         return turn
+
+    def _drop_shown(self, key: Key, later: MissedTurn | None) -> None:
+        """Drop the thread's newest waiting turn if `later` shows all of it."""
+        turns = self._threads.get(key)
+        if later is None or not turns:
+            return
+        newest = turns[-1]
+        if newest.missed is not None and later.shows_all_of(newest.missed):
+            turns.pop()
+            newest.released.set()
+            self._budget.release(("deferred", key), newest.held_bytes)
 
     async def commit_waiting(self, key: Key) -> None:
         """Commit the thread's waiting turns in order. Raise StorageError if they must go on
@@ -95,23 +116,23 @@ class DeferredTurns:
                 await self._commit_turn(key, turn)
                 turn.released.set()
                 # it may have been given up meanwhile
-                if self._threads.get(key) is turns and turns[0] is turn:
+                if self._threads.get(key) is turns and turns and turns[0] is turn:
                     turns.popleft()
-                    if not turns:
-                        self._forget(key)
+                    self._budget.release(("deferred", key), turn.held_bytes)
+                if self._threads.get(key) is turns and not turns:
+                    self._forget(key)
 
     async def _commit_turn(self, key: Key, turn: DeferredTurn) -> None:
         try:
             async with limit_running_time(COMMIT_TIMEOUT_S):
                 await turn.commit()
-        except (StorageError, TimeoutError) as exc:
-            self._breaker.record_failure()
-            if self._breaker.is_open:
-                self._release_all()
-            raise StorageError("earlier turns of the thread cannot be stored yet") from exc
-        # Not the store's fault: the error would come again each time, and block the turns after it.
-        except Exception as exc:
-            self._facts.emit(Uncommitted(key, type(exc).__name__))
+        except Exception as exc:  # it is reported once the turn is given up
+            if not _is_lost(turn, exc):
+                self._breaker.record_failure()
+                if self._breaker.is_open:
+                    self._release_all()
+                raise StorageError("earlier turns of the thread cannot be stored yet") from exc
+            self._facts.emit(Uncommitted(key, type(exc).__name__, at=raise_site(exc)))
         self._breaker.record_success()
 
     async def retry_forever(self) -> None:
@@ -171,3 +192,15 @@ class DeferredTurns:
     def _forget(self, key: Key) -> None:
         self._threads.pop(key, None)
         self._budget.refund(("deferred", key))
+
+
+def _is_lost(turn: DeferredTurn, exc: Exception) -> bool:
+    """Return whether the turn cannot be stored: the store will never take it, or an error that is
+    not the store's has come each time for GIVE_UP_AFTER_S."""
+    if isinstance(exc, StorageError | TimeoutError):
+        turn.give_up_at = None
+        return isinstance(exc, Unwritable)
+    now = asyncio.get_running_loop().time()
+    if turn.give_up_at is None:
+        turn.give_up_at = now + GIVE_UP_AFTER_S
+    return now >= turn.give_up_at

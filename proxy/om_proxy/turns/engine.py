@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+import structlog
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply, Request
 from om_proxy.background.recounting import Recounter
-from om_proxy.errors import NotFound, StorageError, Unwritable
+from om_proxy.errors import NotFound, StorageError, Unwritable, raise_site
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.expiry import is_near_expiry
@@ -31,10 +32,11 @@ from om_proxy.server.deadline import Deadline
 from om_proxy.turns.accounting import NOTHING_ACCOUNTED, Accountant, AccountedTurn
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.committing import Committer
-from om_proxy.turns.deferred import DeferredTurn, DeferredTurns
+from om_proxy.turns.deferred import DeferredTurns
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.due_notes import DueNotes
 from om_proxy.turns.memory_work import MemoryWork
+from om_proxy.turns.missed_turn import MissedTurn
 from om_proxy.turns.overflow import OverflowRecovery
 from om_proxy.turns.prompt_builder import PromptBuilder
 from om_proxy.turns.reconciling import EarlierTry, Reconciler
@@ -46,6 +48,8 @@ from om_proxy.turns.turn import (
     PreparedTurn,
     TakenForSideRequest,
 )
+
+logger = structlog.get_logger("memory")
 
 # How long the end of a reply waits for a turn whose commit is retried.
 MAX_HELD_REPLY_END_S = 5.0
@@ -290,12 +294,14 @@ class Engine:
                 await commit()
             except Unwritable:
                 raise
-            except StorageError:
-                pass  # deferred below
+            except Exception as exc:  # the client has its answer: the turn is tried again
+                if not isinstance(exc, StorageError):
+                    error, at = type(exc).__name__, raise_site(exc)
+                    logger.warning("turn.commit_failed", error=error, at=at)
             else:
                 await self._memories.wait_until_stored(key)
                 return
-        turn = self.defer(key, commit, held_bytes)
+        turn = self._deferred.defer(key, commit, held_bytes)
         with suppress(TimeoutError):
             async with limit_running_time(MAX_HELD_REPLY_END_S):
                 await turn.released.wait()
@@ -304,11 +310,32 @@ class Engine:
     def now(self) -> float:
         return self._clock()
 
-    def defer(
-        self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
-    ) -> DeferredTurn:
-        """Retry the commit until it succeeds."""
-        return self._deferred.defer(key, commit, held_bytes)
+    def defer_missed(self, turn: MissedTurn) -> None:
+        """Keep a turn whose memory could not be read. Store it once it can be read."""
+        key = turn.caller.key
+        assert key is not None  # a request without a thread has no memory to miss
+        turn.is_sent_again = self._is_sent_again(key, turn)
+        self._deferred.defer(key, partial(self._commit_missed, turn), turn.held_bytes, turn)
+
+    def _is_sent_again(self, key: Key, turn: MissedTurn) -> bool:
+        """Return whether the client is known for its whole history, and sends some now."""
+        memory = self._memories.held.find(key)
+        is_full = turn.hints.history == "full" or (memory is not None and memory.style == "full")
+        return is_full and turn.request.api.has_replies(turn.request)
+
+    async def _commit_missed(self, turn: MissedTurn) -> None:
+        await self.close_missed(
+            turn.caller,
+            turn.request,
+            turn.context,
+            turn.hints,
+            turn.came_at,
+            turn.reply,
+            delivered=turn.was_delivered(),
+            may_be_stored=turn.is_commit_begun,
+            ended_at=turn.ended_at,
+            on_commit=turn.mark_commit_begun,
+        )
 
     def add_late_shadow(
         self, turn: PreparedTurn, reply: Reply, accounted: AccountedTurn, shadow: ShadowPrompt
