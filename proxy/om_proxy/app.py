@@ -109,6 +109,7 @@ class App:
         self.store: SpoolingStore
         self._reopening: ReopeningStore
         self._store_clock: StoreClock
+        self._clock_offset_s: float  # of the store's clock when memory was composed
         self._write_probe: WriteProbe
         self._token_counter: TokenCounter
         self._deferred: DeferredTurns
@@ -201,21 +202,24 @@ class App:
 
     async def _take_store(self, budget: SpoolBudget, secret: bytes, is_known: bool) -> None:
         """Switch to another database. If it has its own secret, everything keyed with the old one
-        is invalid in it."""
+        is invalid in it. A turn whose memory was not read is keyed anew: its request says whose it
+        is. That holds for the first database, too, if it could not be opened at the start."""
         if is_known:
             self.store.spool.mark_other_database()
             return
         old_background, tasks = self.background, self._memory_tasks
         old_ledger_writer, old_audit_log = self.ledger_writer, self._audit_log
-        self._deferred.drop_all("OtherDatabase")
+        old_chat, old_offset_s = self.chat, self._clock_offset_s
         self.store.spool.drop_all("OtherDatabase")
         self._compose_memory(self._watched.current, secret, budget)
+        old_chat.hand_over(self.chat, self._clock_offset_s - old_offset_s)
         await _cancel_tasks(tasks)
         await old_background.close()
         old_ledger_writer.drop_all("OtherDatabase")
         old_audit_log.drop_all("OtherDatabase")
 
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
+        self._clock_offset_s = self._store_clock.offset_s
         token_counter = self._token_counter
         name_for_log = partial(get_thread_label, secret)
         self.store.spool.name_for_log = name_for_log

@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,7 +16,9 @@ from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
 from om_proxy.storage.reopening_store import ReopeningStore
-from tests.e2e.running import Running, run_with_scripted_models
+from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.scripted import ScriptedServer
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.support.permissions import enforce_permission_bits
 from tests.support.waiting import until
 
@@ -30,6 +33,11 @@ async def ready(run: Running) -> bool:
 
 async def degraded(run: Running) -> bool:
     return await readiness(run) == "degraded"
+
+
+async def has_threads(run: Running, counts: dict[str, int]) -> bool:
+    """Whether each thread has as many messages."""
+    return {memory.key.thread: memory.count for memory in await run.memories()} == counts
 
 
 def remove(file: Path) -> None:
@@ -93,7 +101,7 @@ async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str)
             await until(lambda: ready(run))
             _, receipt = await run.chat().send([{"role": "user", "content": "Which dock?"}])
             assert receipt["status"] == "applied"
-            assert (await run.memory()).count == 4
+            await until(lambda: has_threads(run, {"t": 4, "other": 4}))
 
 
 async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_path: Path) -> None:
@@ -148,7 +156,68 @@ async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
         await until(lambda: ready(run))
         _, receipt = await run.chat().send([{"role": "user", "content": "Which dock?"}])
         assert receipt["status"] == "applied"
-        assert (await run.memory()).count == 4
+        assert (await run.memory()).count == 6
+
+
+class GatedModels(ScriptedServer):
+    """A model server whose answers wait for a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.is_asked = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.is_asked.set()
+        await self.gate.wait()
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("sent_count", [1, 4], ids=["newest only", "window"])
+async def test_what_is_said_before_the_store_is_there(tmp_path: Path, sent_count: int) -> None:
+    """A process that starts while its store is away keeps the turns of every client, and of a reply
+    that is under way when the store comes. Until then it does not know the secret that names their
+    tenants: they join the threads of the same credentials, and no others."""
+    async with run_with_scripted_models(tmp_path) as run:
+        chat, other = run.chat(), run.chat(key="sk-other")
+        for one in (chat, other):
+            one.history.clear()
+            await one.say("before")
+    (tmp_path / "om.db").rename(tmp_path / "good.db")
+    spoil(tmp_path / "om.db", "corrupt")
+    models = GatedModels()
+
+    async def say(client: Chat, text: str) -> None:
+        client.history.append({"role": "user", "content": text})
+        reply, _ = await client.send(client.history[-sent_count:])
+        client.history.append({"role": "assistant", "content": reply})
+
+    async with run_with_scripted_models(tmp_path, models=models) as run:
+        chat.running = other.running = run
+        for number in range(4):
+            await say(chat, f"away {number}")
+        await say(other, "mine")
+        models.gate.clear()
+        models.is_asked.clear()
+        under_way = asyncio.create_task(say(chat, "under way"))
+        await models.is_asked.wait()
+        (tmp_path / "good.db").replace(tmp_path / "om.db")
+        await until(lambda: ready(run))
+        models.gate.set()
+        await under_way
+        await say(chat, "back")
+
+        async def find_threads() -> list[list[str]]:
+            stored = [await run.app.store.messages(m.key, 0) for m in await run.memories()]
+            return [[orjson.loads(m.item.raw)["content"] for m in thread] for thread in stored]
+
+        async def is_all_stored() -> bool:
+            return sum(map(len, await find_threads())) >= len(chat.history) + len(other.history)
+
+        await until(is_all_stored)
+        expected = [[message["content"] for message in one.history] for one in (chat, other)]
+        assert sorted(await find_threads()) == sorted(expected)
 
 
 async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ async def make_missed(
 ) -> MissedTurn:
     async with open_parts() as parts:
         context = parts.context()
+    caller = Caller(KEY, KEY.tenant)
     return MissedTurn(
-        Caller(KEY, KEY.tenant),
+        caller,
+        lambda _: caller,
         request(sent),
         context,
         Hints(history=history),

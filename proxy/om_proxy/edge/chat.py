@@ -98,6 +98,11 @@ class ChatRoute:
         self._splits = Splits()
         self._seed = hash_seed(secret)
 
+    def hand_over(self, successor: ChatRoute, clock_step_s: float) -> None:
+        """Give the turns whose memory was not read to the route of a store that was opened:
+        `Engine.hand_over`."""
+        self._engine.hand_over(successor._engine, clock_step_s)
+
     def drop_texts(self) -> None:
         """Drop what is kept of prompts to be fast: people may have forgotten their words."""
         self._splits.clear()
@@ -178,7 +183,10 @@ class ChatRoute:
             else choose_upstream(scope, config, body)
         )
         headers = config.select_upstream_headers(scope["headers"], upstream)
-        return Exchange(scope, body, request, caller, upstream, started, headers=headers)
+        rules = config.identity
+        return Exchange(
+            scope, body, request, caller, upstream, started, rules=rules, headers=headers
+        )
 
     def _parse_request(self, body: bytes, caller: Caller, config: EdgeConfig) -> Request | None:
         """Parse the body. Return None if it is no chat request, or if nothing needs its content."""

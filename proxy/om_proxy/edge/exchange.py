@@ -17,6 +17,7 @@ from om_proxy.edge.recall_offers import RecallRecord
 from om_proxy.errors import BadRequest, raise_site
 from om_proxy.facts import Bypassed
 from om_proxy.identity.callers import Caller
+from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory.usage import Usage
 from om_proxy.policy import MemoryContext
@@ -57,6 +58,8 @@ class Exchange:
     caller: Caller
     upstream: UpstreamSettings
     started: float  # when its body was complete, in seconds of `perf_counter`
+    # by which the caller was identified
+    rules: IdentityRules = field(default_factory=IdentityRules)
     turn: PreparedTurn | None = None
     status: Status = Status.OFF
     reason: Reason | None = None

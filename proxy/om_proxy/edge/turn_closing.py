@@ -21,6 +21,7 @@ from om_proxy.edge.relay import Outcome, relay
 from om_proxy.edge.reply_copy import ReplyCopy
 from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, Uncommitted
+from om_proxy.identity.callers import identify
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.reasons import Reason
 from om_proxy.running_time import wait_running_time
@@ -203,13 +204,16 @@ class TurnClosing:
         assert exchange.request is not None  # an unreadable request is not stored
         assert exchange.context is not None  # see `_mark_missed`
         assert exchange.missed_at is not None  # see `_mark_missed`
-        delivery = exchange.delivery
+        delivery, came_at = exchange.delivery, exchange.missed_at
+        rules = exchange.rules
+        headers = [one for one in exchange.scope["headers"] if one[0] in rules.identity_headers]
         missed = MissedTurn(
             exchange.caller,
+            lambda secret: identify(headers, rules, secret, came_at),
             replace(exchange.request, body=b"", frame=b"", readable=b""),
             exchange.context,
             read_hints(exchange),
-            exchange.missed_at,
+            came_at,
             reply,
             ended_at,
             was_delivered=lambda: delivery.is_end_sent is not False,

@@ -56,6 +56,11 @@ class StoreClock:
         self._offset_s = 0.0
         self._is_measured = False
 
+    @property
+    def offset_s(self) -> float:
+        """By how much the store's clock is ahead, as far as is known."""
+        return self._offset_s
+
     def now(self) -> float:
         """Return the store's unix seconds."""
         return self._machine_clock() + self._offset_s

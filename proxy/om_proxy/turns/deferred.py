@@ -165,6 +165,17 @@ class DeferredTurns:
         await self.commit_all()
         self.drop_all("Stopped")
 
+    def take_missed(self) -> list[MissedTurn]:
+        """Take the turns out whose memory was not read, each thread's in order. They were computed
+        from nothing, so another store may have them. The others are lost with theirs."""
+        missed = []
+        for key, turns in list(self._threads.items()):
+            missed += [turn.missed for turn in turns if turn.missed is not None]
+            if computed_count := sum(turn.missed is None for turn in turns):
+                self._facts.emit(Uncommitted(key, "OtherDatabase", turns=computed_count))
+            self.forget(key)
+        return missed
+
     def drop_all(self, cause: str) -> None:
         """Give up every waiting turn. The log names their threads."""
         for key in list(self._threads):

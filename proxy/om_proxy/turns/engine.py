@@ -56,8 +56,8 @@ MAX_HELD_REPLY_END_S = 5.0
 
 
 class Engine:
-    """The entry to turns. It holds no state of its own: background/scheduler.py uses the same
-    parts."""
+    """The entry to turns. It holds no state of its own, but for the engine that comes after it:
+    background/scheduler.py uses the same parts."""
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class Engine:
         self._deferred = DeferredTurns() if deferred is None else deferred
         self._background = background
         self._clock = clock
+        self._secret = secret
+        self._successor: tuple[Engine, float] | None = None
         self.deliveries = deliveries or Deliveries(memories.store, clock, memories.is_degraded)
         self.accountant = Accountant(token_counter, memories.facts)
         self._reconciler = reconciler = Reconciler(
@@ -112,6 +114,8 @@ class Engine:
         Raise OmError; the original request then goes upstream. It also does so on
         TakenForSideRequest, which is no error.
         """
+        if self._successor is not None:  # the caller was identified by another store's secret
+            raise StorageError("another store was opened since the request came")
         if caller.key and self._deferred.is_waiting(caller.key):
             await self._deferred.commit_waiting(caller.key)
         turn = await self._reconciler.reconcile(caller, request, context, hints, came_at)
@@ -310,8 +314,21 @@ class Engine:
     def now(self) -> float:
         return self._clock()
 
+    def hand_over(self, successor: Engine, clock_step_s: float) -> None:
+        """Give the turns whose memory was not read to the engine of a store that was opened, and
+        those under way once they end. `clock_step_s`: by how much its clock is ahead of the one
+        that came_at of these turns is by."""
+        self._successor = successor, clock_step_s
+        for turn in self._deferred.take_missed():
+            self.defer_missed(turn)
+
     def defer_missed(self, turn: MissedTurn) -> None:
         """Keep a turn whose memory could not be read. Store it once it can be read."""
+        if self._successor is not None:
+            successor, clock_step_s = self._successor
+            turn.move(successor._secret, clock_step_s)
+            successor.defer_missed(turn)
+            return
         key = turn.caller.key
         assert key is not None  # a request without a thread has no memory to miss
         turn.is_sent_again = self._is_sent_again(key, turn)

@@ -4,7 +4,7 @@ and it is reconciled once the memory can be read."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from om_proxy.apis.api import Reply, Request, Unreadable
 from om_proxy.identity.callers import Caller
@@ -18,6 +18,9 @@ class MissedTurn:
     messages."""
 
     caller: Caller
+    # who the caller is under the secret of a store. It holds the request's credential: no store was
+    # open yet, so nothing else can name the tenant. It is never written anywhere.
+    identify: Callable[[bytes], Caller] = field(repr=False)
     request: Request
     context: MemoryContext
     hints: Hints
@@ -38,6 +41,13 @@ class MissedTurn:
 
     def mark_commit_begun(self) -> None:
         self.is_commit_begun = True
+
+    def move(self, secret: bytes, clock_step_s: float) -> None:
+        """Take the turn to a store with this secret, whose clock is so much ahead of the one that
+        the turn's times are by."""
+        self.caller = self.identify(secret)
+        self.came_at += clock_step_s
+        self.ended_at += clock_step_s
 
     def shows_all_of(self, earlier: MissedTurn) -> bool:
         """Return whether this request begins with all that the earlier one sent, and with its
