@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ PASSWORD = "geheim"
 class OwnRedis:
     """A server on a port that stays the same. Its log outlives `kill`."""
 
-    def __init__(self, folder: Path, program: str) -> None:
+    def __init__(
+        self, folder: Path, program: str, log: Path | None, settings: Mapping[str, str]
+    ) -> None:
         self.folder = folder
         self._program = program
-        self._log = (folder / "log").open("ab")
+        self._settings = {"appendonly": "yes", "save": "", **settings}
+        self._log = (log or folder / "log").open("ab")
         self.process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -38,7 +41,7 @@ class OwnRedis:
 
     def start(self, **settings: str) -> None:
         """Start it, with settings as `appendfsync="always"`, and return once it answers."""
-        chosen = {"appendonly": "yes", "save": "", **settings}
+        chosen = {**self._settings, **settings}
         options = [
             part
             for name, value in chosen.items()
@@ -91,8 +94,9 @@ class OwnRedis:
 
 
 @contextmanager
-def own_redis() -> Iterator[OwnRedis]:
-    """Yield a server that does not run yet."""
+def own_redis(log: Path | None = None, **settings: str) -> Iterator[OwnRedis]:
+    """Yield a server that does not run yet. `log`: the file for its log, to outlive it. `settings`:
+    of each start."""
     program = shutil.which("redis-server")
     if program is None:
         if os.environ.get("OM_TEST_SERVERS") == "required":
@@ -100,7 +104,7 @@ def own_redis() -> Iterator[OwnRedis]:
         pytest.skip(HOW_TO_START)
     parent = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent, prefix="om-test-redis-") as name:
-        server = OwnRedis(Path(name), program)
+        server = OwnRedis(Path(name), program, log, settings)
         try:
             yield server
         finally:

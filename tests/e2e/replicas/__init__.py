@@ -1,1 +1,1 @@
-"""Several processes on one PostgreSQL, killed while clients talk, and what may be said of it."""
+"""Several processes on one store, killed while clients talk, and what may be said of it."""

@@ -1,4 +1,4 @@
-"""Trouble replicas on one PostgreSQL while clients talk. Print what happened, acknowledged turns, and
+"""Trouble replicas on one store while clients talk. Print what happened, acknowledged turns, and
 what was lost or doubled. Exit status 1 if any promise was broken."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.e2e.replicas.kept_logs import keep_logs_of_failure
 from tests.e2e.replicas.plan import SCHEDULES, WRONG_CLOCKS_S
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import run_replicas
-from tests.support.own_postgres import own_postgres
+from tests.support.own_postgres import OwnPostgres, own_postgres
+from tests.support.own_redis import OwnRedis, own_redis
 from tests.support.postgres_server import ADDRESS_FILE, HOW_TO_START
 
 
@@ -43,6 +44,12 @@ def main() -> int:
         help="replace all, one by one, by the next release and by this one in turn, in place of any "
         "trouble",
     )
+    options.add_argument(
+        "--store",
+        choices=("postgres", "redis"),
+        default="postgres",
+        help="that they share; a Redis is the run's own (%(default)s)",
+    )
     options.add_argument("--seed", type=int, default=0, help="of the dice (%(default)s)")
     options.add_argument("--plant", choices=FAULTS, default="", help="serve with this fault")
     options.add_argument("--history", type=Path, help="write what the clients saw to this file")
@@ -59,8 +66,11 @@ def main() -> int:
         plan = replace(plan, clock_offsets_s=WRONG_CLOCKS_S)
     print(f"{plan}\n", flush=True)
     with keep_logs_of_failure() as folder, ExitStack() as stack:
-        server = None
-        if plan.needs_server:
+        server: OwnPostgres | OwnRedis | None = None
+        if told.store == "redis":
+            server = stack.enter_context(own_redis(folder / "redis.log", appendfsync="always"))
+            server.start()
+        elif plan.needs_server:
             server = stack.enter_context(own_postgres(folder / "postgres.log"))
             server.start()
         url = server.url if server else find_url()

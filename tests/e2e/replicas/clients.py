@@ -28,6 +28,7 @@ REQUEST_TIMEOUT_S = 30.0
 SHORT_TIMEOUT_S = 2.0
 THINK_S = 0.02
 TURNS_OF_A_THREAD = 14
+WINDOW_MESSAGES = 6
 SYSTEM: Message = {"role": "system", "content": "You keep the books of a freight office."}
 
 _numbers = count(1)
@@ -55,10 +56,11 @@ class Notebook:
 
 class ReplicaClient:
     """One client, with one thread after the other. A `full` one sends its whole history with each
-    request and takes answers back at times, a `thin` one sends its newest message. So does a
-    `paired` one, and another client speaks on the same threads; a `sharing` one has threads of its own
-    that share a log with another client's. A `meeting` one speaks in two threads of a resource, in
-    turn and then in both at once. Each leaves at times in the middle of a reply."""
+    request and takes answers back at times. A `window` one sends its newest message and the few
+    before it, a `thin` one its newest message alone. So does a `paired` one, and another client
+    speaks on the same threads; a `sharing` one has threads of its own that share a log with another
+    client's. A `meeting` one speaks in two threads of a resource, in turn and then in both at once.
+    Each leaves at times in the middle of a reply."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class ReplicaClient:
                 await self._talk(thread, ended)
             if ended.is_set():
                 return
-            if self._kind in ("full", "thin", "sharing") and self._dice.random() < 0.3:
+            if self._kind in ("full", "thin", "window", "sharing") and self._dice.random() < 0.3:
                 async with self._pause.stay_out():
                     await self._forget(thread)
 
@@ -134,7 +136,8 @@ class ReplicaClient:
         self, thread: str, kept: Sequence[Message], left_out: Sequence[Message], message: Message
     ) -> str | None:
         """Send a request and write down its end. Return the reply's text, if all of it came."""
-        messages = [SYSTEM, *kept, message] if self._kind == "full" else [message]
+        shown = self._show(kept)
+        messages = [SYSTEM, *shown, message] if shown or self._kind == "full" else [message]
         stream = self._dice.random() < 0.7
         model = SHARER if self._resource else "scripted-actor"
         body = {"model": model, "messages": messages, "stream": stream}
@@ -187,10 +190,16 @@ class ReplicaClient:
                 find_mark({"content": reply}) if reply else "",
                 not is_degraded,
                 tuple(map(find_mark, left_out)),
-                tuple(map(find_mark, kept)) if self._kind == "full" else (),
+                tuple(map(find_mark, shown)),
             )
         )
         return reply
+
+    def _show(self, kept: Sequence[Message]) -> Sequence[Message]:
+        """Return what is shown of the messages before the newest one."""
+        if self._kind == "full":
+            return kept
+        return kept[-WINDOW_MESSAGES:] if self._kind == "window" else []
 
     async def _read(self, thread: str) -> None:
         began_at = time.monotonic()

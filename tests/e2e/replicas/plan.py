@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-ClientKind = Literal["full", "thin", "paired", "sharing", "meeting"]
+ClientKind = Literal["full", "thin", "window", "paired", "sharing", "meeting"]
 # of the clients, in turn
-KINDS: tuple[ClientKind, ...] = ("full", "thin", "full", "paired", "paired", "sharing", "sharing")
+KINDS: tuple[ClientKind, ...] = ("full", "thin", "window", "paired", "paired", "sharing", "sharing")
 # by how much the clocks of three hosts are wrong
 WRONG_CLOCKS_S = (-600.0, 0.0, 600.0)
 
@@ -66,7 +66,7 @@ class Plan:
             "SIGKILL": _tell_interval(self.kill_every_s if self.kills else 0),
             "SIGSTOP": _tell_interval(self.stop_every_s),
             "a way disturbed": _tell_interval(self.disturb_every_s),
-            "PostgreSQL ended": _tell_interval(self.restart_every_s),
+            "the server ended": _tell_interval(self.restart_every_s),
             "a restore": (
                 f"after {self.turns_before_restore} turns, and as many more since the copy"
                 if self.turns_before_restore

@@ -10,8 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import asyncpg
-
 from om_proxy.background.leases import LEASE_S
 from om_proxy.policy import Policy
 from om_proxy.settings import parse
@@ -20,16 +18,17 @@ from tests.e2e.replicas.clients import SHORT_TIMEOUT_S
 from tests.e2e.replicas.front import Front, open_front
 from tests.e2e.replicas.late_turns import ServedBy
 from tests.e2e.replicas.plan import Plan
-from tests.e2e.replicas.stored import LOG_LEASES
+from tests.e2e.replicas.stored import PREFIX, RunStore
 from tests.e2e.replicas.trouble import Trouble, is_set_within
 from tests.support.free_port import free_port
 from tests.support.own_postgres import OwnPostgres
+from tests.support.own_redis import OwnRedis
 from tests.support.wire import Wire, open_wire
 
 CONFIGURATION = """
 server: {{port: {port}}}
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
-storage: {{url: "{url}", prefix: {schema}, connections: 5, timeout: {timeout_s:g}s}}
+storage: {{url: "{url}", prefix: {prefix}, connections: 5, timeout: {timeout_s:g}s}}
 memory:
   api_base: "{models}/v1"
   api_key: sk-memory-{port}
@@ -38,13 +37,6 @@ memory:
 models: {{scripted-sharer: {{scope: resource}}}}
 background: {{observer_interval: 1s, external: {external}}}
 telemetry: {{log: json}}
-"""
-# Nobody sees what was written before the wait has ended, and its locks are held until then.
-SLOW_COMMITS = """
-CREATE FUNCTION "{schema}".test_wait() RETURNS trigger LANGUAGE plpgsql
-    AS $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER test_wait AFTER INSERT OR UPDATE OF fresh ON "{schema}".thread
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.shared) EXECUTE FUNCTION "{schema}".test_wait();
 """
 ROLL_PAUSE_S = 0.5
 OLDER, NEWER = ("om_proxy",), ("tests.e2e.replicas.newer",)
@@ -146,28 +138,28 @@ class Replicas:
 
 @asynccontextmanager
 async def start_replicas(
-    folder: Path, url: str, schema: str, models: str, plan: Plan, server: OwnPostgres | None
+    folder: Path, store: RunStore, models: str, plan: Plan, server: OwnPostgres | OwnRedis | None
 ) -> AsyncIterator[Replicas]:
     """Start all processes, each with a way of its own to the store. All end well."""
     async with AsyncExitStack() as stack:
         wires: list[Wire] = []
         processes: list[Process] = []
         for number in range(plan.replicas + plan.workers):
-            own_url = url
+            own_url = store.url
             if plan.has_ways:
-                address = urlsplit(url)
+                address = urlsplit(own_url)
                 assert address.hostname
                 assert address.port
                 wire = await stack.enter_async_context(open_wire(address.hostname, address.port))
                 wires.append(wire)
-                own_url = url.replace(f":{address.port}/", f":{wire.port}/")
+                own_url = own_url.replace(f":{address.port}/", f":{wire.port}/")
             config, port = folder / f"om-{number}.yaml", free_port()
             config.write_text(
                 CONFIGURATION.format(
                     port=port,
                     models=models,
                     url=own_url,
-                    schema=schema,
+                    prefix=PREFIX,
                     timeout_s=plan.timeout_s,
                     external="true" if plan.workers else "false",
                 ),
@@ -177,15 +169,10 @@ async def start_replicas(
             log = config.with_suffix(".log")
             processes.append(Process(config, port, _choose_module(plan, number), command, log))
         dice = random.Random(f"{plan.seed} outages")
-        trouble = Trouble(url, processes, wires, server, dice, has_hosts=plan.has_hosts)
+        trouble = Trouble(store, processes, wires, server, dice, has_hosts=plan.has_hosts)
         try:
             await processes[0].start()  # which makes the schema
-            connection = await asyncpg.connect(url)
-            await connection.execute(LOG_LEASES.format(schema=schema))
-            if plan.shared_commit_s:
-                slow = SLOW_COMMITS.format(schema=schema, seconds=plan.shared_commit_s)
-                await connection.execute(slow)
-            await connection.close()
+            await store.watch(plan.shared_commit_s)
             await asyncio.gather(*(process.start() for process in processes[1:]))
             servers, workers = processes[: plan.replicas], processes[plan.replicas :]
             front = await stack.enter_async_context(open_front([p.port for p in servers]))

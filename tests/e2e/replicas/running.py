@@ -1,21 +1,17 @@
-"""Run replicas on one PostgreSQL, kill them while clients talk, and judge what was seen."""
+"""Run replicas on one store, kill them while clients talk, and judge what was seen."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import asyncpg
 import orjson
 
 from om_proxy.testing.asgi import Receive, Scope, Send
@@ -36,8 +32,9 @@ from tests.e2e.replicas.late_turns import judge_late
 from tests.e2e.replicas.plan import Plan
 from tests.e2e.replicas.repeats import ObserverCall, RepeatCause, explain_repeats
 from tests.e2e.replicas.replica_set import Replicas, start_replicas
-from tests.e2e.replicas.stored import read_store
+from tests.e2e.replicas.stored import open_run_store
 from tests.support.own_postgres import OwnPostgres
+from tests.support.own_redis import OwnRedis
 
 MODEL_DELAY_S = 0.1
 # names the process that asks a memory model (replica_set.CONFIGURATION)
@@ -45,9 +42,6 @@ MEMORY_KEY = re.compile(rb"sk-memory-(\d+)")
 # of a prompt about several threads
 SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 STRANDED_MARGIN_S = 20.0
-
-
-SCHEMA_OF_RUN = "om"
 
 
 @dataclass(frozen=True)
@@ -162,22 +156,20 @@ class MarkedModels(Models):
 
 
 async def run_replicas(
-    url: str, folder: Path, plan: Plan, server: OwnPostgres | None = None
+    url: str, folder: Path, plan: Plan, server: OwnPostgres | OwnRedis | None = None
 ) -> Report:
-    """Do what is planned in a database of its own, and judge it. `server`: the run's own, which it
+    """Do what is planned in a store of its own, and judge it. `server`: the run's own, which it
     may end."""
     models, notebook = MarkedModels(), Notebook()
     began_at = time.time()
     async with (
-        own_database(url) as own_url,
+        open_run_store(url) as store,
         serve_on_loopback(models, lifespan="off") as models_url,
     ):
-        async with start_replicas(
-            folder, own_url, SCHEMA_OF_RUN, models_url, plan, server
-        ) as replicas:
+        async with start_replicas(folder, store, models_url, plan, server) as replicas:
             await _talk_in_trouble(replicas, models, notebook, plan)
         models.note_requests()
-        stored = await read_store(own_url, SCHEMA_OF_RUN, replicas.policy)
+        stored = await store.read(replicas.policy)
     history = History(
         [
             _judge_late(turn, notebook, replicas)
@@ -209,26 +201,6 @@ async def run_replicas(
             models.observer_calls, observed, replicas.list_fates(), replicas.trouble.restores
         ),
     )
-
-
-@asynccontextmanager
-async def own_database(url: str) -> AsyncIterator[str]:
-    """Yield the address of a new database on this server, which counts the deadlocks in it. It is
-    dropped afterwards."""
-    name = f"om_replicas_{secrets.token_hex(6)}"
-    await _execute(url, f"CREATE DATABASE {name} TEMPLATE template0")
-    try:
-        yield urlsplit(url)._replace(path=f"/{name}").geturl()
-    finally:
-        await _execute(url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def _execute(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
 
 
 def _judge_late(turn: Turn, notebook: Notebook, replicas: Replicas) -> Turn:

@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-import asyncpg
 import httpx
 
 from tests.e2e.process import Process
 from tests.e2e.replicas.history import Outage, Restore
 from tests.e2e.replicas.pausing import Pause
-from tests.e2e.replicas.stored import count_deadlocks
+from tests.e2e.replicas.stored import RunStore
 from tests.support.own_postgres import OwnPostgres
+from tests.support.own_redis import OwnRedis
 from tests.support.wire import Wire
 
 OUTAGE_S = (2.0, 6.0)
@@ -41,16 +41,16 @@ class Trouble:
 
     def __init__(
         self,
-        url: str,
+        store: RunStore,
         processes: Sequence[Process],
         wires: Sequence[Wire],
-        server: OwnPostgres | None,
+        server: OwnPostgres | OwnRedis | None,
         dice: random.Random,
         *,
         has_hosts: bool,
     ) -> None:
         """`has_hosts`: whether the processes are started by `host`."""
-        self._url = url
+        self._store = store
         self._processes = processes
         self._wires = wires
         self._server = server
@@ -102,7 +102,7 @@ class Trouble:
     async def take_server_back(self, count_turns: Callable[[], int], turns: int) -> None:
         """After so many acknowledged turns copy the server's files. After so many more let it go on
         from the copy, as from a backup."""
-        assert self._server
+        assert isinstance(self._server, OwnPostgres)
         await _wait_until(lambda: count_turns() >= turns)
         async with self.pause.hold_all():
             await self._see_each_store_all()
@@ -110,7 +110,7 @@ class Trouble:
             await asyncio.to_thread(self._server.copy)
             await asyncio.to_thread(self._server.start)
             copied_at = time.monotonic()
-            await self._use_up_versions()
+            await self._store.use_up_versions(OTHER_COMMIT_COUNT)
             await self._see_each_ready()
         await _wait_until(lambda: count_turns() >= 2 * turns)
         async with self.pause.hold_all():
@@ -195,17 +195,8 @@ class Trouble:
 
     async def _end_server(self) -> None:
         assert self._server
-        connection = await asyncpg.connect(self._url)
-        self.deadlocks += await count_deadlocks(connection)  # which end with it
-        await connection.close()
+        self.deadlocks += await self._store.count_deadlocks()  # which end with it
         await asyncio.to_thread(self._server.kill)
-
-    async def _use_up_versions(self) -> None:
-        connection = await asyncpg.connect(self._url)
-        await connection.fetch(
-            "SELECT nextval('om.version') FROM generate_series(1, $1)", OTHER_COMMIT_COUNT
-        )
-        await connection.close()
 
 
 def _has_stored_all(page: str) -> bool:
