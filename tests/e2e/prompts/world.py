@@ -30,7 +30,7 @@ from tests.support.wire import Wire, open_wire
 
 SETTINGS = """
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
-storage: {{url: "{url}", prefix: {prefix}}}
+storage: {{url: "{url}", prefix: {prefix}, timeout: 5s}}
 memory:
   api_base: "{models}/v1"
   api_key: sk-memory
@@ -44,6 +44,8 @@ REQUEST_TIMEOUT_S = 60.0
 # how long the store is away: so many prompts, or so long
 PROMPTS_OF_OUTAGE = 48
 MAX_OUTAGE_S = 15.0
+# clients go on talking when the store is back, then pause until all is stored
+TALK_WHILE_HEALING_S = 1.0
 HEALING_TIMEOUT_S = 90.0
 THINK_S = 0.02
 EXAMPLES_OF_KIND = 3
@@ -237,7 +239,8 @@ class World:
                 await asyncio.sleep(0.02)
             restored_at = time.monotonic()
             self._restore()
-            async with asyncio.timeout(HEALING_TIMEOUT_S):
+            await asyncio.sleep(TALK_WHILE_HEALING_S)
+            async with self._everyone.hold_all(), asyncio.timeout(HEALING_TIMEOUT_S):
                 for replica in replicas:
                     await self._see_healed(replica)
             self.longest_healing_s = max(self.longest_healing_s, time.monotonic() - restored_at)
