@@ -105,3 +105,23 @@ def test_nothing_found() -> None:
     )
     many = " ".join(f"w{n}" for n in range(20))
     assert write_nothing_found(many, {}, 1.0, find_words).endswith("w7, …. Try other words")
+
+
+def test_messages_that_do_not_fit_are_not_written() -> None:
+    """Four times as many results take no more counting: what is left out anyway is not written."""
+
+    def count_calls(results: int) -> int:
+        calls = 0
+
+        def count_tokens(text: str) -> int:
+            nonlocal calls
+            calls += 1
+            return estimate_tokens(text)
+
+        said = [make_message(n, QuotedPart("text", "a support group " * 40)) for n in range(results)]
+        found = FoundMessages("support", ("support",), tuple(said), results)
+        _, shown = write_found_messages(found, UTC, 2_000, count_tokens, find_words)
+        assert 10 < shown < results
+        return calls
+
+    assert count_calls(400) < 1.1 * count_calls(100)

@@ -100,16 +100,16 @@ def write_found_messages(
     """Write the results in at most `max_tokens`. Return the text, and how many messages it shows.
     What does not fit is left out from the end, and told by the first line."""
     chosen = [_choose_part(message, found.words, find_words) for message in found.messages]
-    shown = len(found.messages)
+    blocks: list[str] = []
     for clips in _CLIPS:
-        text = _write(found, shown, chosen, clips, zone, count_tokens)
-        if count_tokens(text) <= max_tokens:
+        blocks = _write_blocks(found, chosen, clips, zone, max_tokens, count_tokens)
+        shown = len(blocks)
+        text = _join(found, blocks, clips)
+        if shown == len(found.messages) and count_tokens(text) <= max_tokens:
             return text, shown
-    while shown > 1:
+    while shown > 1 and count_tokens(text) > max_tokens:
         shown -= 1
-        text = _write(found, shown, chosen, _CLIPS[-1], zone, count_tokens)
-        if count_tokens(text) <= max_tokens:
-            break
+        text = _join(found, blocks[:shown], _CLIPS[-1])
     return text, shown
 
 
@@ -128,22 +128,34 @@ def write_nothing_found(
     return f"recall: nothing found{which}{_write_share(share_read)}. Try other words"
 
 
-def _write(
+def _write_blocks(
     found: FoundMessages,
-    shown: int,
     chosen: Sequence[tuple[QuotedPart | None, list[Hit]]],
     clips: _Clips,
     zone: tzinfo,
+    max_tokens: int,
     count_tokens: CountTokens,
-) -> str:
-    lines = [_write_header(found, shown, clips.query)]
-    for message, (part, hits) in zip(found.messages[:shown], chosen, strict=False):
-        lines.append(write_message_header(message, zone, title_chars=clips.title))
+) -> list[str]:
+    """Write the messages until they surely have more than `max_tokens`: writing all of a hundred
+    that do not fit takes a hundred times as long as reading them."""
+    blocks: list[str] = []
+    tokens = 0
+    for message, (part, hits) in zip(found.messages, chosen, strict=True):
+        lines = [write_message_header(message, zone, title_chars=clips.title)]
         if part is not None and part.kind in ("image", "file"):
             lines.append(write_attachment(part))
         elif part is not None:
             lines.append(quote(cut_snippet(part.text, hits, clips.snippet, count_tokens)))
-    return "\n".join(lines)
+        blocks.append("\n".join(lines))
+        tokens += count_tokens(blocks[-1])
+        # where two blocks meet, a token may be saved
+        if tokens > max_tokens + len(blocks):
+            break
+    return blocks
+
+
+def _join(found: FoundMessages, blocks: Sequence[str], clips: _Clips) -> str:
+    return "\n".join((_write_header(found, len(blocks), clips.query), *blocks))
 
 
 def _write_header(found: FoundMessages, shown: int, query_chars: int) -> str:
