@@ -55,6 +55,8 @@ from om_proxy.server import responses
 from om_proxy.server.admission import Admission
 from om_proxy.server.server_stop import STOP_STATE_KEY, ServerStop
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
+from om_proxy.server.work_kinds import SEARCH
+from om_proxy.server.work_queues import WorkQueues
 from om_proxy.settings import Settings, WatchedSettings, WebhookSettings
 from om_proxy.storage.ledger_writer import LedgerWriter
 from om_proxy.storage.reopening_store import ReopeningStore
@@ -106,6 +108,7 @@ class App:
         self._figures = Figures(watched, figures_folder) if is_counting else None
         self._tracing: Tracing | None = None
         self.admission = Admission(lambda: watched.current.limits)
+        self.work_queues = WorkQueues(self.admission.budget)
         self.store: SpoolingStore
         self._reopening: ReopeningStore
         self._store_clock: StoreClock
@@ -280,7 +283,9 @@ class App:
             self._tracing.create_chat_tracer(partial(label_thread, secret))
             if self._tracing
             else None,
-            create_look_ups(memories, self._policies, token_counter, vectors),
+            create_look_ups(
+                memories, self._policies, token_counter, self.work_queues[SEARCH], vectors
+            ),
             offers,
         )
         memories.traces.on_words_erased.append(self.chat.drop_texts)
@@ -298,7 +303,7 @@ class App:
             vectors,
         )
         self._audit_log = services.audit_log
-        self.admin = AdminApi(services)
+        self.admin = AdminApi(services, self.work_queues)
         retention = Retention(
             memories,
             self._policies,
@@ -323,7 +328,7 @@ class App:
             else Router(
                 self.chat,
                 self.admin,
-                McpRoute(services),
+                McpRoute(services, self.work_queues),
                 own_pages,
                 self.unreached,
                 self.upstream,

@@ -17,6 +17,7 @@ from om_proxy.background.indexing import is_indexed
 from om_proxy.background.performers.work_guard import WorkGuard
 from om_proxy.background.scheduler import Background
 from om_proxy.background.worker import MemoryWorker
+from om_proxy.edge.admin.known_tenants import KnownTenants
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.event_feed.feed import EventFeed
@@ -41,6 +42,7 @@ from om_proxy.message_reader import MessageReader
 from om_proxy.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.models import TokenCounter, find_abilities
 from om_proxy.policy import PolicyInForce
+from om_proxy.server.work_queues import WorkQueue
 from om_proxy.steering.note_editor import NoteEditor
 from om_proxy.steering.pin_board import PinBoard
 from om_proxy.steering.work_requests import WorkRequests
@@ -59,10 +61,11 @@ def create_look_ups(
     memories: Memories,
     policies: PolicyInForce,
     token_counter: TokenCounter,
+    queue: WorkQueue,
     vectors: MessageVectors | None = None,
 ) -> Callable[[PreparedTurn], LookUps]:
     """Return the function that makes the look-ups of a turn. Whose messages they read comes from
-    the turn's key alone."""
+    the turn's key alone. `queue`: in which they wait for a slot."""
     performer = create_look_up_performer(memories, policies, token_counter, vectors)
 
     def create(turn: PreparedTurn) -> LookUps:
@@ -76,7 +79,11 @@ def create_look_ups(
             opened.key, retrieval.scope or "thread", zone, retrieval.tokens, raw_from=raw_from
         )
         return TurnLookUps(
-            performer, rights, max_steps=retrieval.max_steps, timeout_s=retrieval.timeout
+            performer,
+            rights,
+            queue,
+            max_steps=retrieval.max_steps,
+            timeout_s=retrieval.timeout,
         )
 
     return create
@@ -198,6 +205,7 @@ def create_admin_services(
         MessageImporter(reconciler, committer, background),
         create_look_up_performer(memories, policies, token_counter, vectors),
         offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
+        KnownTenants(memories.store),
     )
 
 

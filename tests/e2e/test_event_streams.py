@@ -7,7 +7,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,9 +17,9 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.event_feed import feed as feed_module
-from om_proxy.event_feed.feed import MAX_LISTENERS
 from om_proxy.memory.events.cycles import Cycle, make_failed
 from om_proxy.memory.model import Memory
+from om_proxy.server.work_kinds import EVENT_STREAM
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
 OWN, FOREIGN = {"authorization": "Bearer sk-a"}, {"authorization": "Bearer sk-b"}
@@ -222,17 +222,19 @@ async def test_a_reader_that_reads_nothing_harms_nobody(run: Running) -> None:
         assert [piece["id"] for piece in found] == [e["id"] for e in events]
 
 
-async def test_too_many_streams(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is answered 503, as an error like any other; a place that is left can be taken."""
-    monkeypatch.setattr(feed_module, "MAX_LISTENERS", 2)
-    async with open_stream(run), open_stream(run):
+async def test_too_many_streams(run: Running) -> None:
+    """One more of a tenant is answered 503, as an error like any other; a place that is left can be
+    taken."""
+    await play(run, 1)
+    async with AsyncExitStack() as streams:
+        for _ in range(EVENT_STREAM.of_tenant):
+            await streams.enter_async_context(open_stream(run))
         answer = await run.http.get(f"{run.base}/om/v1/events", headers={**OWN, **SSE})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "om_overloaded")
         assert run.app.admission.in_flight == 0  # streams take no slot
     await take_start(run, is_polling=False)  # the server notices that they left
     async with open_stream(run):
         pass
-    assert MAX_LISTENERS == 64
 
 
 async def test_the_end_of_the_server_ends_the_streams(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import Overloaded, StorageError
+from om_proxy.errors import StorageError
 from om_proxy.event_feed import feed as feed_module
 from om_proxy.event_feed.feed import MAX_HELD_BACK_S, EventFeed, Listener
 from om_proxy.memory.model import Memory
@@ -126,17 +126,6 @@ async def test_events_that_are_held_back_for_long(store: SqliteStore) -> None:
         now += 1
         await feed.poll()
         assert one.is_behind
-
-
-async def test_too_many_listeners(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "MAX_LISTENERS", 1)
-    feed = EventFeed(store)
-    async with feed.listen(make_listener()):
-        with pytest.raises(Overloaded):
-            await feed.listen(make_listener()).__aenter__()
-        assert feed.is_polling
-    async with feed.listen(make_listener()):
-        pass
 
 
 async def test_a_memory_that_has_moved(store: SqliteStore) -> None:

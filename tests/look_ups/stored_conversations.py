@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -25,6 +25,9 @@ from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.memory_cache.memories import Memories
+from om_proxy.server.budget import MemoryBudget
+from om_proxy.server.work_kinds import SEARCH
+from om_proxy.server.work_queues import WorkQueue
 from om_proxy.settings import parse
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -66,6 +69,9 @@ class StoredConversations:
     store: Store
     memories: Memories
     performer: LookUpPerformer
+    queue: WorkQueue = field(
+        default_factory=lambda: WorkQueue(SEARCH, MemoryBudget(lambda: 512 * 2**20))
+    )
 
     async def add(self, key: Key, messages: Sequence[str | Mapping[str, Any]]) -> MemoryBuilder:
         """Store a conversation of user and assistant in turns, or of whole messages."""
@@ -113,7 +119,7 @@ class StoredConversations:
             options.pop("with_superseded", False),
         )
         options = {"max_steps": 1_000, "timeout_s": 60.0, **options}
-        return TurnLookUps(self.performer, rights, **options)
+        return TurnLookUps(self.performer, rights, self.queue, **options)
 
     async def ask(
         self, key: Key = CURRENT_KEY, /, *, rights: Mapping[str, Any] = {}, **fields: Any

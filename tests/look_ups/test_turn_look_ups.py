@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.quoting import clean_text
 from om_proxy.memory.tokens import estimate_tokens
+from om_proxy.server.work_kinds import SEARCH
 from tests.look_ups.stored_conversations import (
     CURRENT_KEY,
     OTHER_KEY,
@@ -133,6 +135,48 @@ async def test_a_store_that_stalls(
         conversations.create_look_ups(timeout_s=0.05).answer(calls), 30
     )
     assert [answer.outcome for answer in answers] == ["unavailable"] * 2
+
+
+async def test_a_step_waits_for_a_slot_without_its_time_limit(
+    conversations: StoredConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit begins with the work, however long the line was."""
+    queue, look_ups = conversations.queue, conversations.create_look_ups(timeout_s=2.0)
+    with ExitStack() as slots:
+        for _ in range(SEARCH.of_tenant):
+            slots.enter_context(await queue.take(CURRENT_KEY.tenant))
+        answering = asyncio.create_task(look_ups.answer([call(cursor="m1")]))
+        await asyncio.sleep(0)
+        assert queue.waiting_count == 1
+        loop = asyncio.get_running_loop()
+        read_clock = loop.time
+        monkeypatch.setattr(loop, "time", lambda: read_clock() + 5.0)
+        await asyncio.sleep(0)
+        assert not answering.done()
+    [answer] = await answering
+    assert answer.outcome == "found"
+    assert (queue.running_count, queue.waiting_count) == (0, 0)
+
+
+async def test_a_full_line_is_told(conversations: StoredConversations) -> None:
+    """The model may ask again; the look-up counts as not made."""
+    queue, look_ups = conversations.queue, conversations.create_look_ups()
+    with ExitStack() as slots:
+        for _ in range(SEARCH.of_tenant):
+            slots.enter_context(await queue.take(CURRENT_KEY.tenant))
+        waiting = [
+            asyncio.create_task(queue.take(CURRENT_KEY.tenant)) for _ in range(SEARCH.waiting)
+        ]
+        await asyncio.sleep(0)
+        answers = await look_ups.answer([call(cursor="m1"), call(cursor="m2")])
+        assert [(answer.text, answer.outcome) for answer in answers] == [
+            (faults.TOO_MANY_LOOK_UPS, "unavailable")
+        ] * 2
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    [answer] = await look_ups.answer([call(cursor="m1")])
+    assert answer.outcome == "found"
 
 
 VALUES = st.recursive(

@@ -301,7 +301,8 @@ ERROR_CODE_ROWS = (
     ),
     _create_row(
         "om_overloaded",
-        "Too many requests, bodies or connections came at once. Try again after `Retry-After`",
+        "Too many requests, bodies, connections or searches came at once. Try again after "
+        "`Retry-After`",
         "503",
     ),
     _create_row(

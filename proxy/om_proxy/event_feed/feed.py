@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from om_proxy.errors import OmError, Overloaded
+from om_proxy.errors import OmError
 from om_proxy.memory.model import Key
 from om_proxy.permanent_tasks import keep_running
 from om_proxy.storage.base import Store
@@ -17,7 +17,6 @@ from om_proxy.storage.stored_events import StoredEvent
 POLL_INTERVAL_S = 0.5
 EVENTS_PER_POLL = 1_000
 MAX_WAITING_EVENTS = 256  # of one listener
-MAX_LISTENERS = 64  # in this process
 # How long stored events may be held back before the listeners are told.
 MAX_HELD_BACK_S = 30.0
 
@@ -93,9 +92,7 @@ class EventFeed:
     @asynccontextmanager
     async def listen(self, listener: Listener) -> AsyncIterator[int]:
         """Pass each event to the listener whose id is greater than the one given here, the newest
-        so far. Raise Overloaded if too many listen."""
-        if len(self._listeners) >= MAX_LISTENERS:
-            raise Overloaded(f"{MAX_LISTENERS} streams of events are open; try again later")
+        so far."""
         self._listeners.add(listener)
         try:
             # the listener is there already: a running poller passes on what comes meanwhile

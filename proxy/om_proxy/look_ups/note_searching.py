@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from om_proxy.errors import UnopenedText
@@ -13,6 +14,7 @@ from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.note_lines import NoteLine, find_note_lines, order_by_fit
 from om_proxy.memory.recall.words import query_words
 from om_proxy.memory_cache.memories import Memories
+from om_proxy.off_loop import run_in_turn
 from om_proxy.storage.newest_passages import list_latest_threads
 
 MAX_SEARCHED_LOGS = 200  # of a resource; those of the threads with the latest turns
@@ -80,7 +82,7 @@ class NoteSearch:
         found: list[FoundNote] = []
         for log_key in await self._list_logs(key, note_filter.thread):
             entries = await self._read_entries(log_key, note_filter)
-            lines = await asyncio.to_thread(find_note_lines, entries, words)
+            lines = await run_in_turn(partial(find_note_lines, entries, words))
             found += (FoundNote(log_key, line) for line in lines)
         return found
 

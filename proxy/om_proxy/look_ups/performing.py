@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -38,6 +39,7 @@ from om_proxy.memory.recall.thread_list import (
 )
 from om_proxy.memory.recall.words import find_words
 from om_proxy.memory_cache.memories import Memories
+from om_proxy.off_loop import run_in_turn
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.stored_rows import StoredMessage
 
@@ -148,7 +150,7 @@ class LookUpPerformer:
                 if (key, hit.seq) in stored
             ]
 
-        messages = tuple(await asyncio.to_thread(quote))
+        messages = tuple(await run_in_turn(quote))
         share_read = min(shares, default=1.0)
         return FoundByPerson(messages, len(hits), share_read, tuple(missing or ()), len(shares))
 
@@ -186,7 +188,7 @@ class LookUpPerformer:
             text = write_message_page(page, rights.zone, rights.max_tokens, self.count_tokens)
             return page, text
 
-        page, text = await asyncio.to_thread(write)
+        page, text = await run_in_turn(write)
         return LookUpResult(
             text,
             "messages",
@@ -225,7 +227,7 @@ class LookUpPerformer:
             )
             return message, piece
 
-        message, piece = await asyncio.to_thread(write)
+        message, piece = await run_in_turn(write)
         keys = {conversation.shown_label: conversation.key}
         return LookUpResult(piece.text, "messages", 1, piece, (message,), keys)
 
@@ -261,8 +263,8 @@ class LookUpPerformer:
         keys = {thread.label: info.key for thread, info in zip(listed, infos, strict=True)}
         next_at = listed[limit].active_at if len(listed) > limit else None
         page = ThreadListPage(listed[:limit], look_up.page, limit, next_at)
-        text, shown = await asyncio.to_thread(
-            write_thread_list, page, rights.zone, rights.max_tokens, self.count_tokens
+        text, shown = await run_in_turn(
+            partial(write_thread_list, page, rights.zone, rights.max_tokens, self.count_tokens)
         )
         if shown < len(page.threads):
             left_out = page.threads[shown]
@@ -319,7 +321,7 @@ class LookUpPerformer:
             )
             return found, text, shown
 
-        found, text, shown = await asyncio.to_thread(write)
+        found, text, shown = await run_in_turn(write)
         return LookUpResult(
             text,
             "search",

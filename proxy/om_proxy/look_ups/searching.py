@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from om_proxy.look_ups.similar_messages import SimilarMessages
@@ -15,6 +16,7 @@ from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import drop_cached_words, query_words
+from om_proxy.off_loop import run_in_turn
 
 
 class PassageSource(Protocol):
@@ -81,12 +83,12 @@ class MessageSearch:
         self, key: Key, words: Sequence[str], passage_filter: PassageFilter
     ) -> SearchResult:
         found = await self.source.find_passages(key, words, passage_filter)
-        ranked = await asyncio.to_thread(rank, found, words)
+        ranked = await run_in_turn(partial(rank, found, words))
         # the neighbours of what matches are ranked too, whatever the filter says of them
         passing = tuple(hit for hit in ranked if lets_message_pass(passage_filter, hit))
         if self.notes and passing:
             threads = list(dict.fromkeys(message.thread for message in passing))
             notes = await self.notes.read_notes(key, threads)
             rarity = weigh_words(found, words)
-            passing = tuple(await asyncio.to_thread(lift_noted, passing, found, notes, rarity))
+            passing = tuple(await run_in_turn(partial(lift_noted, passing, found, notes, rarity)))
         return SearchResult(tuple(words), found.counts, passing, found.share_read)

@@ -9,12 +9,13 @@ import structlog
 
 from om_proxy.apis.json_text import parse_lax
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
-from om_proxy.errors import OmError, raise_site
+from om_proxy.errors import OmError, Overloaded, raise_site
 from om_proxy.look_ups.performing import LookUpPerformer, ReadingRights
 from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.arguments import LookUp, find_mode, read_look_up
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUpMode, LookUpOutcome
+from om_proxy.server.work_queues import WorkQueue
 
 MAX_CALLS_A_STEP = 8
 MAX_ARGUMENT_CHARS = 1_000_000
@@ -25,20 +26,23 @@ logger = structlog.get_logger("recall")
 class TurnLookUps:
     """The look-ups of one reply (`memory.recall.look_ups.LookUps`).
 
-    `max_steps`: steps that are answered; the last one says that no more are left. `timeout_s`: of
-    each step. What the store cannot give in that time is told, and may be asked again.
+    `max_steps`: steps that are answered; the last one says that no more are left. Each step waits
+    for a slot of `queue`. `timeout_s`: of each step, from then on. What the store cannot give in
+    that time is told, and may be asked again.
     """
 
     def __init__(
         self,
         performer: LookUpPerformer,
         rights: ReadingRights,
+        queue: WorkQueue,
         *,
         max_steps: int,
         timeout_s: float,
     ) -> None:
         self._performer = performer
         self._rights = rights
+        self._queue = queue
         self._conversations = performer.open_conversations(rights)
         self._max_steps = max_steps
         self._timeout_s = timeout_s
@@ -56,10 +60,7 @@ class TurnLookUps:
             # room for the words behind the last answer
             room = self._performer.count_tokens(f"\n{faults.NO_LOOK_UPS_LEFT}") + 1
             rights = rights._replace(max_tokens=rights.max_tokens - room)
-        ends_at = asyncio.get_running_loop().time() + self._timeout_s
-        answers = [
-            await self._answer_call(call, rights, ends_at) for call in calls[:answered_calls]
-        ]
+        answers = await self._answer_in_slot(calls[:answered_calls], rights)
         if is_last and answers:
             last = answers[-1]
             answers[-1] = last._replace(text=f"{last.text}\n{faults.NO_LOOK_UPS_LEFT}")
@@ -68,6 +69,20 @@ class TurnLookUps:
             LookUpAnswer(faults.NO_LOOK_UPS_LEFT, _guess_mode(call), "error", 0)
             for call in left_out
         ]
+
+    async def _answer_in_slot(
+        self, calls: Sequence[LookUpCall], rights: ReadingRights
+    ) -> list[LookUpAnswer]:
+        if not calls:
+            return []
+        try:
+            slot = await self._queue.take(rights.key.tenant)
+        except Overloaded:
+            busy = faults.TOO_MANY_LOOK_UPS
+            return [LookUpAnswer(busy, _guess_mode(call), "unavailable", 0) for call in calls]
+        with slot:
+            ends_at = asyncio.get_running_loop().time() + self._timeout_s
+            return [await self._answer_call(call, rights, ends_at) for call in calls]
 
     async def _answer_call(
         self, call: LookUpCall, rights: ReadingRights, ends_at: float

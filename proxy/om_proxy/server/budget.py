@@ -1,12 +1,12 @@
 """One budget of bytes for the memory that requests and replies hold: `limits.memory`.
 
 Request bodies and the values made of them are charged to the budget, and so are copies of replies
-until they are stored. The budget has three shares:
+until they are stored, and what people's work holds (work_kinds.py). The budget has three shares:
 
 - a large body waits, before any of it is read, while the total is above `LARGE_SHARE`. A body that
   waits holds nothing, so no two bodies can wait for each other;
 - the copy of a reply is dropped if the total is above `COPY_SHARE`. The client still gets the
-  reply;
+  reply. People's work is refused there;
 - small bodies, and the first `FREE_COPY_BYTES` of each reply, can always use the remaining share.
 
 Memory is returned to the system once most of a peak is free again and stays free.
@@ -45,6 +45,11 @@ class MemoryBudget:
         self._release_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def limit_bytes(self) -> int:
+        """`limits.memory`."""
+        return self._limit()
 
     @property
     def max_large_bytes(self) -> int:

@@ -13,7 +13,7 @@ from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import Key, Message
 from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import match_passages
-from om_proxy.memory.recall.passages import IndexPlace, cut_passages
+from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.off_loop import run_off_loop
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
@@ -23,14 +23,17 @@ MAX_SEARCHED_THREADS = 200  # a thread is read in two round trips
 MAX_LISTED_THREADS = 2_000
 THREADS_A_READ = 500
 MAX_READS_OF_LATEST = 5  # each walks over 2 000 threads of the tenant at most
+# of messages that may hold images: so many are in memory at once
+MESSAGES_A_READ = 100
+MAX_READ_CHARS = 16 * 2**20  # of all texts; what is older counts as not read
 # words of so many messages are made in a thread of their own: about 0.1 ms each
 MANY_SEARCHED_MESSAGES = 50
 
 
 class _ReadThread(NamedTuple):
-    name: str
-    timezone: str | None
-    messages: tuple[Message, ...]  # the newest, by seq
+    messages: int  # that were read: the newest
+    chars: int
+    passages: list[FoundPassage]
 
 
 async def find_newest_passages(
@@ -40,14 +43,13 @@ async def find_newest_passages(
     messages of the resource, of the threads with the latest turns. A thread that does not open
     counts as not read."""
     threads, unread = await _read_newest(store, key)
-    count = sum(len(thread.messages) for thread in threads)
+    # the newest come last
+    passages = [passage for thread in reversed(threads) for passage in thread.passages]
 
     def match() -> Found:
-        # the newest come last
-        passages = [passage for thread in reversed(threads) for passage in _cut_thread(thread)]
         return match_passages(passages, words, passage_filter, unread=unread, limit=limit)
 
-    return await run_off_loop(count, match, MANY_SEARCHED_MESSAGES)
+    return await run_off_loop(len(passages), match, MANY_SEARCHED_MESSAGES)
 
 
 async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
@@ -55,13 +57,14 @@ async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
     are not read. No other resource is looked at."""
     listed, unread = await list_latest_threads(store, key), 0
     threads: list[_ReadThread] = []
-    room = NEWEST_MESSAGES
+    room, chars = NEWEST_MESSAGES, MAX_READ_CHARS
     for info in listed:
-        is_read = room and len(threads) < MAX_SEARCHED_THREADS
-        thread = await _read_thread(store, info.key, room) if is_read else None
+        is_read = room and chars > 0 and len(threads) < MAX_SEARCHED_THREADS
+        thread = await _read_thread(store, info.key, room, chars) if is_read else None
         threads += [thread] if thread else []
-        read_count = len(thread.messages) if thread else 0
+        read_count = thread.messages if thread else 0
         room -= read_count
+        chars -= thread.chars if thread else 0
         unread += max(0, info.messages - read_count)
     return threads, unread
 
@@ -97,17 +100,37 @@ async def find_latest_threads(store: Store, key: Key) -> dict[int, ThreadInfo]:
     return found
 
 
-async def _read_thread(store: Store, key: Key, limit: int) -> _ReadThread | None:
+async def _read_thread(store: Store, key: Key, limit: int, max_chars: int) -> _ReadThread | None:
+    """Read the newest messages of a thread until their texts have `max_chars`. Of a message only
+    its texts are kept, and of these only the words."""
+    texts: list[MessageText] = []
+    chars = 0
     try:
         memory = await store.load(key)
         # numbers are never more than messages: superseded ones leave gaps
-        messages = await store.messages(key, max(0, memory.end - limit), memory.end)
+        first, last = max(0, memory.end - limit), memory.end
+        while last > first and chars < max_chars:
+            after = max(first, last - MESSAGES_A_READ)
+            read = await _read_texts(await store.messages(key, after, last))
+            chars += sum(map(_count_chars, read))
+            texts[:0] = read
+            last = after
     except UnopenedText:
         return None
-    return _ReadThread(key.thread, memory.timezone, messages)
+
+    def cut() -> list[FoundPassage]:
+        passages, _ = cut_passages(texts, IndexPlace(), memory.timezone)
+        return [FoundPassage(key.thread, passage) for passage in passages]
+
+    passages = await run_off_loop(len(texts), cut, MANY_SEARCHED_MESSAGES)
+    return _ReadThread(len(texts), chars, passages)
 
 
-def _cut_thread(thread: _ReadThread) -> list[FoundPassage]:
-    texts = map(read_indexed_text, thread.messages)
-    passages, _ = cut_passages(texts, IndexPlace(), thread.timezone)
-    return [FoundPassage(thread.name, passage) for passage in passages]
+async def _read_texts(messages: Sequence[Message]) -> list[MessageText]:
+    return await run_off_loop(
+        len(messages), lambda: list(map(read_indexed_text, messages)), MANY_SEARCHED_MESSAGES
+    )
+
+
+def _count_chars(text: MessageText) -> int:
+    return sum(map(len, (*text.spoken, *text.called, *text.result)))

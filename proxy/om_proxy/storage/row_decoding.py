@@ -4,7 +4,7 @@ them; a text may come as text or as bytes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import Any
@@ -21,6 +21,8 @@ from om_proxy.memory.model import (
     ObservationLog,
     Reflection,
 )
+from om_proxy.memory.recall.found import FoundPassage
+from om_proxy.memory.recall.passages import Passage
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.storage import encoding
@@ -314,4 +316,23 @@ def decode_backlog(backlog_rows: Iterable[Row]) -> Backlog:
             Key(*row[:3]), row[3], ResourceSums(*row[4:7]), row[7], row[8], bool(row[9])
         )
         for row in backlog_rows
+    )
+
+
+def decode_passages(rows: Iterable[Sequence[Any]]) -> tuple[FoundPassage, ...]:
+    """Decode rows of thread, thread id, and the columns of a passage. Equal words are one string:
+    three thousand passages have half a million words."""
+    shared: dict[str, str] = {}
+
+    def split(words: str) -> tuple[str, ...]:
+        return tuple([shared.setdefault(word, word) for word in words.split()])
+
+    return tuple(
+        FoundPassage(
+            thread,
+            Passage(
+                seq, place, position, visit, decode_text(role), at, length, split(own), split(side)
+            ),
+        )
+        for thread, _, seq, place, position, visit, role, at, length, own, side in rows
     )

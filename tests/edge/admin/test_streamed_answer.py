@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from om_proxy.edge.admin.streamed_answer import StreamedAnswer, send_streamed
 from om_proxy.server.protocol import DISCONNECT_EXTENSION
+from om_proxy.server.work_kinds import EXPORT
 
 PIECES = [b"one ", b"", b"two"]
 
@@ -54,7 +55,7 @@ async def test_pieces(is_endless: bool, who_leaves: str) -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    answer = StreamedAnswer(b"text/plain", source.give(), is_endless=is_endless)
+    answer = StreamedAnswer(b"text/plain", source.give(), EXPORT, is_endless=is_endless)
     await send_streamed(answer, make_scope(disconnect, lambda: shutdown), never, send)
     gc.collect()  # a coroutine that was never started warns here, and a warning is an error
     body = b"".join(message.get("body", b"") for message in sent)

@@ -118,7 +118,9 @@ def test_messages_that_do_not_fit_are_not_written() -> None:
             calls += 1
             return estimate_tokens(text)
 
-        said = [make_message(n, QuotedPart("text", "a support group " * 40)) for n in range(results)]
+        said = [
+            make_message(n, QuotedPart("text", "a support group " * 40)) for n in range(results)
+        ]
         found = FoundMessages("support", ("support",), tuple(said), results)
         _, shown = write_found_messages(found, UTC, 2_000, count_tokens, find_words)
         assert 10 < shown < results

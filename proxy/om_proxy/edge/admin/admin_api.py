@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
 
@@ -50,15 +51,18 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.server import responses
 from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
+from om_proxy.server.work_queues import WorkQueues
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
 
 
 class AdminApi:
-    """The routes of `ADMIN_ROUTES`, served after the checks of access."""
+    """The routes of `ADMIN_ROUTES`, served after the checks of access. Each request waits for a
+    slot of its route's kind of work."""
 
-    def __init__(self, services: AdminServices) -> None:
+    def __init__(self, services: AdminServices, queues: WorkQueues) -> None:
         self._services = services
+        self._queues = queues
         routes: defaultdict[str, dict[str, AdminRoute]] = defaultdict(dict)
         for route in ADMIN_ROUTES:
             routes[route.path][route.method] = route
@@ -114,23 +118,33 @@ class AdminApi:
         )
         if call.expected_version is not None and route.changes_memory and not route.names_thread:
             raise BadRequest("only a thread has a version", param="if-match")
-        answer = await answer_route(route, self._services, call)
-        if isinstance(answer, StreamedAnswer):
-            await send_streamed(answer, scope, receive, send)
-            return
-        status = 202 if route.may_go_on and not getattr(answer, "is_done", True) else 200
-        if not visitor.may_read_text:
-            answer = hide_text(answer)
-        content = msgspec.json.encode(answer)
-        version: int | None = getattr(answer, "version", None)
-        if version is None:
-            await responses.send_content(send, status, content)
-            return
-        tag = write_entity_tag(version, content)
-        if route.method == "GET" and is_known_to_client(headers, tag):
-            await _send_not_modified(send, (b"etag", tag))
-        else:
-            await responses.send_content(send, status, content, [(b"etag", tag)])
+        share = await self._services.known_tenants.find_share(
+            visitor.tenant, config, is_admin=visitor.is_admin
+        )
+        with await self._queues.take(route.work, share, scope):
+            answer = await answer_route(route, self._services, call)
+            if not isinstance(answer, StreamedAnswer):
+                await _send_answer(answer, route, call, send)
+                return
+        async with aclosing(answer.pieces):
+            with await self._queues.take(answer.work, share, scope):
+                await send_streamed(answer, scope, receive, send)
+
+
+async def _send_answer(answer: Struct, route: AdminRoute, call: AdminCall, send: Send) -> None:
+    status = 202 if route.may_go_on and not getattr(answer, "is_done", True) else 200
+    if not call.visitor.may_read_text:
+        answer = hide_text(answer)
+    content = msgspec.json.encode(answer)
+    version: int | None = getattr(answer, "version", None)
+    if version is None:
+        await responses.send_content(send, status, content)
+        return
+    tag = write_entity_tag(version, content)
+    if route.method == "GET" and is_known_to_client(call.headers, tag):
+        await _send_not_modified(send, (b"etag", tag))
+    else:
+        await responses.send_content(send, status, content, [(b"etag", tag)])
 
 
 class _Endpoint:

@@ -12,6 +12,7 @@ from om_proxy.edge.admin.hidden_text import can_show_text
 from om_proxy.edge.admin.requests import AdminCall, Query, ThreadQuery
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.admin.streamed_answer import StreamedAnswer
+from om_proxy.server.work_kinds import PAGE, WorkKind
 
 ADMIN_ROOT = "/om/v1"
 OPENAPI_PATH = "/openapi.json"
@@ -37,6 +38,7 @@ class AdminRoute:
     query: type[Query] = ThreadQuery
     body: Any = None  # the type of the JSON body; None: no body is read
     codes: tuple[str, ...] = ()  # of errors that this route alone has
+    work: WorkKind = PAGE  # whose slot it takes
     may_go_on: bool = False  # its work may end after the answer, which is then 202
     is_text: bool = False  # it answers nothing but text: not for who may read none
     # it shows text in a field that its handler empties, without the mark HOLDS_TEXT

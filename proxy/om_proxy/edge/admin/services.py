@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from om_proxy.audit_log import AuditLog
+from om_proxy.edge.admin.known_tenants import KnownTenants
 from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
@@ -45,3 +46,4 @@ class AdminServices:
     message_importer: MessageImporter
     look_ups: LookUpPerformer
     recall_offers: RecallOffers
+    known_tenants: KnownTenants

@@ -18,6 +18,7 @@ from om_proxy.server.disconnect import (
     run_unless_disconnected,
 )
 from om_proxy.server.headers import Header
+from om_proxy.server.work_kinds import WorkKind
 
 logger = structlog.get_logger("admin")
 
@@ -29,6 +30,7 @@ class StreamedAnswer:
 
     content_type: bytes
     pieces: AsyncGenerator[bytes, None]
+    work: WorkKind  # whose slot it takes until it ends
     headers: Sequence[Header] = ()
     about: Key | None = None  # for the audit, as in `AuditLog.record`; None: what the path names
     # a stream without an end: it ends when the server does

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -40,6 +41,7 @@ from om_proxy.memory.recall.thread_list import (
     write_resource_name,
     write_thread_list,
 )
+from om_proxy.off_loop import run_in_turn
 from om_proxy.settings import Effective
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
 
@@ -178,7 +180,7 @@ class MemoryTools:
         now = datetime.fromtimestamp(self.services.clock(), self._find_zone(memory))
         options = ContextOptions(context.relative_time, context.priorities, shows_ranges=True)
         notes = NotesToWrite(memory, label, now, options)
-        return await asyncio.to_thread(write_notes, notes, self.services.look_ups.count_tokens)
+        return await run_in_turn(partial(write_notes, notes, self.services.look_ups.count_tokens))
 
     async def _load_noted(self, asked: _Asked) -> tuple[Memory, str]:
         """Return the memory whose notes are asked for, and the thread's label. Without a thread it
@@ -213,8 +215,8 @@ class MemoryTools:
         next_at = listed[limit].active_at if len(listed) > limit else None
         page = ThreadListPage(listed[:limit], look_up.page, limit, next_at)
         count_tokens = self.services.look_ups.count_tokens
-        text, _ = await asyncio.to_thread(
-            write_thread_list, page, zone, settings.retrieval.tokens, count_tokens
+        text, _ = await run_in_turn(
+            partial(write_thread_list, page, zone, settings.retrieval.tokens, count_tokens)
         )
         return text
 

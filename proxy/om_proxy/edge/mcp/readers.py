@@ -34,6 +34,7 @@ class Reader(NamedTuple):
     resource: str | None = None  # of a header; or the only one, for a user's token
     has_token: bool = False
     thread: str | None = None  # the only one, if a user's token names it
+    is_admin: bool = False
 
     def may_read(self, resource: str) -> bool:
         return not self.has_token or resource == self.resource
@@ -52,7 +53,12 @@ def identify_reader(scope: Scope, config: EdgeConfig, secret: bytes, now: float)
         return _identify_user(scope, config, values, secret, now)
     visitor = identify_visitor(scope, config, read_tenant(scope["query_string"]), secret)
     visitor.require_text()
-    return Reader(visitor.tenant, visitor.who, read_first_name(values, rules.resource_headers))
+    return Reader(
+        visitor.tenant,
+        visitor.who,
+        read_first_name(values, rules.resource_headers),
+        is_admin=visitor.is_admin,
+    )
 
 
 def _identify_user(

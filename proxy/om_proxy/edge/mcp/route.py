@@ -23,12 +23,14 @@ from om_proxy.edge.mcp.protocol import (
     write_result,
 )
 from om_proxy.edge.mcp.readers import Reader, identify_reader
-from om_proxy.edge.mcp.tools import INSTRUCTIONS, TOOLS, find_tool, read_call
+from om_proxy.edge.mcp.tools import INSTRUCTIONS, TOOLS, ToolCall, find_tool, read_call
 from om_proxy.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.server import responses
 from om_proxy.server.headers import find_header
 from om_proxy.server.request_body import ClientDisconnected, read_body
+from om_proxy.server.work_kinds import PAGE, SEARCH
+from om_proxy.server.work_queues import WorkQueues
 
 MCP_PATH = b"/om/mcp"
 MAX_MCP_BODY_BYTES = 2**20
@@ -38,10 +40,12 @@ _CAPABILITIES: dict[str, object] = {"tools": {}}
 
 
 class McpRoute:
-    """The route. It keeps nothing between two requests."""
+    """The route. It keeps nothing between two requests. A call of a tool waits for a slot, as the
+    admin API's requests do."""
 
-    def __init__(self, services: AdminServices) -> None:
+    def __init__(self, services: AdminServices, queues: WorkQueues) -> None:
         self._services = services
+        self._queues = queues
         self._tools = MemoryTools(services)
 
     async def __call__(
@@ -58,7 +62,7 @@ class McpRoute:
             services = self._services
             reader = identify_reader(scope, config, services.secret, services.clock())
             body = await _read_json(scope, receive)
-            status, content = await self._answer(body, scope, reader)
+            status, content = await self._answer(body, scope, reader, config)
         except OmError as exc:
             await responses.send_error(send, exc)
         except ClientDisconnected:
@@ -66,45 +70,55 @@ class McpRoute:
         else:
             await responses.send_content(send, status, content)
 
-    async def _answer(self, body: bytes, scope: Scope, reader: Reader) -> tuple[int, bytes]:
+    async def _answer(
+        self, body: bytes, scope: Scope, reader: Reader, config: EdgeConfig
+    ) -> tuple[int, bytes]:
         try:
             request = read_request(body, scope["headers"])
             if request.rpc_id is None:
                 return 202, b""
-            return 200, write_result(request, await self._perform(request, reader))
+            if request.method != "tools/call":
+                return 200, write_result(request, _describe_server(request))
+            call = _read_tool_call(request)
         except RpcError as error:
             return error.status, write_error(error)
-
-    async def _perform(self, request: RpcRequest, reader: Reader) -> dict[str, object]:
-        match request.method, request.era:
-            case "tools/call", _:
-                return await self._call_tool(request, reader)
-            case "tools/list", "modern":
-                return {"tools": TOOLS, **_CACHING}
-            case "tools/list", "legacy":
-                return {"tools": TOOLS}
-            case "server/discover", "modern":
-                introduced = {**_introduce(), "supportedVersions": VERSIONS, **_CACHING}
-                return {**introduced, "_meta": {SERVER_INFO_KEY: introduced["serverInfo"]}}
-            case "initialize", "legacy":
-                return {**_introduce(), "protocolVersion": choose_legacy_version(request.params)}
-            case "ping", "legacy":
-                return {}
-        raise fail_request(request, METHOD_NOT_FOUND, "there is no such method here")
-
-    async def _call_tool(self, request: RpcRequest, reader: Reader) -> dict[str, object]:
-        tool = find_tool(request.params.get("name"))
-        if tool is None:
-            raise fail_request(request, INVALID_PARAMS, "there is no such tool; see tools/list")
-        arguments = request.params.get("arguments")
-        if arguments is not None and not isinstance(arguments, dict):
-            raise fail_request(request, INVALID_PARAMS, "arguments must be an object")
-        try:
-            call = read_call(tool, arguments or {})
         except LookUpFault as fault:
-            return _write_content(fault.text, is_error=True)
-        answer = await self._tools.call(call, reader)
-        return _write_content(answer.text, is_error=answer.is_error)
+            return 200, write_result(request, _write_content(fault.text, is_error=True))
+        share = await self._services.known_tenants.find_share(
+            reader.tenant, config, is_admin=reader.is_admin
+        )
+        work = SEARCH if call.tool == "search_memory" else PAGE
+        with await self._queues.take(work, share, scope):
+            answer = await self._tools.call(call, reader)
+        return 200, write_result(request, _write_content(answer.text, is_error=answer.is_error))
+
+
+def _describe_server(request: RpcRequest) -> dict[str, object]:
+    """Answer what the program alone says. Raise RpcError for an unknown method."""
+    match request.method, request.era:
+        case "tools/list", "modern":
+            return {"tools": TOOLS, **_CACHING}
+        case "tools/list", "legacy":
+            return {"tools": TOOLS}
+        case "server/discover", "modern":
+            introduced = {**_introduce(), "supportedVersions": VERSIONS, **_CACHING}
+            return {**introduced, "_meta": {SERVER_INFO_KEY: introduced["serverInfo"]}}
+        case "initialize", "legacy":
+            return {**_introduce(), "protocolVersion": choose_legacy_version(request.params)}
+        case "ping", "legacy":
+            return {}
+    raise fail_request(request, METHOD_NOT_FOUND, "there is no such method here")
+
+
+def _read_tool_call(request: RpcRequest) -> ToolCall:
+    """Raise RpcError for what is no call of a tool, and LookUpFault for wrong arguments."""
+    tool = find_tool(request.params.get("name"))
+    if tool is None:
+        raise fail_request(request, INVALID_PARAMS, "there is no such tool; see tools/list")
+    arguments = request.params.get("arguments")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise fail_request(request, INVALID_PARAMS, "arguments must be an object")
+    return read_call(tool, arguments or {})
 
 
 def _write_content(text: str, *, is_error: bool) -> dict[str, object]:

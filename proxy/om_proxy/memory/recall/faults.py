@@ -12,6 +12,9 @@ ONLY_THIS_CONVERSATION = "recall: only this conversation can be read"
 NO_CURSOR_FOR_PART = "recall: partIndex needs a cursor, one message id such as m12"
 LOOKED_UP_ALREADY = "recall: you have looked this up already; see above"
 CANNOT_READ_NOW = "recall: earlier messages cannot be read now; answer from the notes"
+TOO_MANY_LOOK_UPS = (
+    "recall: too many look-ups are under way; ask once more, or answer from the notes"
+)
 NO_LOOK_UPS_LEFT = "recall: no look-ups are left; answer with what you have"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
+from om_proxy.memory.recall.found import Found, PassageFilter
 from om_proxy.memory.recall.matching import choose_matches
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.words import INDEX_VERSION
@@ -157,27 +157,11 @@ async def find_passages(
     return Found(
         messages,
         {word: counts[word] for word in words},
-        tuple(map(_decode_passage, matches)),
-        tuple(map(_decode_passage, neighbours)),
+        row_decoding.decode_passages(matches),
+        row_decoding.decode_passages(neighbours),
         left_out,
         unread,
     )
-
-
-def _decode_passage(row: Row) -> FoundPassage:
-    thread, _, seq, place, position, visit, role, at, length, words, side_words = row
-    passage = Passage(
-        seq,
-        place,
-        position,
-        visit,
-        row_decoding.decode_text(role),
-        at,
-        length,
-        tuple(words.split()),
-        tuple(side_words.split()),
-    )
-    return FoundPassage(thread, passage)
 
 
 async def read_unindexed(

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
+from om_proxy.memory.recall.found import Found, PassageFilter
 from om_proxy.memory.recall.matching import choose_matches
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.words import INDEX_VERSION
@@ -136,8 +136,8 @@ def find_passages(
     return Found(
         messages,
         counts,
-        tuple(map(_decode_passage, matches)),
-        tuple(map(_decode_passage, neighbours)),
+        row_decoding.decode_passages(matches),
+        row_decoding.decode_passages(neighbours),
         left_out,
         unread,
     )
@@ -154,22 +154,6 @@ def _find_word(
         parameters = (match, limit + 1, chosen_by.thread, chosen_by.before, chosen_by.after, roles)
         found = db.execute(FIND_FILTERED_WORD, parameters)
     return [id_ for (id_,) in reversed(found.fetchall())]
-
-
-def _decode_passage(row: row_decoding.Row) -> FoundPassage:
-    thread, _, seq, place, position, visit, role, at, length, words, side_words = row
-    passage = Passage(
-        seq,
-        place,
-        position,
-        visit,
-        row_decoding.decode_text(role),
-        at,
-        length,
-        tuple(words.split()),
-        tuple(side_words.split()),
-    )
-    return FoundPassage(thread, passage)
 
 
 def read_unindexed(

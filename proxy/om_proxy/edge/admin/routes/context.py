@@ -26,6 +26,7 @@ from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Ref
 from om_proxy.memory.prompt.message_diff import MessageDiff, diff_messages
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.reasons import Reason, Status
+from om_proxy.server.work_kinds import PREVIEW
 from om_proxy.turns.preview import Preview, PromptPart, read_prepared
 from om_proxy.turns.turn import PreparedTurn, TakenForSideRequest
 
@@ -305,6 +306,7 @@ ROUTES = (
             "Nothing is stored, and no model is called."
         ),
         handler=preview_text,
+        work=PREVIEW,
         query=TextQuery,
         answer=ContextAnswer,
         is_text=True,
@@ -318,6 +320,7 @@ ROUTES = (
             "is called."
         ),
         handler=preview_request,
+        work=PREVIEW,
         body=ChatRequest,
         answer=ContextAnswer,
         is_text=True,

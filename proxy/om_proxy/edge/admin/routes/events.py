@@ -21,6 +21,7 @@ from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.memory.model import Key
 from om_proxy.server.headers import find_header
+from om_proxy.server.work_kinds import EVENT_STREAM
 from om_proxy.storage.stored_events import StoredEvent
 
 EVENT_STREAM_TYPE = b"text/event-stream"
@@ -153,7 +154,7 @@ def _stream(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None
     if after is None:
         after = parse_event_id(query.cursor, "cursor")
     pieces = services.event_stream.stream(selection, after)
-    return StreamedAnswer(EVENT_STREAM_TYPE, pieces, STREAM_HEADERS, is_endless=True)
+    return StreamedAnswer(EVENT_STREAM_TYPE, pieces, EVENT_STREAM, STREAM_HEADERS, is_endless=True)
 
 
 def _get_query(call: AdminCall) -> EventsQuery | ThreadEventsQuery:

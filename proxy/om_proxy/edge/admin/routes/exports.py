@@ -15,6 +15,7 @@ from om_proxy.edge.admin.streamed_answer import StreamedAnswer
 from om_proxy.errors import OmError
 from om_proxy.memory.model import Key
 from om_proxy.memory_export import Record
+from om_proxy.server.work_kinds import EXPORT
 
 EXPORT_TYPE = "application/x-ndjson"
 MIN_PIECE_BYTES = 32 * 2**10  # of one piece of the answer, but the last
@@ -54,7 +55,7 @@ async def export_memory(services: AdminServices, call: AdminCall) -> StreamedAns
         else exporter.export_all(key.tenant, key.resource or None)
     )
     first = await anext(records)  # what is wrong is said before the answer begins
-    return StreamedAnswer(EXPORT_TYPE.encode(), _join_lines(first, records), about=key)
+    return StreamedAnswer(EXPORT_TYPE.encode(), _join_lines(first, records), EXPORT, about=key)
 
 
 def _find_scope(tenant: str, query: ExportQuery) -> Key:

@@ -17,10 +17,10 @@ from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.routes.context import read_caller
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import require_resource
-from om_proxy.errors import BadRequest, NotFound, UsageError
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.errors import BadRequest, UsageError
 from om_proxy.memory.model import Memory
 from om_proxy.moving.importing import ImportOptions, import_memory
+from om_proxy.server.work_kinds import IMPORT
 from om_proxy.thread_admin import check_version
 from om_proxy.turns.committing import accept_any
 
@@ -136,17 +136,10 @@ async def import_messages(services: AdminServices, call: AdminCall) -> ImportedM
 
 
 async def _require_known_tenant(services: AdminServices, call: AdminCall) -> None:
-    """Raise NotFound for a credential that nobody has verified. A key of `auth.keys` is known, and
-    a program of this machine; any other one once a model server has accepted it, so that a thread
-    is stored. Else anybody who reaches the server could fill its store."""
-    is_known = call.config.identity.keys or call.tenant == LOCAL_TENANT
-    if call.visitor.is_admin or is_known:
-        return
-    if not await services.store.threads(call.tenant, limit=1):
-        raise NotFound(
-            "no model server has accepted this key here yet: send one chat request of a thread "
-            "with it first, or ask with the admin token"
-        )
+    """Raise NotFound for a credential that nobody has verified: else anybody who reaches the server
+    could fill its store."""
+    if call.tenant is not None and not call.visitor.is_admin:
+        await services.known_tenants.require_known(call.tenant, call.config)
 
 
 ROUTES = (
@@ -159,6 +152,7 @@ ROUTES = (
             "refused; one that was interrupted goes on when it is sent again."
         ),
         handler=import_export,
+        work=IMPORT,
         query=ImportQuery,
         body=ExportLines,
         answer=ImportAnswer,
@@ -175,6 +169,7 @@ ROUTES = (
             "request."
         ),
         handler=import_messages,
+        work=IMPORT,
         query=ThreadQuery,
         body=ChatRequest,
         answer=ImportedMessageCounts,

@@ -15,6 +15,7 @@ from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import CALLER_CREDENTIAL_HEADERS
 from om_proxy.memory.model import Memory
 from om_proxy.policy import MemoryContext
+from om_proxy.server.work_kinds import MEMORY_WORK
 from om_proxy.steering.work_requests import BegunWork, FindContext
 
 MAX_WAIT_S = 60
@@ -163,6 +164,7 @@ ROUTES = (
             "for it."
         ),
         handler=observe,
+        work=MEMORY_WORK,
         body=ObserveRequest,
         answer=WorkAnswer,
         codes=("om_nothing_to_observe", "om_no_model"),
@@ -175,6 +177,7 @@ ROUTES = (
             "Have all notes of the log condensed now. The result takes their place if it is shorter."
         ),
         handler=reflect,
+        work=MEMORY_WORK,
         body=ReflectRequest,
         answer=WorkAnswer,
         codes=("om_unproductive", "om_no_model"),
@@ -185,6 +188,7 @@ ROUTES = (
         path="/threads/{thread}/activate",
         summary="Make all chunks active that may be: the next prompt shows them for messages.",
         handler=activate,
+        work=MEMORY_WORK,
         body=NoChange,
         answer=ActivationAnswer,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,6 +27,8 @@ from om_proxy.memory.recall.part_piece import PartPiece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ThreadListPage
 from om_proxy.memory.recall.words import find_words, query_words
+from om_proxy.off_loop import run_in_turn
+from om_proxy.server.work_kinds import SEARCH
 
 MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0
@@ -140,7 +143,7 @@ async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
     # a long text takes milliseconds
-    return await asyncio.to_thread(_describe_result, result, look_up, services, key)
+    return await run_in_turn(partial(_describe_result, result, look_up, services, key))
 
 
 def _describe_result(
@@ -251,6 +254,7 @@ ROUTES = (
             "resource, read them in order, or list its threads."
         ),
         handler=recall,
+        work=SEARCH,
         body=RecallBody,
         answer=RecallAnswer,
         is_change=False,

@@ -24,6 +24,8 @@ from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.snippets import find_hits
 from om_proxy.memory.recall.words import find_words, query_words
+from om_proxy.off_loop import run_in_turn
+from om_proxy.server.work_kinds import SEARCH
 
 SEARCH_S = 8.0  # of the time that the answer takes, to search resource after resource
 MAX_RESOURCES = 100  # that one search reads
@@ -142,7 +144,7 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         ]
 
     return FoundList(
-        items=await asyncio.to_thread(describe),  # a long text takes milliseconds
+        items=await run_in_turn(describe),  # a long text takes milliseconds
         total=found.total,
         share_read=found.share_read,
         missing=list(found.missing),
@@ -172,7 +174,7 @@ async def _search_notes(
 
     return FoundList(
         items=[],
-        notes=await asyncio.to_thread(describe),  # a long line takes milliseconds
+        notes=await run_in_turn(describe),  # a long line takes milliseconds
         total=found.total,
         share_read=1.0,
         missing=[],
@@ -216,6 +218,7 @@ ROUTES = (
         path="/search",
         summary="Search the original messages, or the notes, of a tenant or a resource by words.",
         handler=search_messages,
+        work=SEARCH,
         query=SearchQuery,
         answer=FoundList,
         is_text=True,
