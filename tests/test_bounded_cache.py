@@ -125,3 +125,14 @@ def test_a_cleared_cache_is_empty() -> None:
     assert (len(cache), cache.held_bytes, cache.get("a")) == (0, 0, None)
     cache.put("b", 1, 9)
     assert (list(cache), evicted) == (["b"], [])
+
+
+def test_a_loop_may_use_the_cache() -> None:
+    """It goes over the entries as they were when it began."""
+    cache: BoundedCache[str, int] = BoundedCache(max_items=3)
+    for key in "abc":
+        cache.put(key, 1)
+    assert [cache.get(key) for key in cache] == [1, 1, 1]
+    for key, value in cache.items():
+        cache.put(key + "+", value)
+    assert list(cache) == ["a+", "b+", "c+"]

@@ -48,8 +48,9 @@ class BoundedCache(Generic[K, V]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys, the least recently used first."""
-        return iter(self._entries)
+        """Iterate over the keys as they are now, the least recently used first. The cache may be
+        used meanwhile."""
+        return iter(tuple(self._entries))
 
     def get(self, key: K) -> V | None:
         entry = self._entries.get(key)
@@ -75,9 +76,8 @@ class BoundedCache(Generic[K, V]):
                 self._on_evict(oldest_key, evicted)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Iterate over keys and values, the least recently used first. This does not count as a
-        use."""
-        return ((key, value) for key, (value, _) in self._entries.items())
+        """Iterate over keys and values, as `__iter__` does. This does not count as a use."""
+        return ((key, value) for key, (value, _) in tuple(self._entries.items()))
 
     def clear(self) -> None:
         """Remove all entries, without calling `on_evict`."""

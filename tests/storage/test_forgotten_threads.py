@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ async def test_the_newest_forgetting_of_a_thread(
     assert await threads.find_time(KEY) == 9.0
     assert await threads.find_time(STRANGER) == 3.0
     await store.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_all_forgotten_threads_of_a_tenant(tmp_path: Path, count: int) -> None:
+    """However many there are, and however often they are asked for."""
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    async with AsyncExitStack() as at_end:
+        at_end.push_async_callback(store.close)
+        threads = ForgottenThreads(store, lambda key: f"label of {key.thread}")
+        await forget(store, STRANGER, 9.0)
+        for number in range(count):
+            await forget(store, KEY._replace(thread=f"t{number}"), float(number))
+        everyone = frozenset(f"label of t{number}" for number in range(count))
+        for _ in range(2):
+            assert await threads.list_labels_since(KEY.tenant, 0.0) == everyone
+        assert await threads.list_labels_since(KEY.tenant, 1.0) == everyone - {"label of t0"}
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ class ForgottenThreads:
         await self._read_new_events(tenant)
         return frozenset(
             label
-            for of_tenant, label in self._times
-            if of_tenant == tenant and (self._times.get((tenant, label)) or 0.0) >= since
+            for (of_tenant, label), at in self._times.items()
+            if of_tenant == tenant and at >= since
         )
 
     async def _read_new_events(self, tenant: str) -> None:
