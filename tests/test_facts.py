@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.facts import Fact, Facts, Forgotten, ForgottenMeanwhile
+from om_proxy.facts import ExtraFailed, Fact, Facts, Forgotten, ForgottenMeanwhile
 from om_proxy.memory.model import Key
 
 KEY = Key("tenant", "resource", "thread")
@@ -30,3 +30,32 @@ def test_a_subscriber_hears_the_kinds_that_it_asked_for() -> None:
 
 def test_nobody_needs_to_listen() -> None:
     Facts().emit(ForgottenMeanwhile(KEY))
+
+
+async def test_an_extra_that_fails_gives_its_fallback() -> None:
+    heard: list[Fact] = []
+    facts = Facts(heard.append)
+    place = {"a": 1}
+
+    async def find_later() -> int:
+        return place["c"]
+
+    assert facts.try_extra("due", KEY, lambda: place["a"], 7) == 1
+    assert facts.try_extra("due", KEY, lambda: place["b"], 7) == 7
+    assert await facts.await_extra("held", None, find_later, 7) == 7
+    said = [(f.key, f.extra, f.error) for f in heard if isinstance(f, ExtraFailed)]
+    assert said == [(KEY, "due", "KeyError"), (None, "held", "KeyError")]
+
+
+def test_a_subscriber_that_fails_costs_only_itself() -> None:
+    """The others hear the fact, and that one of them failed."""
+    heard: list[Fact] = []
+
+    def fail(fact: Fact) -> None:
+        raise RuntimeError(fact)
+
+    facts = Facts(fail, heard.append)
+    facts.emit(told := Forgotten(KEY, 3, "gone"))
+    first, second = heard
+    assert isinstance(first, ExtraFailed)
+    assert (first.extra, first.error, second) == ("facts", "RuntimeError", told)

@@ -2,7 +2,10 @@
 
 A fact is emitted once, where it happens. app.py attaches the subscribers: telemetry/fact_lines.py
 writes each fact as a line of the log. A subscriber runs on the request's path, inside `emit`: it
-must be quick, and must not raise.
+must be quick. One that raises costs only what it would have noted.
+
+Between the end of a reply and its commit much is done that the turn does not need. Such an extra
+runs in `try_extra` or `await_extra`: a fault of it becomes a fact, and the turn is stored.
 
 A fact holds no text of a message, a header or an exception. It names a thread by its key. A
 subscriber replaces the key by the thread's label before it shows the fact.
@@ -10,11 +13,14 @@ subscriber replaces the key by the thread's label before it shows the fact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
+from om_proxy.errors import raise_site
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
 from om_proxy.memory.lifecycle.expiry import LogRetiredWhy, RetiredWhy
@@ -28,6 +34,34 @@ AgentWork = Literal["observe", "reflect", "embed"]
 # `abandoned`: the deadline passed, or the process ended
 DecisionPlace = Literal["request", "background"]
 CallOutcome = Literal["answered", "failed", "abandoned"]
+# What is done beside a turn. tests/e2e/test_turn_extras.py makes each of them fail.
+TurnExtra = Literal[
+    "split",  # what makes the thread's next request quicker to read
+    "inline",  # the comments before a stream
+    "receipt",
+    "reply_copy",  # what was read of the reply; without it the request is stored as unanswered
+    "reply_item",  # likewise
+    "rounds",  # the usage of a reply with look-ups, and those that it keeps
+    "repeat",  # whether this very reply is stored already
+    "shadow",  # the prompt that memory would have sent
+    "ledger",  # prices and sums
+    "look_up_tokens",
+    "look_ups",  # whether look-ups quote a thread that is gone
+    "quotes",  # the same for a turn that waits for the store
+    "tokens",  # counts of messages; without them they are estimated
+    "prompt_values",  # what the next prompt takes over from this one
+    "events",  # what a change means to those who watch it
+    "due",  # when background work is due
+    "held",  # the memory that is held for the next request
+    "watchers",  # readers of events in this process
+    "wake",  # background work at once
+    "recount",
+    "delivery",  # that the reply went out to its last byte
+    "figures",  # how long the store took
+    "facts",  # one subscriber of facts
+]
+TURN_EXTRAS: tuple[TurnExtra, ...] = get_args(TurnExtra)
+T = TypeVar("T")
 
 
 class TurnEnded(Struct, frozen=True):
@@ -93,6 +127,15 @@ class Uncommitted(Struct, frozen=True):
     error: str  # the exception's class, or why turns were given up
     at: str | None = None
     turns: int | None = None
+
+
+class ExtraFailed(Struct, frozen=True):
+    """Something beside a turn has failed. The turn goes on without it."""
+
+    key: Key | None
+    extra: TurnExtra
+    error: str  # the exception's class
+    at: str  # where it was raised: errors.raise_site
 
 
 class TurnPriced(Struct, frozen=True):
@@ -209,6 +252,7 @@ Fact = (
     | UnreachedTurnEnded
     | Bypassed
     | Uncommitted
+    | ExtraFailed
     | TurnPriced
     | MemoryCallEnded
     | Observed
@@ -246,4 +290,29 @@ class Facts:
 
     def emit(self, fact: Fact) -> None:
         for notify in self._subscribers[type(fact)]:
-            notify(fact)
+            self.try_extra("facts", None, partial(notify, fact), None)
+
+    def try_extra(self, extra: TurnExtra, key: Key | None, run: Callable[[], T], fallback: T) -> T:
+        """Return what the extra returns, or `fallback` if it raises. `key`: of the turn's thread."""
+        try:
+            return run()
+        except Exception as exc:
+            self.report_extra(extra, key, exc)
+            return fallback
+
+    async def await_extra(
+        self, extra: TurnExtra, key: Key | None, run: Callable[[], Awaitable[T]], fallback: T
+    ) -> T:
+        """Do the same as `try_extra` for an extra that waits."""
+        try:
+            return await run()
+        except Exception as exc:
+            self.report_extra(extra, key, exc)
+            return fallback
+
+    def report_extra(self, extra: TurnExtra, key: Key | None, exc: Exception) -> None:
+        """Emit the fact that an extra has failed."""
+        fact = ExtraFailed(key, extra, type(exc).__name__, raise_site(exc))
+        for notify in self._subscribers[ExtraFailed]:
+            with suppress(Exception):  # a subscriber that fails even here cannot be reported
+                notify(fact)

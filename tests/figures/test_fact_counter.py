@@ -8,6 +8,7 @@ import pytest
 
 from om_proxy.facts import (
     Bypassed,
+    ExtraFailed,
     Fact,
     Facts,
     Forgotten,
@@ -167,6 +168,10 @@ def test_turns_with_tokens_and_without() -> None:
         (
             Bypassed(KEY, Reason.STORAGE, "StorageError", "store.py:7"),
             {("om_failures_total", "memory-bypassed"): 1.0},
+        ),
+        (
+            ExtraFailed(KEY, "ledger", "KeyError", "ledger.py:7"),
+            {("om_failures_total", "turn-extra"): 1.0},
         ),
         (Uncommitted(KEY, "KeyError"), {("om_failures_total", "turn-lost"): 1.0}),
         (Uncommitted(KEY, "SpoolFull", turns=3), {("om_failures_total", "turn-lost"): 3.0}),

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from om_proxy.facts import (
     Bypassed,
     Decided,
+    ExtraFailed,
     Fact,
     Forgotten,
     ForgottenMeanwhile,
@@ -111,6 +112,10 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
         (
             Uncommitted(KEY, "SpoolFull", turns=2),
             line("memory.uncommitted", "error", error="SpoolFull", thread="kitchen", turns=2),
+        ),
+        (
+            ExtraFailed(KEY, "ledger", "KeyError", "ledger.py:7"),
+            line("ledger.failed", "error", error="KeyError", thread="kitchen", at="ledger.py:7"),
         ),
         (
             Decided(KEY, "request", "activate", {"count": 2, "why": "threshold"}),

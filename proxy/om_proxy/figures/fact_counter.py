@@ -11,6 +11,7 @@ from msgspec import Struct
 from om_proxy.facts import (
     AgentWork,
     Bypassed,
+    ExtraFailed,
     Fact,
     Facts,
     LogRetired,
@@ -112,6 +113,7 @@ class FactCounter:
             RequestRefused: self._count_refused,
             Bypassed: lambda _: self._count_failure("memory-bypassed"),
             Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
+            ExtraFailed: lambda _: self._count_failure("turn-extra"),
             Retired: lambda fact: self._count_retired(fact.why, fact.threads),
             LogRetired: lambda fact: self._count_retired(fact.why, fact.count),
             MemoryWorkFailed: lambda fact: self._count_failure(fact.work),

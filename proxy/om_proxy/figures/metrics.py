@@ -306,6 +306,7 @@ FAILURE_CAUSES = {
     "internal": "the proxy failed a request",
     "memory-bypassed": "memory failed, and the client's original request went upstream",
     "turn-lost": "a turn could not be stored",
+    "turn-extra": "something beside a turn failed, such as its price; the turn was stored without",
     "observe": "the observer gave nothing usable",
     "reflect": "the reflector gave nothing usable",
 }

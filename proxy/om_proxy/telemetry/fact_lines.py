@@ -11,6 +11,7 @@ from om_proxy.facts import (
     FACT_KINDS,
     Bypassed,
     Decided,
+    ExtraFailed,
     Fact,
     Forgotten,
     ForgottenMeanwhile,
@@ -60,8 +61,8 @@ class FactLines:
                 write = logger.info if reason is Reason.UNREADABLE else logger.error
                 thread = self._name(fact.key)
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
-            case Uncommitted():
-                self._write_uncommitted(fact)
+            case Uncommitted() | ExtraFailed():
+                self._write_lost(fact)
             case Observed() | Reflected():
                 self._write_notes(fact)
             case MemoryWorkFailed(work=work, error=error, failures=failures):
@@ -144,10 +145,13 @@ class FactLines:
             total_ms=round(turn.total_ms, 1),
         )
 
-    def _write_uncommitted(self, fact: Uncommitted) -> None:
+    def _write_lost(self, fact: Uncommitted | ExtraFailed) -> None:
+        thread = self._name(fact.key)
+        if isinstance(fact, ExtraFailed):
+            logger.error(f"{fact.extra}.failed", error=fact.error, thread=thread, at=fact.at)
+            return
         optional_fields = {"at": fact.at, "turns": fact.turns}
         fields = {name: value for name, value in optional_fields.items() if value is not None}
-        thread = self._name(fact.key)
         logger.error("memory.uncommitted", error=fact.error, thread=thread, **fields)
 
     def _name(self, key: Key | None) -> str | None:
