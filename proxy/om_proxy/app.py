@@ -156,7 +156,11 @@ class App:
         await self._store_clock.try_measure()
         self._clock = self._store_clock.now
         self._reopening.before_use = self._store_clock.try_measure
-        measured = self._figures.measure(self._reopening) if self._figures else self._reopening
+        measured = (
+            self._figures.measure(self._reopening, lambda: self.facts)
+            if self._figures
+            else self._reopening
+        )
         self.store = SpoolingStore(measured, budget)
         self._write_probe = WriteProbe(self.store)
         try:

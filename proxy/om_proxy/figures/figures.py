@@ -70,8 +70,8 @@ class Figures:
         )
         FactCounter(self.series, self._models, threads, self._watched).subscribe_to(facts)
 
-    def measure(self, store: Store) -> Store:
-        return MeasuringStore(store, self.series)
+    def measure(self, store: Store, get_facts: Callable[[], Facts]) -> Store:
+        return MeasuringStore(store, self.series, get_facts)
 
     def create_totals_watch(
         self, get_store: Callable[[], Store], clock: Callable[[], float]

@@ -1,4 +1,4 @@
-"""A store that measures each call of another store."""
+"""A store that measures each call of another store. A fault of the figures costs no call."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from om_proxy.errors import Conflict
+from om_proxy.facts import Facts
 from om_proxy.figures.metrics import STORE_SECONDS
 from om_proxy.figures.series import Series
 from om_proxy.memory.model import Memory
@@ -28,8 +30,12 @@ class MeasuringStore(ForwardingStore):
     """The `Store` protocol, with each call of `inner` counted by its outcome. Its methods are made
     below, so that a new method of the protocol is measured too. `refresh` is written out."""
 
-    def __init__(self, inner: Store, series: Series) -> None:
+    def __init__(
+        self, inner: Store, series: Series, get_facts: Callable[[], Facts] = Facts
+    ) -> None:
+        """`get_facts`: returns where a fault of the figures is reported."""
         self._inner = inner
+        self._get_facts = get_facts
         self._series = series
         self._array = series.array
         self._done_places: dict[str, int] = {}
@@ -44,25 +50,32 @@ class MeasuringStore(ForwardingStore):
         try:
             answer = await self._inner.refresh(held)
         except BaseException as exc:
-            self.record("refresh", _name_outcome(exc), perf_counter() - started)
+            self._record("refresh", _name_outcome(exc), perf_counter() - started)
             raise
-        seconds = perf_counter() - started
-        index = self._done_places.get("refresh") or self._find_done_place("refresh")
+        self._record_done("refresh", perf_counter() - started)
+        return answer
+
+    def _record(self, op: str, outcome: str, seconds: float) -> None:
+        def observe() -> None:
+            place = self._series.find(STORE_SECONDS, op, outcome)
+            self._series.observe(place, STORE_SECONDS.bounds, seconds)
+
+        self._get_facts().try_extra("figures", None, observe, None)
+
+    def _record_done(self, op: str, seconds: float) -> None:
+        count = partial(self._count_done, op, seconds)
+        self._get_facts().try_extra("figures", None, count, None)
+
+    def _count_done(self, op: str, seconds: float) -> None:
+        """Count a call. Every request makes several, so their places are remembered; none is 0."""
+        index = self._done_places.get(op)
+        if not index:
+            index = self._done_places[op] = self._series.find(STORE_SECONDS, op, "done")
         numbers = self._array.numbers
         # nearly every answer comes within the first bound
         bucket = bisect_left(BOUNDS_S, seconds) if seconds > FIRST_BOUND_S else 0
         numbers[index + bucket] += 1.0
         numbers[index + SUM_OFFSET] += seconds
-        return answer
-
-    def record(self, op: str, outcome: str, seconds: float) -> None:
-        self._series.observe(
-            self._series.find(STORE_SECONDS, op, outcome), STORE_SECONDS.bounds, seconds
-        )
-
-    def _find_done_place(self, op: str) -> int:
-        index = self._done_places[op] = self._series.find(STORE_SECONDS, op, "done")
-        return index
 
 
 def _make_measured(op: str) -> Callable[..., Any]:
@@ -71,14 +84,9 @@ def _make_measured(op: str) -> Callable[..., Any]:
         try:
             answer = await getattr(self._inner, op)(*args, **options)
         except BaseException as exc:
-            self.record(op, _name_outcome(exc), perf_counter() - started)
+            self._record(op, _name_outcome(exc), perf_counter() - started)
             raise
-        seconds = perf_counter() - started
-        # every request makes several calls, so their places are remembered; none is 0
-        index = self._done_places.get(op) or self._find_done_place(op)
-        numbers = self._array.numbers
-        numbers[index + bisect_left(BOUNDS_S, seconds)] += 1.0
-        numbers[index + SUM_OFFSET] += seconds
+        self._record_done(op, perf_counter() - started)
         return answer
 
     return measured
