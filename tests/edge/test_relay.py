@@ -126,6 +126,29 @@ async def test_order(
     assert body.closed
 
 
+class Unready:
+    """An end finder that fails."""
+
+    def feed(self, data: bytes) -> int | None:
+        raise RuntimeError(data)
+
+
+async def test_an_end_that_cannot_be_found() -> None:
+    """The client gets every byte, and the turn is stored at the end itself."""
+    recorder, faults = Recorder(), list[Exception]()
+    relayed = await relay(
+        await answer_of(Chunks(ONE, DONE), SSE),
+        recorder.send,
+        reader=recorder,
+        before_end=recorder.before_end,
+        end_finder=Unready(),
+        report_fault=faults.append,
+    )
+    assert recorder.story[1:] == [ONE, ("read", ONE), DONE, ("read", DONE), "kept", END]
+    assert relayed.outcome == "complete"
+    assert [type(fault) for fault in faults] == [RuntimeError]
+
+
 async def test_gzip_is_read_and_relayed_as_it_is() -> None:
     """A compressed stream reaches the client compressed and the reader decompressed. Its end waits
     for the turn too."""

@@ -25,7 +25,7 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.errors import ModelError, StorageError
 from om_proxy.event_feed.inline import InlineEvents
-from om_proxy.facts import Facts
+from om_proxy.facts import ExtraFailed, Facts
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 SECRET = b"simulation".ljust(32)
 
+# the simulated store fails on purpose
+STORE_FAULTS = ("StorageError", "Conflict", "TimeoutError")
+
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
@@ -70,12 +73,15 @@ class Process:
         self.store = SimulatedStore(world.disk, world.pause)
         catalogue, rng = TokenCounter(), world.rng
         policies = build_policies(world.settings)
+        facts = Facts()
+        facts.subscribe(self._check_extra, ExtraFailed)
         memories = self.memories = Memories(
             self.store,
             policies,
             world.plan.cache_bytes,
             clock=world.clock,
             label=partial(label_thread, SECRET),
+            facts=facts,
         )
         guard = WatchedGuard(memories, policies, clock=world.clock, jitter=rng.random)
         guard.world = world
@@ -111,9 +117,9 @@ class Process:
         upstream = Upstream(transport=world.actor)
         budget = MemoryBudget(lambda: world.settings.limits.memory)
         self.chat = ChatRoute(
-            CHAT, engine, self.background, upstream, SECRET, budget, Facts(), InlineEvents(memories)
+            CHAT, engine, self.background, upstream, SECRET, budget, facts, InlineEvents(memories)
         )
-        closing = WatchedClosing(engine, self.background, budget, Facts())
+        closing = WatchedClosing(engine, self.background, budget, facts)
         closing.world = world
         self.chat._closing = closing
         self._seen, self._idle = world.steps, 0
@@ -126,6 +132,10 @@ class Process:
         self._seen, quiet = self.world.steps, self._seen == self.world.steps
         self._idle = min(self._idle + 1, 3) if quiet else 0
         return self.world.settings.background.observer_interval * 2**self._idle
+
+    def _check_extra(self, fact: ExtraFailed) -> None:
+        if fact.error not in STORE_FAULTS:
+            self.world.broke(Violation(f"{fact.extra} failed: {fact.error} at {fact.at}"))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self.world.loop.create_task(work, context=self.context)

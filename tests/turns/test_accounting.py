@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 
 from om_proxy.apis.api import Reply
 from om_proxy.errors import StorageError
-from om_proxy.facts import Fact, TurnPriced
+from om_proxy.facts import ExtraFailed, Fact, TurnPriced
 from om_proxy.memory.token_prices import Tokens
 from om_proxy.memory.usage import Usage
 from om_proxy.models import TokenCounter
 from om_proxy.turns import accounting
-from om_proxy.turns.accounting import NOTHING_ACCOUNTED
-from om_proxy.turns.shadow import ShadowPrompt
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
 from tests.turns.test_engine import LONG, Turns, assistant, make_reply, open_turns, user
@@ -133,24 +130,6 @@ async def test_nothing_was_paid(reply: Reply | None) -> None:
         assert (accounted.entry, priced) == (None, [])
 
 
-async def test_a_failure_of_the_ledger_stops_no_turn() -> None:
-    """The turn is stored without figures, and the log names the place."""
-
-    class Failing(TokenCounter):
-        async def count(self, raws: Any, model: str) -> dict[int, int]:
-            raise MemoryError
-
-    async with open_turns() as t:
-        object.__setattr__(t.engine.accountant, "token_counter", Failing())
-        with capture_logs() as logs:
-            await close(t, await t.open([user("a")]), make_reply("b"))
-        assert await t.live() == ["a", "b"]
-        assert (await t.parts.memory()).ledger.full.calls == 0
-        assert [line["error"] for line in logs if line["event"] == "ledger.failed"] == [
-            "MemoryError"
-        ]
-
-
 async def test_costs_wait_for_a_commit_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a retry added is not lost if the next commit fails once."""
     async with open_turns() as t:
@@ -173,23 +152,16 @@ async def test_costs_wait_for_a_commit_that_succeeds(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_price_table_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No way to account for a call fails its request."""
+    """A retry that got the stored reply is told apart all the same."""
 
     def fail(model: str) -> None:
         raise ValueError(model)
 
-    monkeypatch.setattr(accounting, "find_token_prices", fail)
     async with open_turns() as t:
-        accountant = t.engine.accountant
+        failed: list[ExtraFailed] = []
+        t.parts.memories.facts.subscribe(failed.append, ExtraFailed)
         reply = replace(make_reply("b"), usage=USAGE)
-        with capture_logs() as logs:
-            await close(t, await t.open([user("a")]), reply)
-            again = await t.open([user("a")])
-            assert t.engine.close_repeated(again, reply) == 2
-            accountant.account_passed(KEY, "actor", 100, reply)
-            mark = again.mark
-            assert mark
-            shadow = ShadowPrompt(again.opened, mark, ())
-            assert accountant.account_shadow(again, reply, NOTHING_ACCOUNTED, shadow) is None
-        failures = [line["error"] for line in logs if line["event"] == "ledger.failed"]
-        assert failures == ["ValueError"] * 4
+        await close(t, await t.open([user("a")]), reply)
+        monkeypatch.setattr(accounting, "find_token_prices", fail)
+        assert t.engine.close_repeated(await t.open([user("a")]), reply) == 2
+        assert [(fact.extra, fact.error) for fact in failed] == [("ledger", "ValueError")]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.apis.api import Api, Request, Unreadable
@@ -35,7 +35,7 @@ from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
-from om_proxy.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError, raise_site
+from om_proxy.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
 from om_proxy.event_feed.inline import InlineEvents, parse_inline_choice
 from om_proxy.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.identity.callers import Caller, identify
@@ -50,12 +50,9 @@ from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
 from om_proxy.server.fair_queue import wait_slot
 from om_proxy.server.headers import find_header
 from om_proxy.server.request_body import ClientDisconnected, read_body
-from om_proxy.telemetry.logs import get_thread_label
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
 from om_proxy.upstream import Upstream, UpstreamResponse
-
-logger = structlog.get_logger("turn")
 
 _EVENTS_HEADER = EVENTS_HEADER.encode()
 # How long memory may take before the original goes upstream. Waiting for an observation is not
@@ -167,7 +164,9 @@ class ChatRoute:
         if key is None or exchange.request is None or not exchange.request.stream:
             return None
         with_text = parse_inline_choice(find_header(exchange.scope["headers"], _EVENTS_HEADER))
-        return None if with_text is None else InlineComments(self._inline, key, with_text=with_text)
+        if with_text is None:
+            return None
+        return InlineComments(self._inline, self._facts, key, with_text=with_text)
 
     async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
         """Read the request, and choose its upstream. Raise OmError to refuse it."""
@@ -272,15 +271,9 @@ class ChatRoute:
         its next request begins elsewhere. A fault here costs only time."""
         split = None
         if turn.reconciled.verdict.style != "window":
-            try:
-                split = self._api.build_split(
-                    turn.request, turn.reconciled.sent.digests, self._seed
-                )
-            except Exception as exc:
-                thread = get_thread_label(self._secret, turn.key)
-                logger.warning(
-                    "split.failed", error=type(exc).__name__, thread=thread, at=raise_site(exc)
-                )
+            sent = turn.reconciled.sent
+            build = partial(self._api.build_split, turn.request, sent.digests, self._seed)
+            split = self._facts.try_extra("split", turn.key, build, None)
         self._splits.keep(turn.key, split)
 
     async def _open_turn(
@@ -356,7 +349,7 @@ class ChatRoute:
         )
         self._facts.emit(ended)
         if exchange.span is not None:
-            exchange.span.end(ended)
+            self._facts.try_extra("facts", ended.key, partial(exchange.span.end, ended), None)
 
 
 def choose_bypass_reason(exc: Exception) -> Reason:

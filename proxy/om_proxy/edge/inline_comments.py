@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
-from om_proxy.errors import raise_site
 from om_proxy.event_feed.inline import InlineEvents
+from om_proxy.facts import Facts
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.turns.turn import OpenedTurn
-
-logger = structlog.get_logger("turn")
 
 
 class InlineComments:
     """The comments of one request. Make it before the turn is opened, and `close` it at the end."""
 
-    def __init__(self, events: InlineEvents, key: Key, *, with_text: bool) -> None:
+    def __init__(self, events: InlineEvents, facts: Facts, key: Key, *, with_text: bool) -> None:
         self._events = events
+        self._facts = facts
         self._key = key
         self._with_text = with_text
         self._told: list[Event] = []  # grows while the request waits
@@ -37,7 +34,8 @@ class InlineComments:
         """Return the comments; empty without a memory."""
         if self._written is None:
             self.close()
-            self._written = self._write()
+            # without them the client gets its reply
+            self._written = self._facts.try_extra("inline", self._key, self._write, b"")
         return self._written
 
     def _write(self) -> bytes:
@@ -45,12 +43,7 @@ class InlineComments:
             return b""
         projected = self._turn.reconciled.projected
         limits = self._turn.context.effective.limits
-        try:
-            return self._events.write(projected, limits, self._told, with_text=self._with_text)
-        # any fault: the client gets its reply without comments
-        except Exception as exc:
-            logger.warning("inline.failed", error=type(exc).__name__, at=raise_site(exc))
-            return b""
+        return self._events.write(projected, limits, self._told, with_text=self._with_text)
 
     def close(self) -> None:
         """Watch no longer what happens."""

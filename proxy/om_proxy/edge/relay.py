@@ -1,6 +1,6 @@
 """Relay an answer to the client, byte for byte and without delay, while a copy of it is read.
 
-A chunk goes to the client first and to the reader second; the reader's errors never affect the
+A chunk goes to the client first and to the reader second. A fault in reading never affects the
 client. The last bytes wait for `before_end`, so a client that has seen the end of a reply knows it
 is stored. An answer that breaks off ends in a broken connection: SDKs take a clean end for success,
 even if bytes are missing.
@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol
 
-import structlog
 from msgspec import Struct
 from starlette.types import Send
 
@@ -41,8 +40,6 @@ BODILESS_STATUSES = frozenset((204, 304))
 
 Outcome = Literal["complete", "truncated", "disconnected"]
 BeforeEnd = Callable[[], Coroutine[Any, Any, None]]
-
-logger = structlog.get_logger()
 
 
 class Reader(Protocol):
@@ -71,6 +68,7 @@ async def relay(
     end_finder: EndFinder | None = None,
     disconnected: asyncio.Future[None] | None = None,
     comments: bytes = b"",
+    report_fault: Callable[[Exception], None] = lambda exc: None,
 ) -> RelayResult:
     """Send status, headers with the receipt, and body. Always close the answer.
 
@@ -79,10 +77,13 @@ async def relay(
     must own the work it waits for. `disconnected` is done when the client has left
     (server/disconnect.py); with None, the reply is relayed to its end even then. After `truncated`
     the ASGI call must return without sending more: uvicorn then cuts the connection. `comments` go
-    out with the first bytes of a stream that can hold them.
+    out with the first bytes of a stream that can hold them. `report_fault`: called if the reply
+    cannot be read.
     """
     try:
-        reply_relay = _ReplyRelay(answer, answer.chunks(), send, reader, end_finder, comments)
+        reply_relay = _ReplyRelay(
+            answer, answer.chunks(), send, reader, end_finder, comments, report_fault
+        )
         # None: the client left
         is_complete = await run_unless_disconnected(
             disconnected, reply_relay.send_all(receipt, before_end)
@@ -111,7 +112,9 @@ class _ReplyRelay:
         reader: Reader | None,
         end_finder: EndFinder | None,
         comments: bytes,
+        report_fault: Callable[[Exception], None],
     ) -> None:
+        self._report_fault = report_fault
         self._status = answer.status
         self._headers = read_client_headers(answer)
         self._chunks = chunks
@@ -200,7 +203,13 @@ class _ReplyRelay:
         compressed chunk the offset is 0."""
         if self._remaining_bytes is not None:
             self._remaining_bytes -= len(chunk)
-        end_offset = self._end_finder.feed(plain) if self._end_finder else None
+        end_offset = None
+        if self._end_finder is not None:
+            try:
+                end_offset = self._end_finder.feed(plain)
+            except Exception as exc:  # the turn is then stored at the end itself
+                self._report_fault(exc)
+                self._end_finder = None
         if end_offset is not None:
             return end_offset if plain is chunk else 0
         return 0 if self._remaining_bytes == 0 else None
@@ -221,7 +230,7 @@ class _ReplyRelay:
         try:
             return self._decode(chunk)
         except Exception as exc:  # the client's bytes are not affected
-            logger.warning("reply.unread", cause=type(exc).__name__)
+            self._report_fault(exc)
             self._decode = self._reader = None
             return b""
 
@@ -231,5 +240,5 @@ class _ReplyRelay:
         try:
             self._reader.feed(plain)
         except Exception as exc:  # the client's bytes are not affected
-            logger.warning("reply.unread", cause=type(exc).__name__)
+            self._report_fault(exc)
             self._reader = None

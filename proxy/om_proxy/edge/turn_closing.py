@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
 
-import structlog
 from msgspec.structs import replace
 from starlette.types import Send
 
@@ -16,25 +15,24 @@ from om_proxy.background.scheduler import Background
 from om_proxy.edge.exchange import Delivery, Exchange, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
 from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.edge.receipt import build_receipt
+from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.relay import Outcome, relay
 from om_proxy.edge.reply_copy import ReplyCopy
 from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, Uncommitted
 from om_proxy.identity.callers import identify
+from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.reasons import Reason
 from om_proxy.running_time import wait_running_time
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
-from om_proxy.turns.accounting import AccountedTurn
+from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.missed_turn import MissedTurn
 from om_proxy.turns.shadow import ShadowPrompt, find_ready
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import UpstreamResponse
-
-logger = structlog.get_logger("turn")
 
 # How many large replies are stored at a time. A small reply waits in the store for those before it.
 MAX_LARGE_REPLIES_AT_ONCE = 1
@@ -70,8 +68,12 @@ class TurnClosing:
     ) -> Outcome:
         """Relay an answer, and close its turn before the last bytes are sent. `disconnected` is done
         when the client has left; None: relay to the end even then."""
-        turn = exchange.turn
-        delivery = exchange.delivery
+        turn, delivery, key, facts = (
+            exchange.turn,
+            exchange.delivery,
+            exchange.caller.key,
+            self._facts,
+        )
         should_store = turn is not None or exchange.missed_at is not None
         reader = end_finder = None
         if exchange.request and (should_store or is_counted_only(exchange, answer.status)):
@@ -85,7 +87,7 @@ class TurnClosing:
             nonlocal is_settled, closing
             assert reader is not None  # passed to `relay` only with a reader
             # the client may leave meanwhile: then the turn is settled below
-            reply = take_rounds(exchange, await read_reply(reader))
+            reply = await self._read_reply(exchange, reader)
             is_settled = True
             try:
                 if turn is not None:
@@ -106,18 +108,21 @@ class TurnClosing:
             relayed = await relay(
                 answer,
                 send,
-                receipt=build_receipt(exchange),
+                receipt=facts.try_extra(
+                    "receipt", key, partial(build_receipt, exchange), [*NO_MEMORY_RECEIPT]
+                ),
                 reader=reader,
                 before_end=before_end if reader and should_store else None,
                 end_finder=end_finder,
                 disconnected=disconnected,
                 comments=comments,
+                report_fault=partial(facts.report_extra, "reply_copy", key),
             )
             delivery.is_end_sent = relayed.is_end_sent
             if reader is not None and not should_store:
-                self._count_passed(exchange, await read_reply(reader))
+                self._count_passed(exchange, await self._read_reply(exchange, reader))
             elif reader is not None and not is_settled:
-                reply = take_rounds(exchange, await read_reply(reader))
+                reply = await self._read_reply(exchange, reader)
                 # The client saw the reply break off. Store it as interrupted, even if it looks
                 # complete.
                 if relayed.outcome == "truncated":
@@ -134,6 +139,16 @@ class TurnClosing:
         if turn is not None:
             self._record_delivery(turn, delivery)
         return relayed.outcome
+
+    async def _read_reply(self, exchange: Exchange, reader: ReplyCopy) -> Reply:
+        """Read the copy of a reply, with its look-ups. Return an empty Reply if it cannot be read."""
+        key = exchange.caller.key
+        reply = await self._facts.await_extra("reply_copy", key, reader.finish, Reply())
+        if exchange.recall is None or not exchange.recall.steps:
+            exchange.usage = reply.usage
+            return reply
+        take = partial(take_rounds, exchange, exchange.recall, reply)
+        return self._facts.try_extra("rounds", key, take, reply)
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
         """Store the turn of a request without an answer. Wait for that up to 5 s."""
@@ -189,6 +204,7 @@ class TurnClosing:
                 exchange.delivery,
                 exchange.shadow,
                 exchange.recall,
+                exchange.caller.key,
                 is_end_unseen=is_end_unseen,
                 ended_at=ended_at,
             )
@@ -227,18 +243,20 @@ class TurnClosing:
         delivery: Delivery,
         shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
         recall: RecallRecord | None = None,
+        key: Key | None = None,
         *,
         is_end_unseen: bool,
         ended_at: float,
     ) -> None:
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
-            shadow = find_ready(shadow_task)
+            shadow = self._facts.try_extra("shadow", key, partial(find_ready, shadow_task), None)
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
                 later_rounds = recall.later_usages if recall is not None else ()
-                delivery.accounted = accounted = await accountant.account(
-                    turn, reply, shadow, later_rounds
+                account = partial(accountant.account, turn, reply, shadow, later_rounds)
+                delivery.accounted = accounted = await self._facts.await_extra(
+                    "ledger", key, account, NOTHING_ACCOUNTED
                 )
                 if shadow is None and shadow_task is not None and reply is not None:
                     add_late = partial(self._add_late_shadow, turn, reply, accounted)
@@ -264,14 +282,19 @@ class TurnClosing:
         accounted: AccountedTurn,
         shadow_task: asyncio.Task[ShadowPrompt | None],
     ) -> None:
-        if shadow := find_ready(shadow_task):
-            self._engine.add_late_shadow(turn, reply, accounted, shadow)
+        key = turn.opened.key
+        find = partial(find_ready, shadow_task)
+        if shadow := self._facts.try_extra("shadow", key, find, None):
+            add = partial(self._engine.add_late_shadow, turn, reply, accounted, shadow)
+            self._facts.try_extra("ledger", key, add, None)
 
     def _count_passed(self, exchange: Exchange, reply: Reply | None) -> None:
         """Account for a request whose memory had no part in its prompt."""
         key, request = exchange.caller.key, exchange.request
         if key is not None and request is not None and reply is not None:
-            self._engine.accountant.account_passed(key, request.model, len(exchange.body), reply)
+            account = self._engine.accountant.account_passed
+            count = partial(account, key, request.model, len(exchange.body), reply)
+            self._facts.try_extra("ledger", key, count, None)
 
     def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
         """Record a reply that is both stored and sent to its end. This is called when either is
@@ -290,23 +313,10 @@ def is_counted_only(exchange: Exchange, status: int) -> bool:
     )
 
 
-def take_rounds(exchange: Exchange, reply: Reply) -> Reply:
+def take_rounds(exchange: Exchange, recall: RecallRecord, reply: Reply) -> Reply:
     """Give the exchange the usage of all rounds. Return the reply with the look-ups made for it,
     and with the first round's usage: the ledger counts the others as a cost of memory."""
-    recall = exchange.recall
-    if recall is None or not recall.steps:
-        exchange.usage = reply.usage
-        return reply
     reported = [usage for usage in recall.usages if usage is not None]
     exchange.usage = sum(reported[1:], reported[0]) if reported else None
     look_ups = keep_rounds(recall.rounds, recall.beside)
     return replace(reply, usage=recall.usages[0], look_ups=look_ups)
-
-
-async def read_reply(reader: ReplyCopy) -> Reply:
-    """Read the copy of a reply. Return an empty Reply if the copy cannot be read."""
-    try:
-        return await reader.finish()
-    except Exception as exc:  # the client's bytes are not affected
-        logger.warning("reply.unread", cause=type(exc).__name__)
-        return Reply()

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from om_proxy.errors import NotFound
 from om_proxy.facts import Facts, ForgottenMeanwhile, LogRetired
 from om_proxy.memory.events.changes import NO_CAUSE, Cause
+from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.log_limit import LogLimit, count_shortened, shorten_log
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Message, Scope, resource_key
@@ -32,7 +33,7 @@ from om_proxy.memory_cache.memory_events import MemoryEvents
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.policy import PolicyInForce
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, NoteErasure
+from om_proxy.storage.changes import Change, NoteErasure, ResourceWakeup
 from om_proxy.storage.records import ForgetResult
 
 
@@ -184,7 +185,7 @@ class Memories(MemoryLoader):
         that is held is dropped first, so a failure leaves nothing stale. `began_at`: when the
         request of a turn came; raise ForgottenName if its thread has no row and was forgotten
         since."""
-        events = self.events.list_of_change(before, after, cause)
+        events = self._list_events(before, after, cause)
         if after.shared_log_ref is not None and before.shared_log_ref is not None:
             thread, shared_log = log_sharing.detach_log(before)
             thread_after, shared_log_after = log_sharing.detach_log(after)
@@ -209,12 +210,9 @@ class Memories(MemoryLoader):
             else await run_off_loop(message_count, partial(self._with_due, after))
         )
         self.held.drop(after.key)
-        committed = cache_sums(
-            await self.store.commit(before, after, interrupted, events, began_at)
-        )
-        self.held.put(committed)
-        self.events.tell_watchers(after.key, events)
-        return committed
+        written = await self.store.commit(before, after, interrupted, events, began_at)
+        self._tell_watchers(after.key, events)
+        return self._hold(written)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, *, known_log: Memory | None = None
@@ -234,14 +232,13 @@ class Memories(MemoryLoader):
                 shared_log = shared_log._replace(after=self._with_due(after))
             self.held.drop(shared_log.after.key)
         written, log = await self.store.commit_shared(
-            thread, shared_log, self._policies.current.resource_wakeup(thread.after, self.clock())
+            thread, shared_log, self._find_wakeup(thread.after)
         )
         for change in (thread, shared_log) if shared_log else (thread,):
-            self.events.tell_watchers(change.after.key, change.events)
-        committed = cache_sums(written)
-        self.held.put(committed)
+            self._tell_watchers(change.after.key, change.events)
+        committed = self._hold(written)
         if log:
-            self.held.put(log)
+            log = self._hold(log)
         if not shares_log(committed):
             return committed
         # not read if it is known: what is written must not seem to have failed
@@ -254,29 +251,52 @@ class Memories(MemoryLoader):
     ) -> tuple[Memory, ForgetResult]:
         """Try once to commit a change of a thread's own log or of a shared log, and to erase texts
         of older entries, both or neither. Raise Conflict."""
-        events = self.events.list_of_change(before, after, cause)
-        change = Change(before, self._with_due(after), (), events)
-        wakeup = (
-            self._policies.current.resource_wakeup(after, self.clock())
-            if after.key.thread == RESOURCE_THREAD
-            else None
-        )
+        change = Change(before, self._with_due(after), (), self._list_events(before, after, cause))
+        wakeup = self._find_wakeup(after) if after.key.thread == RESOURCE_THREAD else None
         self.held.drop(after.key)
         written, erased = await self.store.commit_erasing(change, erasures, wakeup)
         self.traces.drop_texts()
-        committed = cache_sums(written)
-        self.held.put(committed)
-        self.events.tell_watchers(after.key, change.events)
-        return committed, erased
+        self._tell_watchers(after.key, change.events)
+        return self._hold(written), erased
+
+    # ── beside a commit: a fault of one of these costs only that ──────────────────────────────────
+
+    def _list_events(self, before: Memory, after: Memory, cause: Cause) -> tuple[Event, ...]:
+        list_events = partial(self.events.list_of_change, before, after, cause)
+        return self.facts.try_extra("events", after.key, list_events, ())
 
     def _with_due(self, memory: Memory) -> Memory:
         """Return the memory with when its work is due, and whether that needs a caller."""
-        policy = self._policies.current
-        return replace(
-            memory,
-            due_at=policy.due_at(memory, self.clock()),
-            needs_caller=policy.needs_caller(memory),
-        )
+
+        def find_due() -> Memory:
+            policy = self._policies.current
+            return replace(
+                memory,
+                due_at=policy.due_at(memory, self.clock()),
+                needs_caller=policy.needs_caller(memory),
+            )
+
+        return self.facts.try_extra("due", memory.key, find_due, memory)
+
+    def _find_wakeup(self, memory: Memory) -> ResourceWakeup | None:
+        def find() -> ResourceWakeup | None:
+            return self._policies.current.resource_wakeup(memory, self.clock())
+
+        return self.facts.try_extra("due", memory.key, find, None)
+
+    def _tell_watchers(self, key: Key, events: Sequence[Event]) -> None:
+        tell = partial(self.events.tell_watchers, key, events)
+        self.facts.try_extra("watchers", key, tell, None)
+
+    def _hold(self, written: Memory) -> Memory:
+        """Hold the memory for the next request. Return it with cached sums."""
+
+        def hold() -> Memory:
+            committed = cache_sums(written)
+            self.held.put(committed)
+            return committed
+
+        return self.facts.try_extra("held", written.key, hold, written)
 
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
-from om_proxy.errors import raise_site
 from om_proxy.facts import Facts, TurnPriced
 from om_proxy.memory.ledger import (
     Account,
@@ -32,8 +30,6 @@ from om_proxy.policy import find_token_prices
 from om_proxy.turns.shadow import ShadowPrompt
 from om_proxy.turns.turn import PreparedTurn
 
-logger = structlog.get_logger("memory")
-
 
 class AccountedTurn(Struct, frozen=True):
     """What a turn adds to the ledger of its thread."""
@@ -47,7 +43,7 @@ NOTHING_ACCOUNTED = AccountedTurn()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accountant:
-    """The only place that accounts for requests. It never raises: a ledger stops no turn."""
+    """The only place that accounts for requests. Run it as an extra of its turn."""
 
     token_counter: TokenCounter
     facts: Facts
@@ -64,25 +60,16 @@ class Accountant:
         the rounds that look-ups added."""
         if reply is None or (reply.error and reply.usage is None):
             return NOTHING_ACCOUNTED
-        try:
-            if reply.usage is not None:
-                return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds))
-            reply_tokens = await self._count_tokens(turn, reply)
-            entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds)
-            return AccountedTurn(entry, reply_tokens)
-        # a turn without figures is stored all the same
-        except Exception as exc:
-            _report_failure(exc)
-            return NOTHING_ACCOUNTED
+        if reply.usage is not None:
+            return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds))
+        reply_tokens = await self._count_tokens(turn, reply)
+        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds)
+        return AccountedTurn(entry, reply_tokens)
 
     def account_repeated(self, turn: PreparedTurn, reply: Reply) -> TurnEntry | None:
         """Account for a retry that got the stored reply, the newest message of its thread."""
-        try:
-            stored = turn.opened.reconciled.memory.tail[-1]
-            return self._enter(turn, reply, stored.tokens)
-        except Exception as exc:  # the client gets the end of its reply
-            _report_failure(exc)
-            return None
+        stored = turn.opened.reconciled.memory.tail[-1]
+        return self._enter(turn, reply, stored.tokens)
 
     def account_passed(self, key: Key, model: str | None, body_bytes: int, reply: Reply) -> None:
         """Account for a request of a thread that went upstream without memory."""
@@ -95,29 +82,22 @@ class Accountant:
             tokens = Tokens(
                 input=body_bytes // BYTES_PER_TOKEN, output=reply_bytes // BYTES_PER_TOKEN
             )
-        try:
-            account = assess_unmarked_call(
-                tokens, find_token_prices(model or ""), is_estimated=reply.usage is None
-            )
-            self.facts.emit(TurnPriced(key, model, "full", account))
-        except Exception as exc:  # the client has its reply
-            _report_failure(exc)
+        account = assess_unmarked_call(
+            tokens, find_token_prices(model or ""), is_estimated=reply.usage is None
+        )
+        self.facts.emit(TurnPriced(key, model, "full", account))
 
     def account_shadow(
         self, turn: PreparedTurn, reply: Reply, accounted: AccountedTurn, shadow: ShadowPrompt
     ) -> TurnEntry | None:
         """Account for a prompt that was built too late for its turn."""
-        try:
-            entry = self._assess(turn, reply, accounted.reply_tokens or 0, shadow)
-            if entry is None:
-                return None
-            account = keep_shadow(entry.account)
-            self.facts.emit(
-                TurnPriced(turn.opened.key, turn.opened.request.model, entry.history, account)
-            )
-        except Exception as exc:  # the turn is stored already
-            _report_failure(exc)
+        entry = self._assess(turn, reply, accounted.reply_tokens or 0, shadow)
+        if entry is None:
             return None
+        account = keep_shadow(entry.account)
+        self.facts.emit(
+            TurnPriced(turn.opened.key, turn.opened.request.model, entry.history, account)
+        )
         return TurnEntry(account, entry.history, shadow_mark=shadow.mark, shadow_parts=shadow.parts)
 
     def _enter(
@@ -186,7 +166,3 @@ def _add_rounds(
         if usage is not None:
             account = account.add(assess_memory_call(Tokens.of(usage), prices))
     return account
-
-
-def _report_failure(exc: Exception) -> None:
-    logger.error("ledger.failed", error=type(exc).__name__, at=raise_site(exc))

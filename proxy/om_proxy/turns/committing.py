@@ -14,6 +14,7 @@ from om_proxy.errors import ForgottenName
 from om_proxy.memory.ledger import (
     NO_MEMORY_COSTS,
     Account,
+    ThreadLedger,
     TurnEntry,
     add_turn,
     join_ledgers,
@@ -35,6 +36,7 @@ from om_proxy.models import TokenCounter
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.turns.kept_look_ups import LookUpKeeper
+from om_proxy.turns.message_counts import count_messages
 from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import (
     NOTHING_COMMITTED,
@@ -86,8 +88,10 @@ class Committer:
         thread. No other commit comes between. `look_ups`: of the complete reply; their tokens are
         counted here. `ended_at`: when the reply ended, in unix seconds; None: now.
         """
+        facts = self.memories.facts
         if look_ups is not None:
-            look_ups = await self._count_look_ups(look_ups, turn.request.model or "")
+            count = partial(self._count_look_ups, look_ups, turn.request.model or "")
+            look_ups = await facts.await_extra("look_up_tokens", turn.key, count, None)
         attempt = partial(
             self._try_commit,
             turn,
@@ -103,8 +107,9 @@ class Committer:
             committed = await retry_on_conflict(attempt)
         if committed.memory is None or look_ups is None:
             return committed
-        keeper = LookUpKeeper(self.memories)
-        stored = await keeper.check_stored(turn, committed.memory, look_ups)
+        check_stored = LookUpKeeper(self.memories).check_stored
+        check_quotes = partial(check_stored, turn, committed.memory, look_ups)
+        stored = await facts.await_extra("quotes", turn.key, check_quotes, committed.memory)
         return replace(committed, memory=stored)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
@@ -167,16 +172,19 @@ class Committer:
         if reply is not None and recorded is not None and recorded.fp == reply.fp:
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
-        kept = await LookUpKeeper(self.memories).choose_kept(turn, look_ups)
+        if look_ups is not None:
+            choose = partial(LookUpKeeper(self.memories).choose_kept, turn, look_ups)
+            # if it cannot be known whether they quote a thread that is gone, none are kept
+            look_ups = await self.memories.facts.await_extra("look_ups", turn.key, choose, None)
         after, interrupted_messages = await self._apply_turn(
-            turn, reconciled, reply, interrupted, accounted.reply_tokens, kept, ended_at
+            turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups, ended_at
         )
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry
             self.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         after = replace(
-            copy_rendered_values(turn, after),
+            self._copy_rendered_values(turn, after),
             model=turn.request.model,
             offers_tools=turn.request.offers_tools,
         )
@@ -209,14 +217,19 @@ class Committer:
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
         seq. `reply_tokens`: of either reply; None: it is counted here."""
-        model = turn.request.model or ""
+        facts, model = self.memories.facts, turn.request.model or ""
         item = reply or interrupted
-        if item is None:
-            reply_tokens = 0
-        elif reply_tokens is None:
-            reply_tokens = await self._count_tokens(item, model)
+        if item is not None and reply_tokens is None:
+            counts, encoding = await count_messages(
+                self.token_counter, facts, turn.key, {0: item.raw}, model
+            )
+            reply_tokens = counts[0]
         # no message was counted: its encoding stays unknown
-        encoding = self.token_counter.encoding(model) if item or reconciled.tokens else ""
+        elif item is not None or reconciled.tokens:
+            find_name = partial(self.token_counter.encoding, model)
+            encoding = facts.try_extra("tokens", turn.key, find_name, "")
+        else:
+            encoding = ""
         verdict = reconciled.verdict
         changed_count = len(verdict.new) + len(verdict.swaps)
         apply = partial(
@@ -228,7 +241,7 @@ class Committer:
             ended_at,
             revived=reconciled.revived,
             reply=reply,
-            reply_tokens=reply_tokens,
+            reply_tokens=reply_tokens or 0,
             encoding=encoding,
             asked_at=turn.asked_at,
             look_ups=look_ups,
@@ -242,12 +255,9 @@ class Committer:
         if not interrupted:
             return after, []
         after, message = number_interrupted_reply(
-            after, interrupted, reply_tokens, ended_at, encoding
+            after, interrupted, reply_tokens or 0, ended_at, encoding
         )
         return after, [message]
-
-    async def _count_tokens(self, item: Item, model: str) -> int:
-        return (await self.token_counter.count({0: item.raw}, model))[0]
 
     async def _count_look_ups(self, look_ups: LookedUp, model: str) -> LookedUp:
         beside = [look_ups.beside] if look_ups.beside else []
@@ -261,7 +271,8 @@ class Committer:
         """Return whether storing the time of this retry would change nothing: the last turn is
         recent, and its prompt had the same date."""
         is_recent = memory.turn_at is not None and self.clock() - memory.turn_at <= WARM_CACHE_S
-        return is_recent and copy_rendered_values(turn, memory).render_date == memory.render_date
+        rendered = self._copy_rendered_values(turn, memory)
+        return is_recent and rendered.render_date == memory.render_date
 
     async def _store_retry_time(
         self, turn: OpenedTurn, memory: Memory, entry: TurnEntry | None
@@ -271,8 +282,12 @@ class Committer:
         if self._is_retry_recorded(turn, memory):
             self.add_unstored(turn, entry)
         else:
-            after = replace(copy_rendered_values(turn, memory), turn_at=self.clock())
+            after = replace(self._copy_rendered_values(turn, memory), turn_at=self.clock())
             await self._write(memory, after, entry)
+
+    def _copy_rendered_values(self, turn: OpenedTurn, memory: Memory) -> Memory:
+        copy = partial(copy_rendered_values, turn, memory)
+        return self.memories.facts.try_extra("prompt_values", turn.key, copy, memory)
 
     def add_unstored(self, turn: OpenedTurn, entry: TurnEntry | None) -> None:
         """Keep what a turn that stores nothing adds to the ledger. The thread's next commit writes
@@ -299,9 +314,12 @@ class Committer:
         """Try once to commit the memory, with its ledger. Raise Conflict. `began_at`: as in
         `Memories.commit`."""
         unstored = self.unstored.take(before.key)
-        ledger = join_ledgers(before.ledger, unstored) if unstored else before.ledger
-        if entry is not None:
-            ledger = add_turn(ledger, entry)
+
+        def add_up() -> ThreadLedger:
+            ledger = join_ledgers(before.ledger, unstored) if unstored else before.ledger
+            return ledger if entry is None else add_turn(ledger, entry)
+
+        ledger = self.memories.facts.try_extra("ledger", before.key, add_up, before.ledger)
         try:
             return await self.memories.commit(
                 before, replace(after, ledger=ledger), interrupted, began_at=began_at

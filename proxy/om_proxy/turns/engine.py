@@ -212,7 +212,9 @@ class Engine:
     ) -> CommittedTurn:
         if not turn.should_store:
             return NOTHING_COMMITTED
-        item = await self._reconciler.read_reply_item(turn, reply)
+        facts = self._memories.facts
+        read = partial(self._reconciler.read_reply_item, turn, reply)
+        item = await facts.await_extra("reply_item", turn.key, read, None)
         complete = item is not None and reply is not None and reply.complete
         if not complete and turn.reconciled.verdict.forks:
             self.committer.add_unstored(turn, accounted.entry)
@@ -227,8 +229,9 @@ class Engine:
             ended_at=ended_at,
         )
         if committed.memory is not None:
-            self._wake(turn)
-            self._recount(turn, committed.memory)
+            facts.try_extra("wake", turn.key, partial(self._wake, turn), None)
+            recount = partial(self._recount, turn, committed.memory)
+            facts.try_extra("recount", turn.key, recount, None)
         return committed
 
     def _wake(self, turn: OpenedTurn) -> None:
@@ -364,9 +367,12 @@ class Engine:
     def close_repeated(self, turn: PreparedTurn, reply: Reply) -> int:
         """Close the turn if this very reply is stored already: a retry that got the stored reply
         needs no commit. Return the seq of the reply, or 0 if the turn is not closed."""
-        reply_seq = self.committer.find_stored_reply_seq(turn.opened, reply)
+        facts, key = self._memories.facts, turn.opened.key
+        find = partial(self.committer.find_stored_reply_seq, turn.opened, reply)
+        reply_seq = facts.try_extra("repeat", key, find, 0)
         if reply_seq:
-            self.committer.add_unstored(turn.opened, self.accountant.account_repeated(turn, reply))
+            account = partial(self.accountant.account_repeated, turn, reply)
+            self.committer.add_unstored(turn.opened, facts.try_extra("ledger", key, account, None))
         return reply_seq
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
@@ -376,7 +382,8 @@ class Engine:
 
     def _record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
         if reply_seq and turn.reconciled.sent.count == 1:
-            self.deliveries.record(turn.key, reply_seq)
+            record = partial(self.deliveries.record, turn.key, reply_seq)
+            self._memories.facts.try_extra("delivery", turn.key, record, None)
 
     async def store_unanswered(self, turn: PreparedTurn, ended_at: float | None = None) -> None:
         """Store the new messages of a request that the upstream could not answer, unless it forks.

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
 from msgspec.structs import replace
 
-from om_proxy.errors import OmError, StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.memory.recall.quotes import list_named_labels, quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.turns.turn import OpenedTurn
-
-logger = structlog.get_logger("turn")
 
 # Two processes measure the store's clock apart. A thread that was forgotten so long before the
 # request came, and is here again, only costs its quotes.
@@ -47,20 +43,12 @@ class LookUpKeeper:
             )
             return replace(stored, tail=tail) if tail != tuple(stored.tail) else stored
 
-        try:
-            return await self.memories.update(turn.key, drop, turn.scope, row_id=memory.row_id)
-        except OmError as exc:
-            logger.error("recall.quotes_left", error=type(exc).__name__)
-            return memory
+        return await self.memories.update(turn.key, drop, turn.scope, row_id=memory.row_id)
 
     async def _quotes_gone(self, turn: OpenedTurn, look_ups: LookedUp) -> bool:
-        """Return whether the look-ups quote a thread that was forgotten since the request came, or
-        that cannot be known."""
+        """Return whether the look-ups quote a thread that was forgotten since the request came."""
         if not list_named_labels(look_ups):
             return False
         since = turn.asked_at - CLOCK_MARGIN_S
-        try:
-            gone = await self.memories.forgettings.list_labels_since(turn.key.tenant, since)
-        except StorageError:
-            return True
+        gone = await self.memories.forgettings.list_labels_since(turn.key.tenant, since)
         return any(quotes_thread(look_ups, label) for label in gone)

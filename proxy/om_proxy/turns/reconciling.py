@@ -49,6 +49,7 @@ from om_proxy.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
 from om_proxy.policy import MemoryContext
 from om_proxy.storage.changes import Change
 from om_proxy.turns.deliveries import Deliveries
+from om_proxy.turns.message_counts import count_messages
 from om_proxy.turns.turn import OpenedTurn, ReconciledTurn, TakenForSideRequest
 
 
@@ -222,8 +223,9 @@ class Reconciler:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
         elif changed_count:
             uncounted = find_uncounted(verdict, sent)
-        tokens = await self.token_counter.count(uncounted, model or "") if uncounted else {}
-        encoding = self.token_counter.encoding(model or "") if tokens else ""
+        tokens, encoding = await count_messages(
+            self.token_counter, self.memories.facts, memory.key, uncounted, model or ""
+        )
         apply = partial(
             apply_turn,
             base,
