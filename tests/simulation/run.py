@@ -26,6 +26,7 @@ def main() -> int:
     )
     asked.add_argument("--prompts", type=int, help="check so many, of clients of many kinds")
     asked.add_argument("--store", choices=STORES, default="sqlite", help="that they are held in")
+    asked.add_argument("--replicas", type=int, default=2, help="on a server (%(default)s)")
     asked.add_argument("--kind", choices=KINDS, action="append", help="of the clients; all of them")
     asked.add_argument("--outages", type=int, default=12, help="of that store (%(default)s)")
     given = asked.parse_args()
@@ -33,6 +34,7 @@ def main() -> int:
         return check_prompts(
             given.store,
             given.kind or [*KINDS],
+            replicas=given.replicas,
             prompts=given.prompts,
             outages=given.outages,
             seed=given.seed or 0,

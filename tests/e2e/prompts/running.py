@@ -37,18 +37,18 @@ async def run_prompts(
 
 
 @contextmanager
-def open_place(store: str, folder: Path) -> Iterator[Place]:
-    """Yield a store of the run's own. With a server, two replicas share it."""
+def open_place(store: str, folder: Path, replicas: int) -> Iterator[Place]:
+    """Yield a store of the run's own. With a server, so many replicas share it."""
     if store == "sqlite":
         yield place_of_file(folder)
     elif store == "postgres":
         with own_postgres() as server:
             server.start()
-            yield Place(server.url, replicas=2)
+            yield Place(server.url, replicas=replicas)
     else:
         with own_redis() as server_:
             server_.start()
-            yield Place(server_.url, replicas=2)
+            yield Place(server_.url, replicas=replicas)
 
 
 def place_of_file(folder: Path) -> Place:
@@ -57,12 +57,12 @@ def place_of_file(folder: Path) -> Place:
 
 
 def check_prompts(
-    store: str, names: Sequence[str], *, prompts: int, outages: int, seed: int
+    store: str, names: Sequence[str], *, replicas: int, prompts: int, outages: int, seed: int
 ) -> int:
     """Return 1 if a prompt had a fault, apart from what the page on limits names."""
     kinds = {name: KINDS[name] for name in names}
     began_at = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, open_place(store, Path(name)) as place:
+    with tempfile.TemporaryDirectory() as name, open_place(store, Path(name), replicas) as place:
         world = asyncio.run(run_prompts(place, kinds, prompts=prompts, outages=outages, seed=seed))
     print(render(world, kinds))
     print(

@@ -37,3 +37,11 @@ async def test_prompts_on_a_file(tmp_path: Path) -> None:
     )
     assert not find_faulty(world, kinds), render(world, kinds)
     assert {name for name, tally in world.tallies.items() if tally.prompts} == kinds.keys()
+
+
+async def test_a_file_that_is_away(tmp_path: Path) -> None:
+    """Windows and newest messages of a process that started without its file are kept."""
+    kinds = {name: KINDS[name] for name in ("window", "window-with-tools", "newest-only")}
+    world = await run_prompts(place_of_file(tmp_path), kinds, prompts=80, outages=1, clients=4)
+    assert not find_faulty(world, kinds), render(world, kinds)
+    assert world.outages

@@ -41,8 +41,8 @@ telemetry: {{log: "off"}}
 """
 CLIENT_COUNT = 8
 REQUEST_TIMEOUT_S = 60.0
-# how long the store is away: so many prompts, or so long
-PROMPTS_OF_OUTAGE = 48
+# how long the store is away: so many prompts of each client, or so long
+PROMPTS_OF_OUTAGE = 6
 MAX_OUTAGE_S = 15.0
 # clients go on talking when the store is back, then pause until all is stored
 TALK_WHILE_HEALING_S = 1.0
@@ -232,7 +232,10 @@ class World:
                     await self._start_without_store(replicas)
             for wire in self._wires:
                 wire.stall() if kind == "stalled" else wire.refuse()
-            began_at, until = time.monotonic(), self.prompt_count + PROMPTS_OF_OUTAGE
+            began_at, until = (
+                time.monotonic(),
+                self.prompt_count + PROMPTS_OF_OUTAGE * self._client_count,
+            )
             while (  # noqa: ASYNC110 - a count sends no event
                 self.prompt_count < until and time.monotonic() - began_at < MAX_OUTAGE_S
             ):
