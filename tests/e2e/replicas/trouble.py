@@ -25,6 +25,9 @@ OUTAGE_S = (2.0, 6.0)
 LATENCY_S = 0.2
 RESET_AFTER_BYTES = 40_000
 HEALING_TIMEOUT_S = 120.0
+# Clients talk on meanwhile, then they pause: on a busy machine whose processes all wait for the store
+# longer than `storage.timeout`, nothing else lets these catch up.
+TALK_WHILE_HEALING_S = 45.0
 PATIENCE_S = 10.0
 TAKING_BACK_TIMEOUT_S = 300.0
 # Commits of others between a copy and its return: what a process has read meanwhile has a version
@@ -93,11 +96,20 @@ class Trouble:
         cut_off = await cause(self._dice.uniform(*OUTAGE_S))
         restored_at = time.monotonic()
         self.cut_off += [(process.port, began_at, restored_at) for process in cut_off]
+        healing = asyncio.create_task(self._see_healed(restored_at))
+        await asyncio.wait({healing}, timeout=TALK_WHILE_HEALING_S)
+        if not healing.done():
+            self.counts["clients paused to heal"] += 1
+            async with self.pause.hold_all():
+                await asyncio.wait({healing})
+        await healing
+        self.counts[cause.__name__.strip("_").replace("_", " ")] += 1
+        self.outages.append(Outage(began_at, time.monotonic()))
+
+    async def _see_healed(self, restored_at: float) -> None:
         await self._see_each_ready()
         self.longest_healing_s = max(self.longest_healing_s, time.monotonic() - restored_at)
         await self._see_each_store_all()
-        self.counts[cause.__name__.strip("_").replace("_", " ")] += 1
-        self.outages.append(Outage(began_at, time.monotonic()))
 
     async def take_server_back(self, count_turns: Callable[[], int], turns: int) -> None:
         """After so many acknowledged turns copy the server's files. After so many more let it go on
