@@ -322,7 +322,7 @@ class App:
             memories, vectors, lambda: self._policies.current.settings, self._is_external
         )
         own_pages = OwnPages(
-            MetricsPage(self._figures.render if self._figures else None),
+            MetricsPage(self._figures.render if self._figures else None, facts),
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
             self._current_config,
         )
@@ -337,6 +337,7 @@ class App:
                 self.unreached,
                 self.upstream,
                 self.admission,
+                facts,
                 self._current_config,
             )
         )

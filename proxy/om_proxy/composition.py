@@ -206,6 +206,7 @@ def create_admin_services(
         create_look_up_performer(memories, policies, token_counter, vectors),
         offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
         KnownTenants(memories.store),
+        memories.facts,
     )
 
 

@@ -2,7 +2,7 @@
 
 OmError
 ├── BadRequest            400  the caller can correct it; `code` names the fault
-├── Unauthorized          401  only where `auth.keys` is configured
+├── Unauthorized          401  a key or a token is missing, or wrong: `wrong` says which
 ├── Forbidden             403  no text for the admin token; no key of the operator for strangers
 ├── NotFound              404  unknown, or another tenant's: both look the same
 ├── BadMethod             405  the path has other methods; `Allow` names them
@@ -41,6 +41,7 @@ OmError
 """
 
 import traceback
+from typing import Literal
 
 
 class OmError(Exception):
@@ -63,10 +64,21 @@ class BadRequest(OmError):
         self.param = param
 
 
+# what can be sent, and be wrong: the admin token, the metrics token, a key of `auth.keys`, X-OM-Token
+CredentialKind = Literal["admin", "metrics", "key", "token"]
+
+
 class Unauthorized(OmError):
+    """`wrong`: what was sent and is wrong, because somebody may be guessing. None: it is missing or
+    expired."""
+
     status = 401
     code = "om_unauthorized"
     retryable = False
+
+    def __init__(self, message: str, wrong: CredentialKind | None = None) -> None:
+        super().__init__(message)
+        self.wrong = wrong
 
 
 class Forbidden(OmError):

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-from om_proxy.errors import raise_site
+from om_proxy.errors import CredentialKind, OmError, Unauthorized, raise_site
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
 from om_proxy.memory.lifecycle.expiry import LogRetiredWhy, RetiredWhy
@@ -99,6 +99,12 @@ class RequestRefused(Struct, frozen=True):
 
     status: int
     error: str  # the code of the error that the client got
+
+
+class CredentialRefused(Struct, frozen=True):
+    """A wrong key or token was sent, on any route. An expired one is not wrong."""
+
+    kind: CredentialKind
 
 
 class UnreachedTurnEnded(Struct, frozen=True):
@@ -249,6 +255,7 @@ Fact = (
     TurnEnded
     | LookUpsMade
     | RequestRefused
+    | CredentialRefused
     | UnreachedTurnEnded
     | Bypassed
     | Uncommitted
@@ -316,3 +323,8 @@ class Facts:
         for notify in self._subscribers[ExtraFailed]:
             with suppress(Exception):  # a subscriber that fails even here cannot be reported
                 notify(fact)
+
+    def emit_refusal(self, exc: OmError) -> None:
+        """Emit the fact of an error that refuses a credential; no other error is one here."""
+        if isinstance(exc, Unauthorized) and exc.wrong is not None:
+            self.emit(CredentialRefused(exc.wrong))

@@ -8,6 +8,7 @@ import pytest
 
 from om_proxy.facts import (
     Bypassed,
+    CredentialRefused,
     ExtraFailed,
     Fact,
     Facts,
@@ -165,6 +166,7 @@ def test_turns_with_tokens_and_without() -> None:
                 ("om_failures_total", "refused"): 1.0,
             },
         ),
+        (CredentialRefused("admin"), {("om_credentials_refused_total", "admin"): 1.0}),
         (
             Bypassed(KEY, Reason.STORAGE, "StorageError", "store.py:7"),
             {("om_failures_total", "memory-bypassed"): 1.0},

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.facts import (
     Bypassed,
+    CredentialRefused,
     Decided,
     ExtraFailed,
     Fact,
@@ -26,7 +27,7 @@ from om_proxy.facts import (
 )
 from om_proxy.memory.model import Key
 from om_proxy.reasons import Reason, Status
-from om_proxy.telemetry.fact_lines import FactLines
+from om_proxy.telemetry.fact_lines import REFUSAL_ADVICE, FactLines
 
 KEY = Key("tenant", "resource", "kitchen")
 TURN = {
@@ -176,6 +177,10 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
             NotesChanged(KEY, "edited"),
             line("memory.changed", "info", thread="kitchen", change="edited"),
         ),
+        (
+            CredentialRefused("admin"),
+            line("credential.refused", "warning", kind="admin", advice=REFUSAL_ADVICE),
+        ),
         (ForgottenMeanwhile(KEY), line("memory.forgotten_meanwhile", "info", thread="kitchen")),
     ],
 )
@@ -184,3 +189,12 @@ def test_lines(fact: Fact, written: dict[str, Any]) -> None:
     with capture_logs() as lines:
         FactLines(lambda key: key.thread)(fact)
     assert lines == [written]
+
+
+def test_guesses_do_not_fill_the_log() -> None:
+    """One line a minute for each kind of credential."""
+    write = FactLines(lambda key: key.thread)
+    with capture_logs() as lines:
+        for kind in ("admin", "key", "admin", "key"):
+            write(CredentialRefused(kind))
+    assert [one["kind"] for one in lines] == ["admin", "key"]

@@ -251,6 +251,20 @@ def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hush" not in str(event)
 
 
+def test_a_library_s_warning_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    """A client that sends garbage causes the same warning each time. One a minute is logged of each
+    place."""
+    configure_log("json")
+    logger = logging.getLogger("uvicorn.error")
+    for _ in range(50):
+        logger.warning("Invalid HTTP request received.")
+    logger.warning("another")
+    assert [event["said"] for event in events(capsys)] == [
+        "Invalid HTTP request received.",
+        "another",
+    ]
+
+
 NOISE = """
 import sys, threading, warnings
 from om_proxy.telemetry.logs import configure_log, capture_python_warnings

@@ -129,6 +129,7 @@ class ChatRoute:
         except OmError as exc:
             await responses.send_error(send, exc, NO_MEMORY_RECEIPT)
             self._facts.emit(RequestRefused(exc.status, exc.code))
+            self._facts.emit_refusal(exc)
             return
         except ClientDisconnected:
             return

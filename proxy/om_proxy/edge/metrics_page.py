@@ -12,6 +12,7 @@ from starlette.types import Scope, Send
 from om_proxy.edge.admin.access import require_same_site
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import BadRequest, NotFound, OmError, Overloaded, Unauthorized
+from om_proxy.facts import Facts
 from om_proxy.identity.header_values import group_by_name
 from om_proxy.identity.local_requests import is_local_request
 from om_proxy.server import responses
@@ -29,8 +30,9 @@ RenderMetrics = Callable[[str], Awaitable[tuple[bytes, str]]]
 class MetricsPage:
     """The page. `render` is None while `telemetry.metrics` is off."""
 
-    def __init__(self, render: RenderMetrics | None) -> None:
+    def __init__(self, render: RenderMetrics | None, facts: Facts | None = None) -> None:
         self._render = render
+        self._facts = facts or Facts()
 
     async def __call__(self, scope: Scope, send: Send, config: EdgeConfig) -> None:
         try:
@@ -39,6 +41,7 @@ class MetricsPage:
                 raise NotFound("metrics are off; set telemetry.metrics to true, and restart")
             page, content_type = await self._render_or_fail(scope, self._render)
         except OmError as exc:
+            self._facts.emit_refusal(exc)
             await responses.send_error(send, exc)
             return
         await responses.send_content(send, 200, page, content_type=content_type.encode())
@@ -62,7 +65,9 @@ def require_metrics_access(scope: Scope, config: EdgeConfig) -> None:
     if tokens:
         name, value = tokens[0]
         if not _is_accepted(name, value, config):
-            raise Unauthorized("the token is neither telemetry.metrics_token nor the admin token")
+            raise Unauthorized(
+                "the token is neither telemetry.metrics_token nor the admin token", "metrics"
+            )
         return
     if not config.identity.loopback_only or not is_local_request(group_by_name(scope["headers"])):
         raise Unauthorized(

@@ -17,6 +17,7 @@ from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, 
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import OmError
+from om_proxy.facts import Facts
 from om_proxy.identity.tenants import check_access
 from om_proxy.server import responses
 from om_proxy.server.admission import Admission, BufferedBodyPermit, StreamedBodyPermit
@@ -39,6 +40,7 @@ class Router:
         unreached: UnreachedRequests,
         upstream: Upstream,
         admission: Admission,
+        facts: Facts,
         current_config: Callable[[], EdgeConfig],
     ) -> None:
         self._chat = chat
@@ -48,6 +50,7 @@ class Router:
         self._unreached = unreached
         self._upstream = upstream
         self._admission = admission
+        self._facts = facts
         self._current_config = current_config
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,6 +117,7 @@ class Router:
                 else StreamedBodyPermit(self._admission, receive)
             )
         except OmError as exc:
+            self._facts.emit_refusal(exc)
             return await send_refusal(send, exc, receipt)
         with permit:
             try:

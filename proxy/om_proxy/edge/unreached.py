@@ -25,6 +25,7 @@ from om_proxy.memory.model import Key
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.headers import Header, find_header
 from om_proxy.telemetry.logs import get_thread_label
+from om_proxy.telemetry.warning_limit import WarningLimit
 
 logger = structlog.get_logger("turn")
 
@@ -70,12 +71,10 @@ class UnreachedRequests:
         self._secret = secret
         self._facts = facts
         self._clock = clock
+        self._limit = WarningLimit(MAX_WARNINGS_A_MINUTE, lambda: self._clock())  # noqa: PLW0108 - the clock may be replaced
         self._warned: BoundedCache[tuple[str, str, str], bool] = BoundedCache(
             max_items=MAX_WARNED_CLIENTS
         )
-        self._minute_ends = float("-inf")  # by `clock`
-        self._warnings = 0  # in this minute
-        self._left_out = 0  # since the last warning that was logged
 
     def find(self, scope: Scope, config: EdgeConfig) -> Unreached | None:
         """Return the request as one without memory; None if it names no thread."""
@@ -102,12 +101,10 @@ class UnreachedRequests:
         pair = (client, unreached.program, unreached.route)
         if self._warned.get(pair):
             return
-        if not self._count_warning():
-            self._left_out += 1
+        left_out = self._limit.take()
+        if left_out is None:
             return  # the pair's next request may get the warning
         self._warned.put(pair, True)
-        left_out = {"left_out": self._left_out} if self._left_out else {}
-        self._left_out = 0
         logger.warning(
             "memory.unreached",
             client=client,
@@ -116,15 +113,6 @@ class UnreachedRequests:
             advice=ROUTE_ADVICE,
             **left_out,
         )
-
-    def _count_warning(self) -> bool:
-        """Count one more warning in this minute. Return False if it is above the limit."""
-        now = self._clock()
-        if now >= self._minute_ends:
-            self._minute_ends = now + 60.0
-            self._warnings = 0
-        self._warnings += 1
-        return self._warnings <= MAX_WARNINGS_A_MINUTE
 
 
 def _name_route(raw_path: bytes) -> str:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from om_proxy.facts import (
     AgentWork,
     Bypassed,
+    CredentialRefused,
     ExtraFailed,
     Fact,
     Facts,
@@ -111,6 +112,7 @@ class FactCounter:
             Reflected: self._count_reflection,
             UnreachedTurnEnded: self._count_unreached,
             RequestRefused: self._count_refused,
+            CredentialRefused: self._count_credential,
             Bypassed: lambda _: self._count_failure("memory-bypassed"),
             Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
             ExtraFailed: lambda _: self._count_failure("turn-extra"),
@@ -280,6 +282,9 @@ class FactCounter:
     def _count_refused(self, fact: RequestRefused) -> None:
         self._count_request(Status.OFF, REFUSED_REASON)
         self._count_end(fact.status, fact.error)
+
+    def _count_credential(self, fact: CredentialRefused) -> None:
+        self._series.add(self._series.find(metrics.CREDENTIALS_REFUSED, fact.kind))
 
     def _count_request(self, status: str, reason: str) -> None:
         self._series.add(self._series.find(metrics.REQUESTS, status, reason, ""))

@@ -165,6 +165,12 @@ FAILURES = Metric(
     "Failures, by cause. The list of causes is closed.",
     ("cause",),
 )
+CREDENTIALS_REFUSED = Metric(
+    "om_credentials_refused_total",
+    "counter",
+    "Wrong keys and tokens that were sent, on any route. A missing or an expired one is not counted.",
+    ("kind",),
+)
 RETIRED = Metric(
     "om_retired_total",
     "counter",
@@ -256,6 +262,7 @@ METRICS = (
     EMBEDDING_COST,
     COST_SAVINGS,
     FAILURES,
+    CREDENTIALS_REFUSED,
     RETIRED,
     LOOK_UPS,
     LOOK_UP_SECONDS,
@@ -280,7 +287,8 @@ LABEL_VALUES = {
     "upstream": "the name of the model server in the configuration; empty if none was asked",
     "model": "a name of the price table or the configuration, else `other`; at most 200",
     "kind": "of prompts `received` `sent`; of usage `input` `cached` `cache_write` `output`; of "
-    "ratios `observation` `reflection`",
+    "ratios `observation` `reflection`; of credentials `admin` `metrics` `key` (of `auth.keys`) "
+    "`token` (`X-OM-Token`)",
     "history": "what the client sends: `full` for its whole history, `partial` for less",
     "who": "`actor` `observer` `reflector` `embedder`",
     "mode": "`search` `messages` `threads`",

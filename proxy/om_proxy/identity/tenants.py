@@ -15,6 +15,9 @@ from om_proxy.identity.identity_rules import (
 from om_proxy.identity.keyed_hashes import hash_credential, hash_key
 from om_proxy.identity.local_requests import is_local_request
 
+_UNKNOWN_KEY_MESSAGE = (
+    "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
+)
 LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
 
 
@@ -96,11 +99,11 @@ def _strip_scheme(value: str) -> str:
 
 
 def _find_key_owner(key: str | None, rules: IdentityRules) -> str:
-    owner = _match_key(key, rules) if key else None
+    if not key:
+        raise Unauthorized(_UNKNOWN_KEY_MESSAGE)
+    owner = _match_key(key, rules)
     if owner is None:
-        raise Unauthorized(
-            "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
-        )
+        raise Unauthorized(_UNKNOWN_KEY_MESSAGE, "key")
     return owner
 
 

@@ -112,12 +112,13 @@ def _read_token(
     if owner is None or (claimed_thread is None and claims.thread is not None):
         raise Unauthorized(
             f"{TOKEN_HEADER} contains an invalid name:"
-            f" a name has 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
+            f" a name has 1 to {MAX_NAME_BYTES} bytes of printable UTF-8",
+            "token",
         )
     sent_and_claimed = ((resource, owner), (thread, claimed_thread))
     if any(sent is not None and claimed not in (None, sent) for sent, claimed in sent_and_claimed):
         raise Unauthorized(
-            f"{TOKEN_HEADER} is not for the thread or resource that the headers name"
+            f"{TOKEN_HEADER} is not for the thread or resource that the headers name", "token"
         )
     if claimed_thread is not None:  # the token is for this thread alone
         is_sub_agent = session is not None and session.is_sub_agent

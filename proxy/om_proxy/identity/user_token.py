@@ -80,13 +80,14 @@ def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
         header = _header_decoder.decode(urlsafe_b64decode(_add_padding(token.partition(".")[0])))
         claims = _claims_decoder.decode(payload)
     except (ValueError, RecursionError) as exc:
-        raise Unauthorized(_UNREADABLE_MESSAGE) from exc
+        raise Unauthorized(_UNREADABLE_MESSAGE, "token") from exc
     if header.crit is not None:
-        raise Unauthorized(_OTHER_SIGNATURE_MESSAGE)
+        raise Unauthorized(_OTHER_SIGNATURE_MESSAGE, "token")
     if claims.tenant != tenant:
         raise Unauthorized(
             "x-om-token is for another tenant;"
-            " its claim `tenant` must be that of the key it is sent with"
+            " its claim `tenant` must be that of the key it is sent with",
+            "token",
         )
     return claims
 
@@ -101,19 +102,20 @@ def _verify_signature(token: str, secret: bytes) -> bytes:
     )
 
     if len(token) > MAX_TOKEN_CHARS:
-        raise Unauthorized(f"x-om-token must have at most {MAX_TOKEN_CHARS} characters")
+        raise Unauthorized(f"x-om-token must have at most {MAX_TOKEN_CHARS} characters", "token")
     try:
         if token.endswith("="):
             raise InvalidSignatureError
         payload: bytes = _load_signer().decode(token, secret, algorithms=[_SIGNATURE_ALGORITHM])
     except InvalidAlgorithmError as exc:
-        raise Unauthorized(_OTHER_SIGNATURE_MESSAGE) from exc
+        raise Unauthorized(_OTHER_SIGNATURE_MESSAGE, "token") from exc
     except InvalidSignatureError as exc:
         raise Unauthorized(
-            "x-om-token is not signed with auth.token_secret; have your application make a new one"
+            "x-om-token is not signed with auth.token_secret; have your application make a new one",
+            "token",
         ) from exc
     except (PyJWTError, ValueError) as exc:
-        raise Unauthorized(_UNREADABLE_MESSAGE) from exc
+        raise Unauthorized(_UNREADABLE_MESSAGE, "token") from exc
     return payload
 
 

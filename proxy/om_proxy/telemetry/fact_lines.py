@@ -10,6 +10,7 @@ import structlog
 from om_proxy.facts import (
     FACT_KINDS,
     Bypassed,
+    CredentialRefused,
     Decided,
     ExtraFailed,
     Fact,
@@ -32,10 +33,15 @@ from om_proxy.facts import (
 from om_proxy.memory.model import Key
 from om_proxy.reasons import Reason, Status
 from om_proxy.telemetry.logs import get_shown_thread_name, redact_model_name
+from om_proxy.telemetry.warning_limit import WarningLimit
 
 logger = structlog.get_logger("memory")
 
 COUNTED_ONLY: tuple[type[Fact], ...] = (TurnPriced, RequestRefused, MemoryCallEnded, LookUpsMade)
+MAX_REFUSALS_A_MINUTE = 1  # of each kind of credential
+REFUSAL_ADVICE = (
+    "a client has a wrong one, or somebody is guessing; om_credentials_refused_total counts"
+)
 LOGGED_FACTS = tuple(kind for kind in FACT_KINDS if kind not in COUNTED_ONLY)
 
 
@@ -47,6 +53,7 @@ class FactLines:
         self._name_for_log = name_for_log
         # a bound logger: an unbound one is looked up again for every event
         self._turn_logger = structlog.get_logger("turn").bind()
+        self._refusal_limits: dict[str, WarningLimit] = {}  # by the kind of credential
 
     def __call__(self, fact: Fact) -> None:
         match fact:  # the most frequent one first
@@ -63,6 +70,8 @@ class FactLines:
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
             case Uncommitted() | ExtraFailed():
                 self._write_lost(fact)
+            case CredentialRefused(kind=kind):
+                self._write_refusal(kind)
             case Observed() | Reflected():
                 self._write_notes(fact)
             case MemoryWorkFailed(work=work, error=error, failures=failures):
@@ -73,10 +82,8 @@ class FactLines:
                 )
             case Forgotten() | Retired() | LogRetired():
                 self._write_forgotten(fact)
-            case NotesChanged(key=key, change=change):
-                logger.info("memory.changed", thread=self._name_for_log(key), change=change)
-            case ForgottenMeanwhile(key=key):
-                logger.info("memory.forgotten_meanwhile", thread=self._name_for_log(key))
+            case NotesChanged() | ForgottenMeanwhile():
+                self._write_change(fact)
             case Decided(key=key, place=place, decision=decision):
                 thread = self._name_for_log(key)
                 logger.info(
@@ -84,6 +91,20 @@ class FactLines:
                 )
             case _:
                 assert_never(fact)
+
+    def _write_change(self, fact: NotesChanged | ForgottenMeanwhile) -> None:
+        thread = self._name_for_log(fact.key)
+        if isinstance(fact, NotesChanged):
+            logger.info("memory.changed", thread=thread, change=fact.change)
+        else:
+            logger.info("memory.forgotten_meanwhile", thread=thread)
+
+    def _write_refusal(self, kind: str) -> None:
+        """Write one line a minute for each kind: a guesser does not fill the log."""
+        limit = self._refusal_limits.setdefault(kind, WarningLimit(MAX_REFUSALS_A_MINUTE))
+        fields = limit.take()
+        if fields is not None:
+            logger.warning("credential.refused", kind=kind, advice=REFUSAL_ADVICE, **fields)
 
     def _write_forgotten(self, fact: Forgotten | Retired | LogRetired) -> None:
         thread = self._name_for_log(fact.key)

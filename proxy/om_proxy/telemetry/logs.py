@@ -28,6 +28,7 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.reasons import Reason, Status
 from om_proxy.telemetry.console import render_event
+from om_proxy.telemetry.warning_limit import WarningLimit
 
 FLUSH_DELAY_S = 0.05  # the longest wait of a line for the next ones
 MAX_FIELD_CHARS = 300  # an identifier fits, a conversation does not
@@ -40,6 +41,7 @@ IGNORED_LIBRARY_MESSAGES = (
     "ASGI callable returned without completing",
     "Application startup failed",  # `report_start_failure` gives the cause
 )
+MAX_LIBRARY_WARNINGS_A_MINUTE = 1  # from one place of a library
 # no others: HTTP clients log URLs and bodies
 LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 
@@ -262,19 +264,30 @@ _EventLogger = type(
 class StdlibBridge(logging.Handler):
     """The handler that logs a library's warning as an event: its place, and the exception's class
     and place. The text is logged only for uvicorn's own warnings (a port in use). With an
-    exception, or from asyncio, the text may quote the exception's."""
+    exception, or from asyncio, the text may quote the exception's. Of warnings from one place, one
+    a minute is logged: a client that sends garbage causes one with each request."""
+
+    def __init__(self, level: int = logging.NOTSET) -> None:
+        super().__init__(level)
+        self._limits: dict[tuple[str | int | None, ...], WarningLimit] = {}  # by place in the code
 
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg).startswith(IGNORED_LIBRARY_MESSAGES):
             return
         exc = record.exc_info[1] if record.exc_info else None
         at = _render_place(_find_raise_place(exc.__traceback__)) if exc else None
+        place = (record.name, record.filename, record.lineno, at)
+        fields = self._limits.setdefault(place, WarningLimit(MAX_LIBRARY_WARNINGS_A_MINUTE)).take()
+        if fields is None:
+            return
         has_safe_text = record.name == LOGGED_LIBRARIES[0] and exc is None
         text = (
             record.getMessage().strip() if has_safe_text else f"{record.filename}:{record.lineno}"
         )
         logger = structlog.get_logger(record.name)
-        logger.log(record.levelno, "library", logger=record.name, said=text, error=exc, at=at)
+        logger.log(
+            record.levelno, "library", logger=record.name, said=text, error=exc, at=at, **fields
+        )
 
 
 def _find_raise_place(trace: TracebackType | None) -> tuple[str, int | None] | None:

@@ -75,15 +75,17 @@ def identify_visitor(
     server = config.settings.server
     sent_token = _find_admin_token(scope)
     if sent_token is not None and not _is_admin_token(sent_token, config):
-        raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)")
+        raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)", "admin")
     if sent_token is not None or _has_admin_bearer(scope, config):
         return Visitor(query_tenant, is_admin=True, may_read_text=server.admin_reads)
     if server.api == "admin":
-        raise Unauthorized("send the admin token as X-OM-Admin: server.api opens /om to it alone")
+        raise _refuse_others(
+            scope, "send the admin token as X-OM-Admin: server.api opens /om to it alone"
+        )
     own_tenant = find_tenant(scope["headers"], config.identity, secret)
     # if user tokens are required, the users of one application share its credential
     if own_tenant is None or config.identity.token_required:
-        raise Unauthorized("send the admin token as X-OM-Admin")
+        raise _refuse_others(scope, "send the admin token as X-OM-Admin")
     if query_tenant not in (None, own_tenant):
         # known or not: the words are the same
         raise NotFound(
@@ -91,6 +93,13 @@ def identify_visitor(
             "so send it as X-OM-Admin, or leave out tenant"
         )
     return Visitor(own_tenant, who=_name_caller(scope, secret))
+
+
+def _refuse_others(scope: Scope, message: str) -> Unauthorized:
+    """Return the error where the admin token alone counts. A bearer is then a wrong one."""
+    if find_header(scope["headers"], b"authorization"):
+        return Unauthorized(message, "admin")
+    return Unauthorized(message)
 
 
 def _name_caller(scope: Scope, secret: bytes) -> str:

@@ -88,6 +88,7 @@ class AdminApi:
         except HTTPException as exc:  # the router's 405
             await responses.send_error(send, BadMethod(), _encode_headers(exc.headers))
         except OmError as exc:
+            self._services.facts.emit_refusal(exc)
             await responses.send_error(send, exc)
         except ClientDisconnected:
             return

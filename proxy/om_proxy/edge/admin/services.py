@@ -10,6 +10,7 @@ from om_proxy.edge.admin.known_tenants import KnownTenants
 from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.event_feed.reader import EventReader
 from om_proxy.event_feed.stream import EventStream
+from om_proxy.facts import Facts
 from om_proxy.ledger_reader import LedgerReader
 from om_proxy.look_ups.performing import LookUpPerformer
 from om_proxy.memory_export import MemoryExporter
@@ -47,3 +48,4 @@ class AdminServices:
     look_ups: LookUpPerformer
     recall_offers: RecallOffers
     known_tenants: KnownTenants
+    facts: Facts

@@ -64,6 +64,7 @@ class McpRoute:
             body = await _read_json(scope, receive)
             status, content = await self._answer(body, scope, reader, config)
         except OmError as exc:
+            self._services.facts.emit_refusal(exc)
             await responses.send_error(send, exc)
         except ClientDisconnected:
             return
