@@ -174,7 +174,8 @@ def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) ->
     """A foreign or invalid address is an error that names the setting."""
     for host in ("192.0.2.1", "no-such-host.invalid"):
         (tmp_path / "om.yaml").write_text(
-            CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n"
+            CONFIG
+            + f"server: {{host: {host}, admin_token: 0123456789abcdef, workers: {workers}}}\n"
         )
         line = read_start_failure(run_om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
         assert f"server.host: {host} is not an address of this machine" in line

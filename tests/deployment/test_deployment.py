@@ -28,10 +28,10 @@ EXIT_S = 35  # after SIGTERM
 # what an operator fills in
 SECRETS = {
     "database-url": "postgresql://om:secret@postgres:5432/om",
-    "admin-token": "a",
-    "client-key": "b",
+    "admin-token": "a" * 16,
+    "client-key": "b" * 16,
     "openai-api-key": "c",
-    "metrics-token": "d",
+    "metrics-token": "d" * 16,
 }
 # of PostgreSQL as it comes: `max_connections` without `superuser_reserved_connections`
 FREE_CONNECTIONS = 100 - 3
@@ -88,7 +88,7 @@ def test_replicas_and_worker_of_the_compose_file() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) >= EXIT_S
     assert service["volumes"] == [".:/app/config:ro"]
     variables = {
-        name: re.sub(r"\$\{(\w+):\?\}", r"\1", value)
+        name: re.sub(r"\$\{(\w+):\?\}", r"\1-of-16-or-more", value)
         for name, value in service["environment"].items()
     }
     settings = parse((REPLICAS / "om-proxy.yaml").read_text(encoding="utf-8"), env=variables)

@@ -125,7 +125,7 @@ async def test_shadow(tmp_path: Path) -> None:
 async def test_no_credential(tmp_path: Path) -> None:
     """On a bind that others can reach, whoever brings no credential has no memory."""
     async with run_with_raw_upstream(
-        tmp_path, "server: {host: 0.0.0.0, admin_token: secret}"
+        tmp_path, "server: {host: 0.0.0.0, admin_token: 0123456789abcdef}"
     ) as site:
         assert read_reason(await site.ask(chat_body("hi"), T)) == "off/no-credential"
         assert (

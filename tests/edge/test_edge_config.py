@@ -32,15 +32,15 @@ def test_identity_follows_the_settings() -> None:
         settings_of(
             """
             identity: {thread_headers: [X-Chat], resource_headers: [x-user], scope_override: true}
-            auth: {keys: [{tenant: acme, key: sk-acme}], token_secret: 0123456789abcdef0123456789abcdef, token_required: true}
-            server: {host: 0.0.0.0, admin_token: t}
+            auth: {keys: [{tenant: acme, key: sk-acme-0123456789}], token_secret: 0123456789abcdef0123456789abcdef, token_required: true}
+            server: {host: 0.0.0.0, admin_token: 0123456789abcdef}
             memory: false
             """
         )
     )
     rules = config.identity
     assert (rules.thread_headers, rules.resource_headers) == (("x-chat",), ("x-user",))
-    assert rules.keys == (("acme", "sk-acme"),)
+    assert rules.keys == (("acme", "sk-acme-0123456789"),)
     assert (rules.scope_override, rules.token_secret, rules.token_required) == (
         True,
         b"0123456789abcdef" * 2,

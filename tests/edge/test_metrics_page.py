@@ -12,16 +12,18 @@ from om_proxy.settings import parse
 
 LOOPBACK = EdgeConfig.from_settings(parse(""))
 LOOPBACK_WITH_TOKENS = EdgeConfig.from_settings(
-    parse("server: {admin_token: admin-secret}\ntelemetry: {metrics_token: metrics-secret}")
+    parse(
+        "server: {admin_token: admin-secret-of-all}\ntelemetry: {metrics_token: metrics-secret-of-all}"
+    )
 )
 PUBLIC = EdgeConfig.from_settings(
     parse(
-        "server: {host: 0.0.0.0, admin_token: admin-secret}\n"
-        "telemetry: {metrics_token: metrics-secret}"
+        "server: {host: 0.0.0.0, admin_token: admin-secret-of-all}\n"
+        "telemetry: {metrics_token: metrics-secret-of-all}"
     )
 )
 PUBLIC_WITHOUT_METRICS_TOKEN = EdgeConfig.from_settings(
-    parse("server: {host: 0.0.0.0, admin_token: admin-secret}")
+    parse("server: {host: 0.0.0.0, admin_token: admin-secret-of-all}")
 )
 LOCAL_HOST = {"host": "127.0.0.1:8400"}
 PUBLIC_HOST = {"host": "om.example.com"}
@@ -46,20 +48,20 @@ def ask(config: EdgeConfig, *headers: dict[str, str] | tuple[str, str]) -> str:
     ("headers", "loopback", "loopback_with_tokens", "public"),
     [
         ({}, "open", "open", "Unauthorized"),
-        ({"authorization": "Bearer metrics-secret"}, "Unauthorized", "open", "open"),
-        ({"authorization": "bearer  metrics-secret "}, "Unauthorized", "open", "open"),
-        ({"authorization": "Bearer admin-secret"}, "Unauthorized", "open", "open"),
-        ({"x-om-admin": "admin-secret"}, "Unauthorized", "open", "open"),
-        ({"x-om-admin": "metrics-secret"}, *["Unauthorized"] * 3),
+        ({"authorization": "Bearer metrics-secret-of-all"}, "Unauthorized", "open", "open"),
+        ({"authorization": "bearer  metrics-secret-of-all "}, "Unauthorized", "open", "open"),
+        ({"authorization": "Bearer admin-secret-of-all"}, "Unauthorized", "open", "open"),
+        ({"x-om-admin": "admin-secret-of-all"}, "Unauthorized", "open", "open"),
+        ({"x-om-admin": "metrics-secret-of-all"}, *["Unauthorized"] * 3),
         ({"authorization": "Bearer wrong"}, *["Unauthorized"] * 3),
         ({"authorization": "Bearer "}, *["Unauthorized"] * 3),
-        ({"authorization": "metrics-secret"}, *["Unauthorized"] * 3),
+        ({"authorization": "metrics-secret-of-all"}, *["Unauthorized"] * 3),
         ({"authorization": "Basic bWV0cmljcy1zZWNyZXQ="}, *["Unauthorized"] * 3),
-        ({"x-om-admin": "admin-secret", "authorization": "Bearer x"}, *["BadRequest"] * 3),
+        ({"x-om-admin": "admin-secret-of-all", "authorization": "Bearer x"}, *["BadRequest"] * 3),
         # another machine's request, by way of a server on this one
         ({"x-forwarded-for": "203.0.113.7"}, *["Unauthorized"] * 3),
         (
-            {"x-forwarded-for": "203.0.113.7", "authorization": "Bearer metrics-secret"},
+            {"x-forwarded-for": "203.0.113.7", "authorization": "Bearer metrics-secret-of-all"},
             *("Unauthorized", "open", "open"),
         ),
         # a page of another site, in a browser of this machine
@@ -67,7 +69,7 @@ def ask(config: EdgeConfig, *headers: dict[str, str] | tuple[str, str]) -> str:
         ({"origin": "null"}, *["Unauthorized"] * 3),
         ({"sec-fetch-site": "cross-site"}, *["Unauthorized"] * 3),
         (
-            {"origin": "https://evil.example", "authorization": "Bearer metrics-secret"},
+            {"origin": "https://evil.example", "authorization": "Bearer metrics-secret-of-all"},
             *["Unauthorized"] * 3,
         ),
     ],
@@ -80,7 +82,7 @@ def test_access(
     assert ask(PUBLIC, PUBLIC_HOST, headers) == public
 
 
-@pytest.mark.parametrize("token", [{}, {"authorization": "Bearer metrics-secret"}])
+@pytest.mark.parametrize("token", [{}, {"authorization": "Bearer metrics-secret-of-all"}])
 def test_a_host_that_only_resolves_to_loopback(token: dict[str, str]) -> None:
     """DNS rebinding: the browser believes it asks its page's own server."""
     assert ask(LOOPBACK_WITH_TOKENS, {"host": "evil.example:8400"}, token) == "Unauthorized"
@@ -88,7 +90,7 @@ def test_a_host_that_only_resolves_to_loopback(token: dict[str, str]) -> None:
 
 def test_two_tokens_are_refused() -> None:
     """A server in front may have checked the other one."""
-    token = ("authorization", "Bearer metrics-secret")
+    token = ("authorization", "Bearer metrics-secret-of-all")
     assert ask(PUBLIC, PUBLIC_HOST, token, token) == "BadRequest"
 
 

@@ -48,7 +48,9 @@ def test_each_folder_has_its_own(tmp_path: Path) -> None:
 def test_a_given_token_counts(tmp_path: Path, variable: str) -> None:
     """If a token is given, no file is made. An empty variable gives no token."""
     file = tmp_path / "admin-token"
-    assert load_token(make_env(file, **{variable: "given"})) == "given"
+    assert (
+        load_token(make_env(file, **{variable: "given-by-the-operator"})) == "given-by-the-operator"
+    )
     assert not file.exists()
     assert load_token(make_env(file, OM_PROXY_ADMIN_TOKEN="")) == file.read_text().strip()
 
@@ -56,9 +58,9 @@ def test_a_given_token_counts(tmp_path: Path, variable: str) -> None:
 def test_a_mounted_file_counts(tmp_path: Path) -> None:
     """A mounted secret is read and not changed."""
     file = tmp_path / "secret"
-    file.write_text(" of-my-own\n")
+    file.write_text(" of-my-own-making-here\n")
     file.chmod(0o444)
-    assert load_token(make_env(file)) == "of-my-own"
+    assert load_token(make_env(file)) == "of-my-own-making-here"
     assert stat.S_IMODE(file.stat().st_mode) == 0o444
 
 
@@ -85,7 +87,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         load(env=make_env(file))
     assert "needs server.admin_token" in str(caught.value)
     assert load(env={"OM_PROXY_ADMIN_TOKEN_FILE": str(file)}).server.admin_token is None
-    assert load_token(make_env(file, OM_PROXY_ADMIN_TOKEN="given")) == "given"
+    assert (
+        load_token(make_env(file, OM_PROXY_ADMIN_TOKEN="given-by-the-operator"))
+        == "given-by-the-operator"
+    )
 
 
 def test_servers_that_start_at_once(tmp_path: Path) -> None:
@@ -130,7 +135,12 @@ def test_the_place_of_the_token(tmp_path: Path) -> None:
     env = make_env(file)
     settings = load(env=env)
     assert render_admin_token_file(settings, env) == f"admin token: in {file}"
-    assert render_admin_token_file(load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given"}), env) is None
+    assert (
+        render_admin_token_file(
+            load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given-by-the-operator"}), env
+        )
+        is None
+    )
     assert render_admin_token_file(settings, OPEN) is None
     file.unlink()
     assert render_admin_token_file(settings, env) is None

@@ -232,7 +232,42 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
         assert parse(text).server.is_loopback
     else:
         assert "needs server.admin_token" in faults_of(text)[0]
-    assert parse(text, env={"OM_PROXY_ADMIN_TOKEN": "t"}).server.is_loopback == sound
+    assert parse(text, env={"OM_PROXY_ADMIN_TOKEN": "t" * 16}).server.is_loopback == sound
+
+
+LONG = "0123456789abcdef"
+SHORT = LONG[1:]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "faulty"),
+    [
+        ({}, None),
+        ({"admin": SHORT}, "server.admin_token"),
+        ({"admin": "x"}, "server.admin_token"),
+        ({"admin": f"x{' ' * 30}"}, "server.admin_token"),
+        ({"metrics": SHORT}, "telemetry.metrics_token"),
+        ({"key": SHORT}, "auth.keys[1].key"),
+    ],
+)
+def test_a_bind_others_reach_needs_long_secrets(
+    secrets: dict[str, str], faulty: str | None
+) -> None:
+    """Others could guess a short one. The error says how to make one, and shows none. On loopback
+    any length is good."""
+    admin, metrics, key = (secrets.get(name, LONG) for name in ("admin", "metrics", "key"))
+    rest = (
+        f"telemetry: {{metrics_token: '{metrics}'}}\n"
+        f"auth: {{keys: [{{tenant: a, key: {LONG}0}}, {{tenant: b, key: '{key}'}}]}}\n"
+    )
+    assert parse(f"server: {{admin_token: '{admin}'}}\n{rest}").server.is_loopback
+    text = f"server: {{host: '{EVERYWHERE}', admin_token: '{admin}'}}\n{rest}"
+    if faulty is None:
+        assert not parse(text).server.is_loopback
+        return
+    [fault] = faults_of(text)
+    assert f"{faulty} = (hidden): must have at least 16 characters" in fault
+    assert "openssl rand -hex 32" in fault
 
 
 @pytest.mark.parametrize(

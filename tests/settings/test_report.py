@@ -160,7 +160,7 @@ def test_external_work_that_a_worker_can_do(made_with: str) -> None:
     assert list_warnings(parse(f"background: {{external: true}}\n{made_with}")) == []
 
 
-KEYED = "auth: {keys: [{tenant: a, key: k}]}\n"
+KEYED = "auth: {keys: [{tenant: a, key: 0123456789abcdef}]}\n"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from om_proxy.settings.source import DEFAULT_UPSTREAM, Key
 from om_proxy.settings.storage import StorageSettings
 from om_proxy.settings.validation_messages import render_faults
 
+MIN_SECRET_CHARS = 16  # of what opens a server that others reach; a webhook's secret has as many
 # pairs of a model and a resource; bounded, because the client names both
 MAX_CACHED_PAIRS = 4_096
 
@@ -98,8 +99,27 @@ class Settings(Section):
                 faults.append(("server.workers", f"above 1 {rule}"))
             if self.background.external:
                 faults.append(("background.external", rule))
+        faults += self._list_short_secrets()
         raise_faults(faults)
         return self
+
+    def _list_short_secrets(self) -> Iterator[tuple[str, str]]:
+        """List each secret that others could guess on an address that they reach. Those that are
+        checked everywhere, `auth.token_secret` and the secrets of webhooks, are longer."""
+        if self.server.is_loopback:
+            return
+        secrets = {
+            "server.admin_token": self.server.admin_token,
+            "telemetry.metrics_token": self.telemetry.metrics_token,
+            **{f"auth.keys.{index}.key": item.key for index, item in enumerate(self.auth.keys)},
+        }
+        for name, secret in secrets.items():
+            if secret is not None and len(secret.get_secret_value().strip()) < MIN_SECRET_CHARS:
+                yield (
+                    name,
+                    f"must have at least {MIN_SECRET_CHARS} characters on an address other than "
+                    "loopback; `openssl rand -hex 32` makes one",
+                )
 
     def model_post_init(self, context: Any, /) -> None:
         layers = [
