@@ -201,7 +201,9 @@ def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
         return msgspec.json.decode(body or b"{}", type=body_type)
     except msgspec.ValidationError as exc:
         raise _describe_fault(exc, "the body", body_type) from exc
-    except msgspec.DecodeError as exc:
+    except UnicodeDecodeError as exc:
+        raise BadRequest("the body is not UTF-8; send JSON in UTF-8") from exc
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise BadRequest("the body is not JSON") from exc
 
 

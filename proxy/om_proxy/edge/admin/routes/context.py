@@ -10,7 +10,7 @@ import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from om_proxy.apis.api import Request, Unreadable
+from om_proxy.apis.api import Request
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.answers import repair_text
 from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ThreadQuery
@@ -18,7 +18,6 @@ from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
 from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.errors import BadRequest
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
@@ -259,11 +258,7 @@ async def preview_text(services: AdminServices, call: AdminCall) -> ContextAnswe
 
 async def preview_request(services: AdminServices, call: AdminCall) -> ContextAnswer:
     """Preview a whole chat request."""
-    try:
-        request = CHAT.parse_request(call.body)
-    except Unreadable as exc:
-        raise BadRequest("the body is not a chat request that can be read") from exc
-    return await _preview(services, call, request, read_caller(call))
+    return await _preview(services, call, CHAT.parse_request(call.body), read_caller(call))
 
 
 async def _preview(

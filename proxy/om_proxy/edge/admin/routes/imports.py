@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from om_proxy.apis.api import Unreadable
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ExportLines, Query, ThreadQuery
 from om_proxy.edge.admin.route import AdminRoute
@@ -110,10 +109,7 @@ async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswe
 async def import_messages(services: AdminServices, call: AdminCall) -> ImportedMessageCounts:
     """Import the messages of a chat request: a whole history, from its first message on."""
     await _require_known_tenant(services, call)
-    try:
-        request = CHAT.parse_request(call.body)
-    except Unreadable as exc:
-        raise BadRequest("the body is not a chat request that can be read") from exc
+    request = CHAT.parse_request(call.body)
     if not request.messages:
         raise BadRequest("there are no messages besides instructions", param="messages")
     upstream = call.config.require_upstream(request.model)
