@@ -77,7 +77,7 @@ class Router:
         elif page == ADMIN_PATH:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
                 serve = self._mcp if scope["raw_path"] == MCP_PATH else self._admin
-                await serve(scope, permit.receive, send, config)
+                await serve(scope, permit.receive, responses.keep_private(send), config)
         elif page is not None:
             await self._own_pages.send(page, scope, send)
         else:

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 import orjson
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from om_proxy.errors import HttpInstead, MemoryAway, Moved, OmError, Overloaded
 from om_proxy.server.headers import Header
 
 JSON_TYPE = b"application/json"
+_PRIVATE_HEADERS: list[Header] = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+]
 
 
 async def send_error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -> None:
@@ -44,6 +48,20 @@ async def send_content(
     all_headers = [*_content_headers(content, content_type), *headers]
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": content})
+
+
+def keep_private(send: Send) -> Send:
+    """Return a `send` whose answers no cache keeps, and no browser takes for another type."""
+
+    async def send_privately(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [
+                header for header in message.get("headers", ()) if header[0] != b"cache-control"
+            ]
+            message = {**message, "headers": [*headers, *_PRIVATE_HEADERS]}
+        await send(message)
+
+    return send_privately
 
 
 def _error_body(exc: OmError) -> dict[str, object]:

@@ -26,7 +26,7 @@ from om_proxy.storage.stored_events import StoredEvent
 
 EVENT_STREAM_TYPE = b"text/event-stream"
 # the second keeps nginx from holding events back
-STREAM_HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+STREAM_HEADERS = ((b"x-accel-buffering", b"no"),)
 
 TypeFilter = Annotated[
     str | None,
