@@ -131,6 +131,21 @@ async def test_off_loopback_nobody_spends_the_key_without_a_credential(tmp_path:
             assert await ask_status(site, method, path, OWN) == 200
 
 
+async def test_the_admin_token_never_goes_upstream(tmp_path: Path) -> None:
+    """Who sends it as the key for a model is told so, on every route."""
+    token = b"0123456789abcdef0123456789abcdef"
+    more = f'server: {{admin_token: "{token.decode()}"}}'
+    async with run_with_raw_upstream(tmp_path, more) as site:
+        for method, path in ROUTES:
+            assert await ask_status(site, method, path, b"Authorization: Bearer " + token) == 401
+            assert await ask_status(site, method, path, b"x-api-key: " + token) == 401
+            assert site.server.seen == []
+        got = await site.ask(BODY, b"Authorization: Bearer " + token, b"X-OM-Thread: t")
+        assert b"X-OM-Admin" in got.body
+        assert token not in got.body
+        assert await site.threads() == 0
+
+
 async def test_with_keys_the_key_decides(tmp_path: Path) -> None:
     """A page of a browser app behind a reverse proxy sends one of them."""
     more = "auth: {keys: [{tenant: acme, key: sk-acme}]}"

@@ -10,7 +10,7 @@ from om_proxy.apis.api import Request
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.headers import CREDENTIAL_HEADERS
-from om_proxy.errors import Forbidden
+from om_proxy.errors import Forbidden, Unauthorized
 from om_proxy.settings import UpstreamSettings
 from om_proxy.settings import parse as settings_of
 
@@ -196,6 +196,28 @@ def test_no_credential_in_its_repr() -> None:
     config.policy.context_of_request("m", "r", upstream, ((b"authorization", b"Bearer sk-caller"),))
     assert "sk-caller" not in repr(config)
     assert "sk-secret" not in repr(config)
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"api-key"])
+@pytest.mark.parametrize("token", [b"admin-0123456789abcdef", b"metrics-0123456789abcdef"])
+@pytest.mark.parametrize("scheme", [b"", b"Bearer ", b"bearer  "])
+@pytest.mark.parametrize("auth", ["", KEYED])
+@pytest.mark.parametrize("upstream", [KEYLESS, KEYED_UPSTREAM], ids=["keyless", "keyed"])
+def test_a_token_of_the_proxy_s_own_goes_nowhere(
+    name: bytes, token: bytes, scheme: bytes, auth: str, upstream: UpstreamSettings
+) -> None:
+    """Who sends it as the key for a model is told which header is meant."""
+    config = EdgeConfig.from_settings(
+        settings_of(
+            "server: {admin_token: admin-0123456789abcdef}\n"
+            f"telemetry: {{metrics_token: metrics-0123456789abcdef}}\n{auth}"
+        )
+    )
+    sent = [(name, scheme + token), (b"x-om-authorization", b"Bearer sk-acme")]
+    with pytest.raises(Unauthorized, match="X-OM-Admin") as refused:
+        config.select_upstream_headers(sent, upstream)
+    assert token.decode() not in str(refused.value)
+    assert config.select_upstream_headers([OWN, *sent[1:]], upstream)
 
 
 def test_a_stranger_gets_no_key_of_the_operator_s() -> None:

@@ -197,3 +197,32 @@ def test_its_end() -> None:
     """A token is valid half a minute after its `exp`, because the clocks of two machines differ."""
     assert is_still_valid(100.0, 129.0)
     assert not is_still_valid(100.0, 130.0)
+
+
+@pytest.mark.parametrize(
+    ("aud", "audience", "is_taken"),
+    [
+        (None, None, True),
+        ("om", None, False),
+        (["om"], None, False),
+        ([], None, False),
+        ("", None, False),
+        (None, "om", False),
+        ("om", "om", True),
+        (["other", "om"], "om", True),
+        ("om2", "om", False),
+        ([], "om", False),
+        ("o", "om", False),
+        (7, "om", False),
+        ([7, "om"], "om", False),
+        ({"om": 1}, "om", False),
+    ],
+)
+def test_a_token_for_another_audience(aud: object, audience: str | None, is_taken: bool) -> None:
+    """A token with `aud` must name the configured one (RFC 7519 4.1.3); PyJWT refuses as much."""
+    made = token(GOOD if aud is None else {**GOOD, "aud": aud})
+    if is_taken:
+        assert verify_token(made, SECRET, tenant=None, audience=audience).resource == "ada"
+    else:
+        with pytest.raises(Unauthorized):
+            verify_token(made, SECRET, tenant=None, audience=audience)

@@ -33,7 +33,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--ttl = {options.ttl}: {exc}") from exc
     tenant = choose_tenant(options.tenant, sorted({key.tenant for key in auth.keys}))
     claims = Claims(
-        resource=options.resource, exp=round(expires_at), thread=options.thread, tenant=tenant
+        resource=options.resource,
+        exp=round(expires_at),
+        thread=options.thread,
+        tenant=tenant,
+        aud=auth.token_audience,
     )
     print(sign_claims(claims, auth.token_secret.get_secret_value().encode()))
     return DONE

@@ -10,10 +10,11 @@ from hashlib import blake2b
 
 from om_proxy.apis.api import Api, Request
 from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
-from om_proxy.errors import BadRequest, Forbidden
+from om_proxy.errors import BadRequest, Forbidden, Unauthorized
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
+from om_proxy.identity.keyed_hashes import hash_key
 from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
-from om_proxy.identity.tenants import has_provider_credential
+from om_proxy.identity.tenants import find_own_token, has_provider_credential
 from om_proxy.policy import Policy
 from om_proxy.server.headers import Header
 from om_proxy.settings import Settings, UpstreamSettings
@@ -36,6 +37,8 @@ class EdgeConfig:
     # never sent upstream: identity headers and their aliases; see `select_upstream_headers`
     own_headers: frozenset[bytes]
     side_prompts: tuple[re.Pattern[str], ...]
+    # of the admin token and the metrics token, which never go upstream
+    token_hashes: tuple[bytes, ...] = field(default=(), repr=False)
     upstreams: dict[str | None, UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -68,9 +71,15 @@ class EdgeConfig:
                 loopback_only=settings.server.is_loopback,
                 scope_override=headers.scope_override,
                 token_secret=token_secret.get_secret_value().encode() if token_secret else None,
+                token_audience=settings.auth.token_audience,
                 token_required=settings.auth.token_required,
             ),
             own_headers=own_headers,
+            token_hashes=tuple(
+                hash_key(token.get_secret_value().encode())
+                for token in (settings.server.admin_token, settings.telemetry.metrics_token)
+                if token is not None and token.get_secret_value() not in dict(keys).values()
+            ),
             side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
         )
 
@@ -83,6 +92,11 @@ class EdgeConfig:
         A browser's preflight names no model, so it is refused if any upstream has a key: the page's
         own request may be for that one.
         """
+        if self.token_hashes and (name := find_own_token(headers, self.token_hashes)):
+            raise Unauthorized(
+                f"{name} carries a token of om-proxy's own, which no model server may see: send "
+                "server.admin_token as X-OM-Admin and below /om only, and a key for the model here"
+            )
         is_at_stake = upstream.api_key is not None or (
             self.holds_upstream_key and is_preflight(headers)
         )

@@ -48,6 +48,7 @@ class IdentityRules:
     scope_override: bool = False  # whether a request may choose its scope
     # the key that signs X-OM-Token; None: the header is not read
     token_secret: bytes | None = field(default=None, repr=False)
+    token_audience: str | None = None  # what the claim `aud` of a token must name
     token_required: bool = False  # whether only a token can name a thread
     # the names of all headers that identify a caller
     identity_headers: frozenset[bytes] = field(init=False, repr=False, compare=False)

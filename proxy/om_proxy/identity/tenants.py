@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from om_proxy.errors import BadRequest, Unauthorized
 from om_proxy.identity.header_values import HTTP_WHITESPACE, Headers, ValuesByName, group_by_name
@@ -18,6 +18,7 @@ from om_proxy.identity.local_requests import is_local_request
 _UNKNOWN_KEY_MESSAGE = (
     "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
 )
+_CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
 
 
@@ -52,6 +53,17 @@ def has_credential(values_by_name: ValuesByName) -> bool:
         for name in CREDENTIAL_HEADERS
         for value in values_by_name.get(name, [])
     )
+
+
+def find_own_token(headers: Headers, token_hashes: Collection[bytes]) -> str | None:
+    """Return the header that carries one of the proxy's own tokens in place of a key for the model
+    server; None: no header does."""
+    for name, value in headers:
+        if name in _CREDENTIAL_NAMES:
+            sent_hash = hash_key(_strip_scheme(value.decode("latin-1")).encode("latin-1"))
+            if any(hmac.compare_digest(sent_hash, own) for own in token_hashes):
+                return name.decode("latin-1")
+    return None
 
 
 def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:

@@ -43,7 +43,10 @@ def read_names(
     session = find_session(values_by_name, rules.sessions)
     if rules.token_secret and (token := read_single_value(values_by_name, TOKEN_HEADER)):
         claims = user_token.verify_token(
-            token, rules.token_secret, tenant=tenant if rules.keys else None
+            token,
+            rules.token_secret,
+            tenant=tenant if rules.keys else None,
+            audience=rules.token_audience,
         )
         return _read_token(thread, _read_resource(values_by_name, rules), claims, session)
     if rules.token_required:

@@ -40,6 +40,7 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     exp: float  # unix seconds, when it ends
     thread: str | None = None  # None: any thread of the resource
     tenant: str | None = None  # the user's tenant; required if `auth.keys` names tenants
+    aud: str | tuple[str, ...] | None = None  # whom the token is for (RFC 7519 4.1.3)
     nbf: float = -math.inf  # unix seconds before which it is not valid (RFC 7519 4.1.5)
 
 
@@ -71,9 +72,12 @@ def is_usable_secret(secret: bytes) -> bool:
     return True
 
 
-def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
+def verify_token(
+    token: str, secret: bytes, *, tenant: str | None, audience: str | None = None
+) -> Claims:
     """Return the claims of a token. Raises Unauthorized for a token that another key signed, or
-    that is for another tenant. The caller checks the token's times (`is_still_valid`,
+    that is for another tenant or audience, by the rule of PyJWT and RFC 7519: a token with `aud`
+    must name this server's, and where one is configured, a token must have it. The caller checks the token's times (`is_still_valid`,
     `is_too_early`)."""
     payload = _verify_signature(token, secret)
     try:
@@ -87,6 +91,13 @@ def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
         raise Unauthorized(
             "x-om-token is for another tenant;"
             " its claim `tenant` must be that of the key it is sent with",
+            "token",
+        )
+    audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud or ()
+    if (claims.aud is not None or audience is not None) and audience not in audiences:
+        raise Unauthorized(
+            "x-om-token is for another audience; its claim `aud` must name auth.token_audience, or "
+            "be left out where that is not set",
             "token",
         )
     return claims

@@ -140,6 +140,7 @@ class AuthSettings(Section):
 
     keys: tuple[TenantKey, ...] = ()
     token_secret: Secret = None
+    token_audience: Text | None = None
     token_required: bool = False
 
     @model_validator(mode="after")

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from msgspec import Struct, structs
 from starlette.types import Scope
 
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import BadRequest, Forbidden, NotFound, Unauthorized
-from om_proxy.identity.identity_rules import CREDENTIAL_HEADERS, GATEWAY_KEY_HEADERS
+from om_proxy.identity.header_values import group_by_name, read_value
+from om_proxy.identity.identity_rules import CREDENTIAL_HEADERS, GATEWAY_KEY_HEADERS, TOKEN_HEADER
 from om_proxy.identity.keyed_hashes import digest_caller
 from om_proxy.identity.local_requests import is_loopback_host
+from om_proxy.identity.naming import normalize_name
 from om_proxy.identity.tenants import find_tenant
+from om_proxy.identity.thread_names import RequestNames, check_times, read_names
+from om_proxy.memory.model import Key
 from om_proxy.server.headers import Header, find_header
 
 LOCAL_CALLER = "local"  # in the audit: without a credential, on a loopback bind
 _BEARER_PREFIX = b"bearer "
+_Query = TypeVar("_Query", bound=Struct)
 
 
 class Visitor(NamedTuple):
@@ -33,6 +39,28 @@ class Visitor(NamedTuple):
     is_admin: bool = False
     may_read_text: bool = True  # of conversations and notes
     who: str = "admin"  # in the audit; another caller is a keyed digest of its credential
+    # of a user's token: the resource, and the thread if it names one; None: no token was sent
+    confined_to: RequestNames | None = None
+
+    def confine(self, key: Key | None, query: _Query) -> _Query:
+        """Return the query within what the user's token opens. `key`: what the path names. Raise
+        NotFound for anything else, and Forbidden where a route shows more than one resource."""
+        only = self.confined_to
+        if only is None:
+            return query
+        if key is not None and key.resource:
+            is_own_thread = only.thread is None or key.thread == only.thread
+            if key.resource != only.resource or not is_own_thread:
+                raise NotFound("there is no memory of it")
+            return query
+        if key is not None or only.thread is not None or not hasattr(query, "resource"):
+            raise Forbidden(
+                "X-OM-Token opens its own threads only, and this route is about others too; "
+                "leave it out"
+            )
+        if query.resource is not None and normalize_name(query.resource) != only.resource:
+            raise NotFound("there is no memory of it")
+        return structs.replace(query, resource=only.resource)
 
     def require_text(self) -> None:
         """Raise Forbidden if the visitor may see no text."""
@@ -66,10 +94,27 @@ def require_same_site(scope: Scope, config: EdgeConfig) -> None:
         raise Unauthorized("ask for the admin API by a loopback address or as localhost")
 
 
+def admit_visitor(
+    scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes, now: float
+) -> Visitor:
+    """Identify who asks. A user's token confines whoever sends it, and one that is not valid is
+    refused. `now`: unix seconds. Raise the errors of `identify_visitor`."""
+    visitor = identify_visitor(scope, config, query_tenant, secret)
+    rules = config.identity
+    values = group_by_name(
+        header for header in scope["headers"] if header[0] in rules.identity_headers
+    )
+    if not (rules.token_secret and any(map(read_value, values.get(TOKEN_HEADER, [])))):
+        return visitor
+    names = read_names(values, rules, visitor.tenant)
+    check_times(names, now)
+    return visitor._replace(confined_to=names)
+
+
 def identify_visitor(
     scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes
 ) -> Visitor:
-    """Identify who asks. `query_tenant`: the tenant that the query names. Raise Unauthorized for a
+    """Identify who asks by the admin token or a credential. `query_tenant`: the tenant that the query names. Raise Unauthorized for a
     caller who may not ask, and NotFound for one who names another tenant without the admin token:
     else a script that lost the token would change its own memory in that one's place."""
     server = config.settings.server

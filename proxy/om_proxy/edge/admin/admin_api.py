@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.edge.admin.access import identify_visitor, require_open_api, require_same_site
+from om_proxy.edge.admin.access import admit_visitor, require_open_api, require_same_site
 from om_proxy.edge.admin.audited import answer_route
 from om_proxy.edge.admin.entity_tags import (
     is_known_to_client,
@@ -101,14 +101,16 @@ class AdminApi:
         headers = scope["headers"]
         # access first: who may not ask is told nothing about the query
         named = read_tenant(scope["query_string"])
-        visitor = identify_visitor(scope, config, named, self._services.secret)
+        services = self._services
+        visitor = admit_visitor(scope, config, named, services.secret, services.clock())
         if route.is_text:
             visitor.require_text()
         query = parse_query(route.query, scope["query_string"])
+        key = _find_key(route, scope, visitor.tenant, query)
         call = AdminCall(
             visitor=visitor,
-            query=query,
-            key=_find_key(route, scope, visitor.tenant, query),
+            query=visitor.confine(key, query),
+            key=key,
             path_names={name: unquote(word) for name, word in scope["path_params"].items()},
             entry_id=_find_entry_id(scope),
             body=await _read_body(route, scope, receive),

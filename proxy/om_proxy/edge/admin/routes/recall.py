@@ -18,7 +18,7 @@ from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import BadRequest, NotFound, StorageError
 from om_proxy.look_ups.performing import LookUpResult, ReadingRights
 from om_proxy.memory.dates import find_zone
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import Key, Scope
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
 from om_proxy.memory.recall.excerpts import cut_excerpt
 from om_proxy.memory.recall.faults import LookUpFault
@@ -129,9 +129,9 @@ async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
     zone = find_zone(
         memory.timezone, call.config.settings.effective(None, key.resource).memory.timezone
     )
-    rights = ReadingRights(
-        key, "resource", zone, MAX_ANSWER_TOKENS, with_superseded=body.superseded
-    )
+    only = call.visitor.confined_to
+    scope: Scope = "resource" if only is None or only.thread is None else "thread"
+    rights = ReadingRights(key, scope, zone, MAX_ANSWER_TOKENS, with_superseded=body.superseded)
     fields = {name: value for name, value in msgspec.to_builtins(body).items() if value is not None}
     try:
         look_up = read_look_up(fields, zone)
