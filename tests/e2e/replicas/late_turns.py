@@ -19,6 +19,8 @@ class ServedBy:
 
     stops: Sequence[tuple[float, float]] = ()  # from when to when
     kills: Sequence[float] = ()
+    # those at which it said that turns wait in it, as on a machine too busy to store them in time
+    kills_with_turns: Sequence[float] = ()
     # when it could not reach the store, from when to when
     without_store: Sequence[tuple[float, float]] = ()
 
@@ -40,4 +42,5 @@ def judge_late(
         [turn.ended_at + MAX_WAIT_S] + [o.ended_at for o in outages if o.began_at <= turn.ended_at]
     )
     was_killed = any(turn.began_at <= killed_at <= healed_at for killed_at in process.kills)
+    was_killed = was_killed or any(turn.began_at <= at for at in process.kills_with_turns)
     return turn._replace(outcome="unknown", has_waited=is_said_once and not was_killed)

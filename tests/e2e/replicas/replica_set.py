@@ -63,6 +63,7 @@ class Replicas:
         self.trouble = trouble
         self.kills = 0
         self.killed_at: list[tuple[int, float]] = []  # the port of each, and when
+        self.killed_with_turns_at: list[tuple[int, float]] = []
         self.stopped: list[tuple[int, float, float]] = []  # the port of each, from when to when
         self.stops = 0
         self.replaced = 0
@@ -72,6 +73,7 @@ class Replicas:
         return ServedBy(
             [(since, to) for stopped_port, since, to in self.stopped if stopped_port == port],
             [at for killed_port, at in self.killed_at if killed_port == port],
+            [at for killed_port, at in self.killed_with_turns_at if killed_port == port],
             [(since, to) for cut_port, since, to in self.trouble.cut_off if cut_port == port],
         )
 
@@ -129,7 +131,10 @@ class Replicas:
                     continue
                 self._serving -= is_server
                 self.kills += 1
+                has_turns = await self.trouble.has_turns(process)
                 self.killed_at.append((process.port, time.monotonic()))
+                if has_turns:
+                    self.killed_with_turns_at.append(self.killed_at[-1])
                 await process.kill()
                 # a process that starts without the store has no memory, as documented
                 await process.start()

@@ -65,6 +65,9 @@ class Report:
             for name, values in vars(self.history).items()
             if name not in ("deadlocks", "began_at", "at", "max_stranded_s")
         }
+        seen["served_by"] = [
+            {"said": said, "port": port} for said, port in self.notebook.served_by.items()
+        ]
         seen["observer_calls"] = [call._asdict() for call in self.observer_calls]
         seen["processes"] = [
             {"port": port, **asdict(fate)} for port, fate in self.replicas.list_fates().items()
@@ -75,7 +78,8 @@ class Report:
         notebook, findings = self.notebook, self.findings
         unknown = notebook.count("unknown")
         lines = {
-            "kills": self.replicas.kills,
+            "kills": f"{self.replicas.kills}, of them with turns that wait "
+            f"{len(self.replicas.killed_with_turns_at)}",
             "stops": self.replicas.stops,
             "replaced": self.replicas.replaced,
             **self.replicas.trouble.counts,

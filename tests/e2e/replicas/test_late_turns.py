@@ -37,6 +37,18 @@ CASES = {
     ),
     "without memory": (WITHOUT_MEMORY, ServedBy(), (), WAITED),
     "killed in the turn": (WITHOUT_MEMORY, ServedBy(kills=[AT + 0.5]), (), FREE),
+    "killed when all was stored": (
+        WITHOUT_MEMORY,
+        ServedBy(kills=[HEALED_AT + 9]),
+        (),
+        WAITED,
+    ),
+    "killed on a busy machine, with turns that wait": (
+        WITHOUT_MEMORY,
+        ServedBy(kills=[HEALED_AT + 9], kills_with_turns=[HEALED_AT + 9]),
+        (),
+        FREE,
+    ),
     "killed before the turn": (WITHOUT_MEMORY, ServedBy(kills=[AT - 1]), (), WAITED),
     "killed while it waits": (WITHOUT_MEMORY, ServedBy(kills=[HEALED_AT - 1]), (), FREE),
     "killed once it is stored": (WITHOUT_MEMORY, ServedBy(kills=[HEALED_AT + 1]), (), WAITED),

@@ -133,6 +133,14 @@ class Trouble:
             await self._see_each_ready()
             self.restores.append(Restore(copied_at, time.monotonic()))
 
+    async def has_turns(self, process: Process) -> bool:
+        """Return whether turns wait in the process. One that does not answer counts as if."""
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+                return not _has_stored_all((await http.get(f"{process.base}/metrics")).text)
+        except httpx.TransportError:
+            return True
+
     async def _see_each_ready(self) -> None:
         await self._see_each("/readyz", lambda text: '"ok"' in text)
 
