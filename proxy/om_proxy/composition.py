@@ -76,7 +76,7 @@ def create_look_ups(
         # the client's own prompt shows all of its thread
         raw_from = 0 if turn.body is None else turn.raw_from
         rights = ReadingRights(
-            opened.key, retrieval.scope or "thread", zone, retrieval.tokens, raw_from=raw_from
+            opened.key, opened.look_up_scope, zone, retrieval.tokens, raw_from=raw_from
         )
         return TurnLookUps(
             performer,

@@ -184,3 +184,15 @@ def test_without_a_secret_a_token_says_nothing() -> None:
         "t",
         "t",
     )
+
+
+@pytest.mark.parametrize("thread", ["chat-7", None])
+def test_a_token_for_one_thread_reads_that_alone(thread: str | None) -> None:
+    """Whatever scope the settings give to look-ups."""
+    claims = Claims("ada", NOW + 60, thread)
+    sent = headers(x_om_token=sign_claims(claims, SIGNING), x_om_thread="chat-7")
+    caller = identify(sent, SIGNED, SECRET, NOW)
+    assert caller.key
+    assert caller.key.thread == "chat-7"
+    assert caller.choose_look_up_scope("resource") == ("thread" if thread else "resource")
+    assert caller.choose_look_up_scope("thread") == "thread"

@@ -96,10 +96,9 @@ class Attempts:
         """Send the prompt with the tool that looks up earlier messages. If the model server refuses
         it, send a prompt that has nothing of the tool (docs/spec/recall.md#offered)."""
         assert exchange.request is not None  # only a readable request has a turn
-        assert exchange.context is not None  # the same
         assert recall.tool is not None  # it is sent
         who_asks_whom = (turn.opened.key.tenant, exchange.upstream.name, exchange.request.model)
-        has_threads = exchange.context.effective.memory.retrieval.scope == "resource"
+        has_threads = turn.opened.look_up_scope == "resource"
         try:
             offering = exchange.request.api.offer_tool(
                 exchange.request, body, recall.tool, has_threads=has_threads

@@ -88,7 +88,7 @@ class RecallOffers:
             return turn.has_notes
         if turn.body is not None:
             return True  # messages are left out of it, or it shows earlier look-ups
-        if retrieval.scope == "thread" or self._offered_threads is None:
+        if turn.opened.look_up_scope == "thread" or self._offered_threads is None:
             return False
         try:
             return await self._offered_threads.has_others(turn.opened.key)

@@ -92,7 +92,7 @@ class Recalling:
             record.tool,
             turn.body or exchange.body,
             self._send,
-            has_threads=retrieval.scope == "resource",
+            has_threads=exchange.caller.choose_look_up_scope(retrieval.scope) == "resource",
             is_whole=record.is_whole,
         )
         return ReplyRounds(

@@ -65,6 +65,17 @@ class Caller:
     scope: Scope | None = None
     # if False, `key.resource` is the thread itself, and resource scope is impossible
     has_named_resource: bool = False
+    is_for_one_thread: bool = False  # whether a token lets it read this thread alone
+
+    def choose_look_up_scope(self, configured: Scope | None) -> Scope:
+        """Return how far the caller's look-ups reach. `configured`: `retrieval.scope`."""
+        return choose_reading_scope(configured, is_for_one_thread=self.is_for_one_thread)
+
+
+def choose_reading_scope(configured: Scope | None, *, is_for_one_thread: bool) -> Scope:
+    """Return how far a reader of messages reads: whoever may read one thread reads that alone,
+    whatever the settings say."""
+    return "thread" if is_for_one_thread else configured or "thread"
 
 
 def identify(
@@ -141,4 +152,5 @@ def _make_caller(
         timezone,
         scope,
         has_named_resource=has_named_resource,
+        is_for_one_thread=names.is_for_one_thread,
     )

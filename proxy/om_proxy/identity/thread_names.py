@@ -31,6 +31,7 @@ class RequestNames(NamedTuple):
     resource: str | None = None
     expires: float | None = None  # None: the names come without a token
     not_before: float = -math.inf
+    is_for_one_thread: bool = False  # whether the token names the thread
 
 
 def read_names(
@@ -128,4 +129,5 @@ def _read_token(
         names = RequestNames(None if is_sub_agent else claimed_thread)
     else:
         names = _add_session(thread, owner, session)
-    return RequestNames(names.thread, owner, claims.exp, claims.nbf)
+    is_for_one_thread = claimed_thread is not None
+    return RequestNames(names.thread, owner, claims.exp, claims.nbf, is_for_one_thread)

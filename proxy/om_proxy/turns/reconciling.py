@@ -171,6 +171,7 @@ class Reconciler:
             asked_at=asked_at,
             should_store=should_store,
             can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
+            look_up_scope=caller.choose_look_up_scope(context.effective.memory.retrieval.scope),
         )
 
     def _find_reply_fp(self, key: Key, request: Request, reply: Reply | None) -> bytes | None:

@@ -58,6 +58,7 @@ class OpenedTurn(Struct, frozen=True):
     # the name under which the request offers the tool that looks up earlier messages; None: it
     # does not
     recall_tool: str | None = None
+    look_up_scope: Scope = "thread"  # how far its look-ups may reach
 
     @property
     def work_context(self) -> MemoryContext:

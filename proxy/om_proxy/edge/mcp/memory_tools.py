@@ -24,6 +24,7 @@ from om_proxy.edge.mcp.tools import (
     use_tool_names,
 )
 from om_proxy.errors import OmError, raise_site
+from om_proxy.identity.callers import choose_reading_scope
 from om_proxy.look_ups.listing_conversations import read_list_page
 from om_proxy.look_ups.performing import ReadingRights
 from om_proxy.memory.dates import find_zone
@@ -127,7 +128,10 @@ class MemoryTools:
         memory = await self.services.look_ups.memories.load(key)
         rights = ReadingRights(
             key,
-            "thread" if is_one_thread or asked.reader.thread is not None else "resource",
+            choose_reading_scope(
+                "thread" if is_one_thread else "resource",
+                is_for_one_thread=asked.reader.thread is not None,
+            ),
             self._find_zone(memory),
             self._find_settings(memory).memory.retrieval.tokens,
         )

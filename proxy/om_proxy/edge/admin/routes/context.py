@@ -189,7 +189,7 @@ def describe_preview(preview: Preview, offer: RecallRecord | None = None) -> Con
 
 def _write_tool(turn: PreparedTurn, name: str) -> msgspec.Raw:
     opened = turn.opened
-    has_threads = opened.context.effective.memory.retrieval.scope == "resource"
+    has_threads = opened.look_up_scope == "resource"
     return msgspec.Raw(opened.request.api.write_tool(name, has_threads=has_threads))
 
 
