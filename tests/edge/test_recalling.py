@@ -25,6 +25,7 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.usage import Usage
+from om_proxy.server.budget import MemoryBudget
 from om_proxy.upstream import UpstreamResponse
 from om_proxy.upstream.transport import RawResponse
 from tests.apis.chat import test_whole_splice as whole
@@ -100,7 +101,13 @@ class Play:
     """One request whose first answer is here."""
 
     def __init__(
-        self, server: Server, *, stream: bool, max_steps: int = 4, **retrieval: Any
+        self,
+        server: Server,
+        *,
+        stream: bool,
+        max_steps: int = 4,
+        budget: MemoryBudget | None = None,
+        **retrieval: Any,
     ) -> None:
         self.server, self.notebook, self.looked_up = server, Notebook(), list[LookUpsMade]()
         body = BODY % (b"true" if stream else b"false")
@@ -117,7 +124,7 @@ class Play:
         facts = Facts()
         facts.subscribe(self.looked_up.append, LookUpsMade)
         self.created: list[object] = []
-        self.recalling = Recalling(server.send, self._create_look_ups, facts)
+        self.recalling = Recalling(server.send, self._create_look_ups, facts, budget)
 
     def _create_look_ups(self, turn: object) -> Notebook:
         self.created.append(turn)
@@ -406,3 +413,39 @@ async def test_comments_between_rounds() -> None:
         "found": 1,
     }
     assert set(told["data"]) == {"step", "mode", "found", "ms"}
+
+
+async def read_while_charged(play: Play, budget: MemoryBudget) -> tuple[bytes, int]:
+    """Return the client's bytes, and the most bytes that were charged meanwhile."""
+    answer, data, most = await play.follow(), b"", 0
+    async for chunk in answer.chunks():
+        data += chunk
+        most = max(most, budget.held_bytes)
+    await answer.aclose()
+    return data, most
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.parametrize("calls", [True, False])
+async def test_what_is_held_of_a_long_stream_is_charged(calls: bool, has_room: bool) -> None:
+    """It counts while it is held, and is freed with the reply. Without room nothing is held, and a
+    look-up is made all the same: its round begins without what went out before."""
+    words = "w" * 1_000
+    text = b"".join(delta(1, content=words) for _ in range(1_000))
+    server = Server()
+    if calls:
+        end = b"".join(delta(1, tool_calls=pieces) for pieces in OURS) + delta(1, "tool_calls")
+    else:
+        end = delta(1, "stop")
+    pieces = [text[at : at + 50_000] for at in range(0, len(text), 50_000)]
+    server.answers = [server.respond(*pieces, end + DONE), server.respond(text_round(2, "Blue."))]
+    budget = MemoryBudget(lambda: (8 << 20) if has_room else (1 << 20))
+    play = Play(server, stream=True, budget=budget)
+    data, most = await read_while_charged(play, budget)
+    reply = read_as_client(data).choices[0].message.content or ""
+    assert reply == words * 1_000 + ("\n\nBlue." if calls else "")
+    assert most >= 2 * len(text) if has_room else most < 1 << 20
+    assert budget.held_bytes == 0
+    if calls:
+        said = server.bodies[0]["messages"][1]["content"]
+        assert said == (words * 1_000 if has_room else None)

@@ -6,7 +6,7 @@ these types, and reaches the API by `Request.api`, or by `registry.py` for store
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -235,12 +235,17 @@ class Api(Protocol):
     def write_answer(self, call: ToolCall, text: str) -> bytes:
         """Return the message that answers a call of the proxy's tool."""
 
-    def create_stream_splice(self, tool: str, usage_rule: UsageRule) -> Splice:
-        """Create a splice of the rounds of a streamed reply."""
+    def create_stream_splice(
+        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool]
+    ) -> Splice:
+        """Create a splice of the rounds of a streamed reply. `reserve`: called for room for so many
+        bytes more of a round; if it returns False, the round's beginning is not held."""
 
-    def create_whole_splice(self, tool: str, usage_rule: UsageRule) -> Splice:
+    def create_whole_splice(
+        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool]
+    ) -> Splice:
         """Create a splice of the rounds of a reply that is no stream. `feed` returns nothing: the
-        reply comes from `finish`."""
+        reply comes from `finish`. It asks for no room: the whole reply is held already."""
 
     def may_call_tools(self, body: bytes) -> bool:
         """Return whether a reply that is no stream may call a tool; False is certain."""

@@ -86,7 +86,9 @@ class ChatRoute:
         self._offers = RecallOffers() if offers is None else offers
         self._attempts = Attempts(engine, background, upstream, facts, self._offers)
         self._recalling = (
-            Recalling(self._attempts.send_body, create_look_ups, facts) if create_look_ups else None
+            Recalling(self._attempts.send_body, create_look_ups, facts, budget)
+            if create_look_ups
+            else None
         )
         self._closing = TurnClosing(engine, background, budget, facts)
         self._secret = secret

@@ -18,7 +18,7 @@ from om_proxy.edge.client_stream import ClientStream
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.edge.reply_rounds import MAX_WHOLE_BYTES, ReplyRounds
+from om_proxy.edge.reply_rounds import MAX_WHOLE_BYTES, HeldRounds, ReplyRounds
 from om_proxy.edge.round_look_ups import RoundLookUps
 from om_proxy.edge.round_requests import (
     STATUS_OK,
@@ -30,6 +30,7 @@ from om_proxy.edge.round_requests import (
 from om_proxy.errors import OmError, UpstreamError
 from om_proxy.facts import Facts
 from om_proxy.memory.recall.look_ups import LookUps
+from om_proxy.server.budget import MemoryBudget
 from om_proxy.server.headers import find_header
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import UpstreamResponse
@@ -40,7 +41,15 @@ CreateLookUps = Callable[[PreparedTurn], LookUps]
 class Recalling:
     """The performer of look-ups between the upstream's answers and the client's."""
 
-    def __init__(self, send: SendBody, create_look_ups: CreateLookUps, facts: Facts) -> None:
+    def __init__(
+        self,
+        send: SendBody,
+        create_look_ups: CreateLookUps,
+        facts: Facts,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        """`budget`: what is held of replies counts in it."""
+        self._budget = budget
         self._send = send
         self._create_look_ups = create_look_ups
         self._facts = facts
@@ -75,7 +84,11 @@ class Recalling:
                 return answer
         rounds = self._open_rounds(exchange, record, turn)
         if body is not None:
-            return await _read_whole(rounds, answer, body)
+            rounds.held.add(len(body))
+            try:
+                return await _read_whole(rounds, answer, body)
+            finally:
+                rounds.held.release()
         return await _stream(rounds, answer, decode)
 
     def _open_rounds(
@@ -87,6 +100,7 @@ class Recalling:
         assert record.tool is not None  # the request offers it
         api, retrieval = exchange.request.api, exchange.context.effective.memory.retrieval
         create_splice = api.create_whole_splice if record.is_whole else api.create_stream_splice
+        held = HeldRounds(self._budget)
         requests = RoundRequests(
             exchange,
             record.tool,
@@ -98,9 +112,10 @@ class Recalling:
         return ReplyRounds(
             exchange,
             record,
-            create_splice(record.tool, retrieval.usage),
+            create_splice(record.tool, retrieval.usage, held.reserve),
             requests,
             RoundLookUps(exchange, record, partial(self._create_look_ups, turn), self._facts),
+            held,
         )
 
 
@@ -116,10 +131,13 @@ async def _stream(
         if first := await anext(client_stream, b""):
             client_stream.put_back([first])
     except RoundLost as lost:
+        rounds.held.release()
         return await _take_error(requests, lost)
     except UpstreamError as exc:
+        rounds.held.release()
         return replace_body(answer, break_off(exc), requests.close)
     except BaseException:
+        rounds.held.release()
         await requests.close()
         raise
     return client_stream

@@ -20,12 +20,44 @@ from om_proxy.edge.round_look_ups import RoundLookUps
 from om_proxy.edge.round_requests import RoundLost, RoundRequests, report_fault
 from om_proxy.errors import OmError, UpstreamError
 from om_proxy.memory.recall.look_ups import LookUpAnswer
+from om_proxy.server.budget import MemoryBudget
 from om_proxy.upstream import UpstreamResponse
 from om_proxy.upstream.transport import RawResponse
 
 MAX_WHOLE_BYTES = 8 << 20  # of a reply that is no stream; a larger one is passed on as it comes
+# an event is held as it came, and joined with the others where a call is the proxy's
+HELD_WEIGHT = 2
 # How long the rest of a complete round is waited for. Then its connection is not used again.
 MAX_DRAIN_S = 0.05
+
+
+class HeldRounds:
+    """What the splice of one reply holds of its rounds, charged to the memory budget."""
+
+    def __init__(self, budget: MemoryBudget | None) -> None:
+        self._budget = budget
+        self._charged_bytes = 0
+
+    def reserve(self, size: int) -> bool:
+        """Charge so many bytes more. Return False if there is no room: then nothing is held."""
+        charge = HELD_WEIGHT * size
+        if self._budget is not None and not self._budget.charge_copy(charge):
+            self.release()
+            return False
+        self._charged_bytes += charge
+        return True
+
+    def add(self, size: int) -> None:
+        """Charge what is held already."""
+        if self._budget is not None:
+            self._budget.change(HELD_WEIGHT * size)
+            self._charged_bytes += HELD_WEIGHT * size
+
+    def release(self) -> None:
+        """Free it. A second call does nothing."""
+        charged_bytes, self._charged_bytes = self._charged_bytes, 0
+        if self._budget is not None and charged_bytes:
+            self._budget.change(-charged_bytes)
 
 
 class ReplyRounds:
@@ -38,7 +70,9 @@ class ReplyRounds:
         splice: Splice,
         requests: RoundRequests,
         look_ups: RoundLookUps,
+        held: HeldRounds,
     ) -> None:
+        self.held = held
         assert exchange.request is not None  # only a readable request has memory
         assert record.tool is not None  # the request offers it
         self._exchange = exchange
@@ -59,6 +93,7 @@ class ReplyRounds:
 
     async def close(self, _response: RawResponse, _is_read: bool) -> None:
         """End what is under way: the client has its reply, or has left."""
+        self.held.release()
         if self.rest is not None:
             await self.rest.aclose()
         await self.requests.close()

@@ -16,6 +16,7 @@ if text stands before it (docs/spec/recall.md#streams).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -39,6 +40,9 @@ from om_proxy.apis.sse import EventCutter, cut_events, read_event_data, replace_
 
 # A longer round is not put together: it cannot be sent back to the model.
 MAX_ROUND_BYTES = 8 << 20
+# Of a round, what is held without asking for room: most rounds with a look-up are shorter.
+FREE_HELD_BYTES = 1 << 16
+HELD_STEP_BYTES = 1 << 18  # room for a longer round is asked for in such steps
 # an event that has none of it calls no tool
 _CALLS_HINT = b"tool_calls"
 _CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
@@ -54,8 +58,14 @@ _any = msgspec.json.Decoder()
 class StreamSplice:
     """The splice of a streamed chat reply (`Splice` in apis/api.py)."""
 
-    def __init__(self, tool: str, usage_rule: UsageRule) -> None:
+    def __init__(
+        self,
+        tool: str,
+        usage_rule: UsageRule,
+        reserve: Callable[[int], bool] = lambda size: True,
+    ) -> None:
         self._tool = tool
+        self._reserve = reserve
         self._usage = UsageSum(usage_rule)
         self._identity: dict[str, Raw] = {}
         self._has_text = False  # whether an earlier round has sent text
@@ -69,6 +79,9 @@ class StreamSplice:
         # of the first round; it is read from its beginning only if a call is the proxy's
         self._remembered: list[bytes] = []
         self._round_bytes = 0
+        self._room_bytes = FREE_HELD_BYTES  # up to this size, what the round says is held
+        # whether its beginning is not held, because there was no room: the model is not shown it
+        self._is_forgotten = False
         # whether the round is too long to be read: then no call of it is taken out
         self._is_given_up = False
         self._builder = MessageBuilder()
@@ -95,9 +108,9 @@ class StreamSplice:
         if not self.is_reading and _CALLS_HINT not in events:
             # `_remember`, without a call for each event of nearly all replies
             self._round_bytes += len(events)
-            if self._round_bytes > MAX_ROUND_BYTES:
-                self._is_given_up, self._remembered = True, []
-            elif events:
+            if self._round_bytes > self._room_bytes:
+                self._find_room()
+            if not self._is_forgotten:
                 self._remembered.append(events)
             return events
         self.is_reading = True
@@ -119,10 +132,12 @@ class StreamSplice:
             self.is_reading = True
             self._take_events(rest)
         if not self.is_reading:
+            self._remembered = []
             return b"", RoundEnd()
         self._judge_calls(is_end=True)
-        if self._has_own_calls and self._is_first:
+        if self._has_own_calls and self._is_first and not self._is_forgotten:
             self._read_remembered()
+        self._remembered = []
         own = {
             place
             for place, (call, _) in enumerate(self._builder.list_calls())
@@ -139,7 +154,8 @@ class StreamSplice:
 
     def begin_round(self) -> None:
         self._usage.add(self._round_usage)
-        self._has_text = self._has_text or bool(self._builder.message().get("content"))
+        has_text = self._is_forgotten or bool(self._builder.message().get("content"))
+        self._has_text = self._has_text or has_text
         self._is_first = False
         self._begin()
 
@@ -156,11 +172,25 @@ class StreamSplice:
 
     def _remember(self, events: bytes) -> None:
         self._round_bytes += len(events)
-        if self._round_bytes > MAX_ROUND_BYTES and not self._has_own_calls:
-            self._is_given_up = True
-            self._remembered = []
-        elif events:
+        if self._round_bytes > self._room_bytes:
+            self._find_room()
+        if self._is_first and not self._is_forgotten:
             self._remembered.append(events)
+
+    def _find_room(self) -> None:
+        """Ask for room for more of the round. Without room, forget what it said so far, and ask
+        again a step later."""
+        if self._round_bytes > MAX_ROUND_BYTES and not self._has_own_calls:
+            self._give_up()
+            return
+        while self._room_bytes < self._round_bytes and not self._is_forgotten:
+            self._room_bytes += HELD_STEP_BYTES
+            self._is_forgotten = not self._reserve(HELD_STEP_BYTES)
+        if self._is_forgotten:
+            self._remembered = []
+            self._room_bytes = self._round_bytes + HELD_STEP_BYTES
+            if not self._calls:
+                self._builder = MessageBuilder()
 
     def _read_remembered(self) -> None:
         """Read the round from its beginning: its message has what went out before the calls."""
@@ -174,12 +204,7 @@ class StreamSplice:
             self._is_given_up = True  # it cannot be sent back, so nothing is looked up
 
     def _take_events(self, events: bytes) -> None:
-        if self._is_first:
-            self._remember(events)
-        else:
-            self._round_bytes += len(events)
-        if self._round_bytes > MAX_ROUND_BYTES and not self._has_own_calls:
-            self._give_up()
+        self._remember(events)
         for event in cut_events(events):
             self._take_event(event)
 
@@ -249,7 +274,8 @@ class StreamSplice:
 
     def _give_up(self) -> None:
         """Read the round no further: all that comes is the client's."""
-        self._is_given_up = True
+        self._is_given_up = self._is_forgotten = True
+        self._remembered = []
         for call in self._calls:
             self._is_own.setdefault(call.position, False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,7 +37,12 @@ class WholeSplice:
     is_reading = True  # nothing goes out before the end
     is_round_complete = False  # the whole body is read
 
-    def __init__(self, tool: str, usage_rule: UsageRule) -> None:
+    def __init__(
+        self,
+        tool: str,
+        usage_rule: UsageRule,
+        _reserve: Callable[[int], bool] = lambda size: True,
+    ) -> None:
         self._tool = tool
         self._usage = UsageSum(usage_rule)
         self._identity: dict[str, Raw] = {}
