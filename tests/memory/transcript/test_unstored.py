@@ -13,7 +13,12 @@ from om_proxy.memory.model import MAX_VIEWS, Cell, Memory, extend_chain
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory.transcript.unstored import MergedTurns, find_first_asked_at, merge_unstored
+from om_proxy.memory.transcript.unstored import (
+    MergedTurns,
+    find_first_asked_at,
+    merge_unstored,
+    rewind_memory,
+)
 from tests.memory.clients import Thread, build_thread, chat, parse, word
 
 STORED_ROW = 7
@@ -111,6 +116,13 @@ TABLE = {
         ["20-22 u1 a1 u2 > a2", "26-28 u1 a1 u2 a2 u3 a3 u4 > a4"],
         ["23-25 u1 a1 u2 a2 u3 > a3"],
         "u1 a1 u2 a2 u3 a3 u4 a4",
+        "",
+    ),
+    "it shows two questions that it asked at once in another order": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2", "20-23 u1 a1 u2 a2 u3 > a3"],
+        ["24-25 u1 a1 u3 a3 u2 a2 u4 > a4"],
+        "u1 a1 u3 a3 u2 a2 u4 a4",
         "",
     ),
     # the same question elsewhere
@@ -431,6 +443,76 @@ def test_something_that_only_the_client_holds() -> None:
     views = elsewhere.memory.views
     now = replace(elsewhere.memory, views=(*views[:-1], replace(views[-1], count=5, cells=cells)))
     assert live(merge_unstored(now, before, here.memory).after) == "u1 a1 u5 a5 u2 a2"
+
+
+def merge_late_turn() -> Thread:
+    """The client of a window had a turn in a process that lost the store, and has gone on elsewhere
+    past its end: the turn stands behind what came after it."""
+    thread = build_stored("u1 a1")
+    here = build_stored("u1 a1")
+    play(here, "20-22 u1 a1 u2 > a2")
+    play(thread, "23-25 u3 a3 u4 > a4", "26-28 a3 u4 a4 u5 > a5")
+    thread.memory = merge_unstored(thread.memory, build_stored("u1 a1").memory, here.memory).after
+    thread.rows |= {message.seq: (message, True, 0) for message in thread.memory.tail}
+    assert live(thread.memory) == "u1 a1 u3 a3 u4 a4 u5 a5 u2 a2"
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("turns", "after"),
+    [
+        (["30-32 a4 u5 a5 u6 > a6"], "u1 a1 u3 a3 u4 a4 u5 a5 u2 a2 u6 a6"),
+        (
+            ["30-32 a4 u5 a5 u6 > a6", "33-35 a5 u6 a6 u7 > a7"],
+            "u1 a1 u3 a3 u4 a4 u5 a5 u2 a2 u6 a6 u7 a7",
+        ),
+        (["30-32 u4 a4 u5 > a9"], "u1 a1 u3 a3 u4 a4 u5 u2 a2 a9"),
+        (["30-32 u4 a4 u8 > a8"], "u1 a1 u3 a3 u4 a4 u2 a2 u8 a8"),
+        (["30-32 u1 a1 u8 > a8"], "u1 a1 u8 a8"),
+    ],
+    ids=["it goes on", "and on", "another reply", "an edit behind it", "an edit before it"],
+)
+def test_what_was_stored_late_is_not_taken_back(turns: list[str], after: str) -> None:
+    """A client that goes on from a message shows nothing of what was said before that message and
+    is stored behind it. An edit before both takes it back."""
+    thread = merge_late_turn()
+    play(thread, *turns)
+    assert live(thread.memory) == after
+
+
+def test_what_was_stored_late_is_in_the_prompt() -> None:
+    """The client's window does not reach it, wherever it stands: the store fills it in."""
+    thread = merge_late_turn()
+    play(thread, "30-32 a4 u5 a5 u6 > a6")
+    verdict = thread.reconcile(thread.read_sent(chat("a5 u6 a6 u7")))
+    late = [m.seq for m in thread.memory.tail if word(m.item.raw) in ("u2", "a2")]
+    assert [c for c in verdict.cells if c.kind == "unsent" and c.from_seq == late[0]]
+    assert not [c for c in verdict.cells if c.kind == "folded"]
+    assert late[-1] < verdict.after_seq
+
+
+def test_a_late_turn_of_a_waiting_request() -> None:
+    """Turns that wait elsewhere take it back as little."""
+    thread = merge_late_turn()
+    before = thread.memory
+    play(thread, "30-32 a4 u5 a5 u6 > a6")
+    waiting = thread.memory
+    play(other := Thread(), "1-2 u1 >")
+    other.memory = before
+    play(other, "33-34 u9 > a9")
+    merged = merge_unstored(other.memory, before, waiting)
+    assert live(merged.after) == "u1 a1 u3 a3 u4 a4 u5 a5 u2 a2 u9 a9 u6 a6"
+
+
+def test_the_memory_as_an_earlier_request_knew_it() -> None:
+    """Without the turns that ended later, and without what stands behind them."""
+    thread = build_stored("u1 a1")
+    play(thread, "20-22 u1 a1 u2 > a2", "23-25 u1 a1 u2 a2 u3 > a3")
+    then = rewind_memory(thread.memory, 24.0)
+    assert live(then) == "u1 a1 u2 a2"
+    assert then.next_seq == 5
+    assert all(max(view.seq, view.reply) <= 4 for view in then.views)
+    assert rewind_memory(thread.memory, 26.0) is thread.memory
 
 
 @pytest.mark.parametrize(

@@ -119,15 +119,18 @@ def _new_messages(
     cut_seq: int,
 ) -> Iterator[tuple[Item, int, float]]:
     """Yield the new messages with their tokens and times. A message that only moves keeps its
-    time."""
+    time, and one that joins before it was said no later."""
     seen_at = (
         {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
         if verdict.new
         else {}
     )
-    for index in verdict.new:
-        item = sent.item(index)
-        yield item, tokens.get(index, 0), seen_at.get(item.fp, now)
+    items = [(index, sent.item(index)) for index in verdict.new]
+    times = [seen_at.get(item.fp, now) for _, item in items]
+    for place in reversed(range(len(times) - 1)):
+        times[place] = min(times[place], times[place + 1])
+    for (index, item), at in zip(items, times, strict=True):
+        yield item, tokens.get(index, 0), at
 
 
 def _number_messages(

@@ -36,7 +36,12 @@ from om_proxy.memory.transcript.placement import (
     shift_pairs,
 )
 from om_proxy.memory.transcript.sent_history import Recognised, SentHistory, recognise
-from om_proxy.memory.transcript.stored_transcript import NEED_OUTLINE, NeedOutline, StoredTranscript
+from om_proxy.memory.transcript.stored_transcript import (
+    EMPTY_TAIL,
+    NEED_OUTLINE,
+    NeedOutline,
+    StoredTranscript,
+)
 from om_proxy.memory.transcript.verdict import (
     NO_PREFIX,
     CertainPrefix,
@@ -163,7 +168,8 @@ def _match_recorded_request(
 
 def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
     """Apply `X-OM-History: full`: messages that are not sent no longer exist. From the first
-    difference on, the sent messages are the transcript."""
+    difference on, the sent messages are the transcript, whenever the others were said."""
+    transcript = replace(transcript, tail=EMPTY_TAIL)
     prefix = certain_prefix(replace(transcript, style="full"), sent)
     if isinstance(prefix, NeedOutline) or (transcript.missing and not prefix.sent):
         return NEED_OUTLINE

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Mark, Memory, Style, View
 from om_proxy.memory.transcript.matching import TextCounts
+
+EMPTY_TAIL = MessageList()
 
 
 class StoredTranscript(Struct, frozen=True, kw_only=True):
@@ -27,6 +30,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
     style: Style
     views: tuple[View, ...]
     turns: int
+    tail: MessageList = EMPTY_TAIL  # the live messages whose times are known
 
     @classmethod
     def of(
@@ -51,6 +55,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
             style=memory.style,
             views=memory.views,
             turns=memory.turns,
+            tail=MessageList.of(memory.tail),
         )
 
     @property
@@ -86,6 +91,17 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
     def marks_between(self, first: int, last: int) -> tuple[Mark, ...]:
         """Return the live messages with `first <= seq <= last`."""
         return self.live[self.index_of(first) : self.index_of(last + 1)]
+
+    def list_said_before(self, seq: int, marks: Sequence[Mark]) -> tuple[Mark, ...]:
+        """Return those of `marks`, neighbours behind the message at `seq`, that were said before it
+        and stored late. A client that goes on from that message has not taken them back. Of covered
+        messages no time is known."""
+        place = self.tail.messages_between(seq, seq)
+        if not place or not marks:
+            return ()
+        behind = self.tail.messages_between(marks[0].seq, marks[-1].seq)
+        late = {message.seq for message in behind if message.at < place[0].at}
+        return tuple(mark for mark in marks if mark.seq in late) if late else ()
 
     def is_prefix_view(self, view: View) -> bool:
         """Return whether the client's view begins where the thread does: a prefix, not a window."""

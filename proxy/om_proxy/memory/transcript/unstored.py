@@ -19,6 +19,8 @@ beyond the fork go.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -99,6 +101,23 @@ def merge_unstored(
     return merged._replace(after=replace(merged.after, ledger=ledger))
 
 
+def rewind_memory(memory: Memory, at: float) -> Memory:
+    """Return the memory as a request that came at this time could know it, as far as its tail
+    tells: without the turns that ended then or later. It is `stored_before` of the turn of a
+    request that could not be compared when it came."""
+    tail = MessageList.of(memory.tail)
+    later_seq = next((message.seq for message in tail if message.at >= at), None)
+    if later_seq is None:
+        return memory
+    return replace(
+        memory,
+        next_seq=later_seq,
+        tail=tail.messages_through(later_seq - 1),
+        chunks=tuple(chunk for chunk in memory.chunks if chunk.last < later_seq),
+        views=tuple(v for v in memory.views if max(v.seq, v.reply) < later_seq and v.asked_at < at),
+    )
+
+
 def find_first_asked_at(stored_before: Memory, spooled: Memory) -> float | None:
     """Return when the oldest unstored turn was asked; None: no message waits."""
     unstored = [m for m in spooled.tail if m.seq >= stored_before.next_seq]
@@ -164,12 +183,26 @@ class _Merging:
         for block in blocks:
             for n in range(block.size):
                 self.positions[messages[block.b + n].seq] = newer[block.a + n].seq
+        self._match_in_other_order(newer, messages)
         for index, turn in enumerate(turns):
             if self._repeats_first_request(turn):
                 continue
             if _is_said_again(turn, turns[index + 1 :], self.positions, delivered_seq):
                 for message in turn.messages:
                     self.positions.pop(message.seq, None)
+
+    def _match_in_other_order(self, newer: Sequence[Mark], messages: Sequence[Message]) -> None:
+        """Match messages that stand elsewhere in another order, where their text tells them
+        apart."""
+        taken = set(self.positions.values())
+        counts = Counter(message.item.fp for message in messages)
+        seqs: dict[bytes, list[int]] = {}
+        for mark in newer:
+            seqs.setdefault(mark.fp, []).append(mark.seq)
+        for message in messages:
+            found = seqs.get(message.item.fp, [])
+            if counts[message.item.fp] == len(found) == 1 and found[0] not in taken:
+                self.positions.setdefault(message.seq, found[0])
 
     def _repeats_first_request(self, turn: WaitingTurn) -> bool:
         """Return whether the turn is a lone message that equals the thread's first one. Unless the
@@ -262,15 +295,26 @@ class _Merging:
         return mark.seq if self._stays(mark.seq) else 0
 
     def _stays(self, seq: int) -> bool:
-        return self.cut_seq is None or seq <= self.cut_seq or seq >= self.now.next_seq
+        cut_seq = self.cut_seq
+        if cut_seq is None or seq <= cut_seq or seq >= self.now.next_seq:
+            return True
+        # said before the last message that stays, and stored late
+        cut_at = self._at.get(cut_seq)
+        return cut_at is not None and self._at.get(seq, cut_at) < cut_at
 
     def _list_live_after(self, place: int) -> list[Mark]:
-        """Return the live messages of others, and of waiting turns before, that follow `place`."""
-        stored = [m for m in self.now.marks if m.seq > place and self._stays(m.seq)]
+        """Return the live messages of others, and of waiting turns before, that follow `place`.
+        What was said before it, and was stored late, does not follow it."""
+        place_at = self._at.get(place, -math.inf)
+        stored = [
+            m
+            for m in self.now.marks
+            if m.seq > place and self._stays(m.seq) and self._at.get(m.seq, place_at) >= place_at
+        ]
         added = [
             m.mark._replace(seq=self.positions[m.seq])
             for m in self.added
-            if self.positions[m.seq] > place
+            if self.positions[m.seq] > place and m.at >= place_at
         ]
         return stored + added
 
@@ -356,7 +400,12 @@ class _Merging:
             return MergedTurns(now, (), self.positions)
         tail, chunks = MessageList.of(now.tail), now.chunks
         if (cut_seq := self.cut_seq) is not None:
+            late = [m for m in tail.messages_after(cut_seq) if self._stays(m.seq)]
             tail = tail.messages_through(cut_seq)
+            chain = tail[-1].chain if tail else now.chain_at_coverage
+            for message in late:
+                chain = extend_chain(chain, message.item.fp)
+                tail = tail.append_messages((replace(message, chain=chain),))
             chunks = tuple(chunk for chunk in chunks if chunk.last <= cut_seq)
         chain = tail[-1].chain if tail else now.chain_at_coverage
         fresh = []

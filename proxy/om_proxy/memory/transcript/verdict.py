@@ -42,7 +42,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     new: tuple[int, ...] = ()  # indices of sent messages to append, in order
     # (seq, sent index): the client's version replaces the stored one
     swaps: tuple[tuple[int, int], ...] = ()
-    revive: tuple[int, ...] = ()  # superseded messages that become live again, after `cut_seq`
+    # messages after `cut_seq` that are live again, or stay
+    revive: tuple[int, ...] = ()
     # the client's view against the transcript; new messages are in none yet
     cells: tuple[Cell, ...] = ()
     style: Style
@@ -126,17 +127,27 @@ def judge_pairs(
     if not matched and transcript.count:
         judged = [Cell("unsent", 0, 0, 1, transcript.end)]
     superseded = transcript.live[next_stored:] if matched else ()
+    place = transcript.seq_before(next_stored)
+    late = transcript.list_said_before(place, superseded) if superseded else ()
+    if late:
+        superseded = tuple(mark for mark in superseded if mark not in late)
+    if late and next_sent < sent.count:  # never behind the question that is to be answered
+        judged.append(Cell("unsent", next_sent, next_sent, late[0].seq, late[-1].seq))
     cells = [*prefix.cells, *judged]
     moved = _find_moved_reminders(transcript, sent, prefix, cells, next_sent)
     new = tuple(i for i in range(next_sent, sent.count) if i not in moved)
-    cut_seq = transcript.seq_before(next_stored) if superseded else None
+    cut_seq = place if superseded else None
+    after_seq = transcript.end
+    if cut_seq is not None:
+        after_seq = late[-1].seq if late else cut_seq
     return Verdict(
         case=case or _name_case(transcript, sent, cells, judged, superseded, new),
         cut_seq=cut_seq,
         end=transcript.end,
-        after_seq=transcript.end if cut_seq is None else cut_seq,
+        after_seq=after_seq,
         new=new,
         swaps=swaps,
+        revive=tuple(mark.seq for mark in late) if superseded else (),
         cells=merge_neighbours([*cells, *(Cell("extra", i, i + 1, 1, 0) for i in moved)]),
         style=transcript.style if case else _proven_style(transcript, sent, cells, superseded),
         certain=prefix.sent,
@@ -190,7 +201,13 @@ def _gap_cells(
         return [*extra, Cell("unsent", sent_to, sent_to, 1, transcript.seq_before(stored_to))]
     if stored_to == stored_from:
         return extra
-    first, last = transcript.live[stored_from].seq, transcript.live[stored_to - 1].seq
+    stored = transcript.live[stored_from:stored_to]
+    first, last = stored[0].seq, stored[-1].seq
+    if (
+        not extra
+        and transcript.list_said_before(transcript.seq_before(stored_from), stored) == stored
+    ):
+        return [Cell("unsent", sent_to, sent_to, first, last)]
     return [Cell("folded", sent_from, sent_to, first, last)]
 
 
