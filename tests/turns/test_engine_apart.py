@@ -1,5 +1,5 @@
 """Processes on one store that lose it in turn, and a client that talks to any of them. It sends its
-whole history, and goes on from an earlier message at times."""
+whole history, and goes on from an earlier message at times; or its last messages, or its newest."""
 
 from __future__ import annotations
 
@@ -108,7 +108,12 @@ class Talker:
     stores_ahead: bool = False  # its message is stored before the model is asked
 
     async def ask(
-        self, process: Process, kept: list[Message], found_by: Process | None = None
+        self,
+        process: Process,
+        kept: list[Message],
+        found_by: Process | None = None,
+        *,
+        is_window: bool = False,
     ) -> None:
         """Say something behind `kept`. The prompt is just what is sent, or the original bytes.
         `found_by`: a process that finds the store while the model answers."""
@@ -121,7 +126,7 @@ class Talker:
         except StorageError:
             process.missed.append(partial(self._close_missed, process, sent, reply, self.clock()))
         else:
-            if kept and opened.body is not None:
+            if kept and not is_window and opened.body is not None:
                 assert texts(read_forwarded(opened))[1:] == texts(sent)
             if self.stores_ahead:
                 turn = await engine.committer.store_unanswered(opened.opened)
@@ -131,7 +136,7 @@ class Talker:
                 await found_by.find_store()
             await engine.close_turn(opened, make_reply(reply), accepted=True)
             await process.turns.parts.background.wait_idle()
-        self.history = [*sent, assistant(reply)]
+        self.history = [*(self.history if is_window else kept), sent[-1], assistant(reply)]
 
     async def _close_missed(
         self, process: Process, sent: list[Message], reply: str, came_at: float
@@ -211,6 +216,37 @@ async def test_newest_messages_whose_turns_wait_in_several_processes(
         assert sorted(live) == sorted(said)
         for number in range(1, client.said_count + 1):
             assert live.index(f"u{number}") < live.index(f"a{number}")
+
+
+@pytest.mark.parametrize("window", [2, 3, 6])
+@pytest.mark.parametrize("seed", [1, 2, 5])
+async def test_windows_whose_turns_wait_in_several_processes(
+    seed: int, window: int, tmp_path: Path
+) -> None:
+    """The client sends its last messages only. Once all have the store again, the transcript has
+    each message once."""
+    dice, clock = random.Random(seed), Clock()
+    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, clock) as processes:
+        client = Talker(clock)
+        for _ in range(STEP_COUNT):
+            process, step = dice.choice(processes), dice.random()
+            if step < 0.12:
+                process.lose_store(for_reading=dice.random() < 0.5)
+            elif step < 0.3:
+                await process.find_store()
+            else:
+                finds_store = dice.random() < 0.3
+                await client.ask(
+                    process,
+                    client.history[-window:],
+                    dice.choice([process, *processes]) if finds_store else None,
+                    is_window=True,
+                )
+        for process in processes:
+            await process.find_store()
+        live = await processes[0].turns.live()
+        said = [f"{who}{number}" for number in range(1, client.said_count + 1) for who in "ua"]
+        assert sorted(live) == sorted(said)
 
 
 async def test_a_message_stored_ahead_of_its_reply_while_many_turns_are_stored(

@@ -29,6 +29,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.unstored import merge_unstored
 from om_proxy.memory.transcript.verdict import takes_back_later_request
 from om_proxy.memory_cache.conflicts import retry_on_conflict
 from om_proxy.memory_cache.memories import Memories
@@ -111,6 +112,69 @@ class Committer:
         check_quotes = partial(check_stored, turn, committed.memory, look_ups)
         stored = await facts.await_extra("quotes", turn.key, check_quotes, committed.memory)
         return replace(committed, memory=stored)
+
+    async def commit_late(
+        self,
+        turn: OpenedTurn,
+        reply: Item | None,
+        interrupted: Item | None,
+        *,
+        is_delivered: bool,
+        ended_at: float,
+    ) -> CommittedTurn:
+        """Commit a turn after others that ended when its request had come already: as what it would
+        have come to at its time (docs/spec/storage.md#turns-that-waited). `is_delivered`: its reply
+        went out to its last byte."""
+        attempt = partial(
+            self._try_commit_late,
+            turn,
+            reply,
+            interrupted,
+            is_delivered=is_delivered,
+            ended_at=ended_at,
+        )
+        async with self.memories.lock(turn.key):
+            return await retry_on_conflict(attempt)
+
+    async def _try_commit_late(
+        self,
+        turn: OpenedTurn,
+        reply: Item | None,
+        interrupted: Item | None,
+        *,
+        is_delivered: bool,
+        ended_at: float,
+    ) -> CommittedTurn:
+        then, newest = await self.reconciler.reconcile_in_time(turn)
+        if self.reconciler.is_forgotten(turn, newest) or await self.reconciler.is_name_forgotten(
+            turn, newest
+        ):
+            return self._leave_forgotten(turn)
+        if then.verdict.forks and reply is None:
+            return NOTHING_COMMITTED
+        spooled, _ = await self._apply_turn(turn, then, reply, None, None, None, ended_at)
+        spooled = replace(spooled, model=turn.request.model)
+        merged = merge_unstored(
+            newest, then.memory, spooled, delivered_seq=spooled.end if is_delivered else 0
+        )
+        after, not_live = merged.after, list(merged.not_live)
+        if interrupted is not None and after is not newest:
+            counts, encoding = await count_messages(
+                self.token_counter,
+                self.memories.facts,
+                turn.key,
+                {0: interrupted.raw},
+                turn.request.model or "",
+            )
+            after, message = number_interrupted_reply(
+                after, interrupted, counts[0], ended_at, encoding
+            )
+            not_live.append(message)
+        if after is newest:
+            return NOTHING_COMMITTED
+        committed = await self._write(newest, after, None, not_live, turn.asked_at)
+        reply_seq = merged.new_seqs.get(spooled.end, 0) if reply is not None else 0
+        return CommittedTurn(committed, reply_seq)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
         """Store the new messages of the request before it has a reply.

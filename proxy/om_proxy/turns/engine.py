@@ -21,7 +21,7 @@ from om_proxy.errors import NotFound, StorageError, Unwritable, raise_site
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.expiry import is_near_expiry
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Item, Key, Memory, resource_key
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
@@ -212,27 +212,53 @@ class Engine:
     ) -> CommittedTurn:
         if not turn.should_store:
             return NOTHING_COMMITTED
-        facts = self._memories.facts
-        read = partial(self._reconciler.read_reply_item, turn, reply)
-        item = await facts.await_extra("reply_item", turn.key, read, None)
-        complete = item is not None and reply is not None and reply.complete
-        if not complete and turn.reconciled.verdict.forks:
+        complete, interrupted = await self._read_reply(turn, reply)
+        if complete is None and turn.reconciled.verdict.forks:
             self.committer.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         committed = await self.committer.commit(
             turn,
-            item if complete else None,
-            None if complete else item,
+            complete,
+            interrupted,
             accounted,
             is_end_unseen=is_end_unseen,
-            look_ups=reply.look_ups if complete and reply else None,
+            look_ups=reply.look_ups if complete is not None and reply is not None else None,
             ended_at=ended_at,
         )
-        if committed.memory is not None:
-            facts.try_extra("wake", turn.key, partial(self._wake, turn), None)
-            recount = partial(self._recount, turn, committed.memory)
-            facts.try_extra("recount", turn.key, recount, None)
+        self._start_due_work(turn, committed)
         return committed
+
+    async def _close_late(
+        self, turn: OpenedTurn, reply: Reply | None, *, delivered: bool, ended_at: float | None
+    ) -> CommittedTurn:
+        if not turn.should_store:
+            return NOTHING_COMMITTED
+        complete, interrupted = await self._read_reply(turn, reply)
+        committed = await self.committer.commit_late(
+            turn,
+            complete,
+            interrupted,
+            is_delivered=delivered,
+            ended_at=self._clock() if ended_at is None else ended_at,
+        )
+        self._start_due_work(turn, committed)
+        return committed
+
+    async def _read_reply(
+        self, turn: OpenedTurn, reply: Reply | None
+    ) -> tuple[Item | None, Item | None]:
+        """Return the reply as it is stored: a complete one, or what came of one that broke off."""
+        read = partial(self._reconciler.read_reply_item, turn, reply)
+        item = await self._memories.facts.await_extra("reply_item", turn.key, read, None)
+        return (item, None) if reply is not None and reply.complete else (None, item)
+
+    def _start_due_work(self, turn: OpenedTurn, committed: CommittedTurn) -> None:
+        if committed.memory is None:
+            return
+        facts = self._memories.facts
+        facts.try_extra("wake", turn.key, partial(self._wake, turn), None)
+        recount = partial(self._recount, turn, committed.memory)
+        facts.try_extra("recount", turn.key, recount, None)
 
     def _wake(self, turn: OpenedTurn) -> None:
         key = turn.key if turn.scope == "thread" else resource_key(turn.key)
@@ -264,10 +290,10 @@ class Engine:
         observation. `may_be_stored`: an earlier commit of the turn was cut, and may be written.
         `ended_at`: as in `close_turn`. `on_commit` is called before the turn is sent to the store.
 
-        If other turns ended since it came, a fork is not committed: the request could not contain
-        their messages. A client that sends its whole history sends them again. `delivered`: as far
-        as is known, the reply went out to its last byte. In that case, the same message sent again
-        is a new message.
+        If other turns ended since it came, the request could not contain their messages: it is
+        compared with what stood before them (docs/spec/storage.md#turns-that-waited). `delivered`:
+        as far as is known, the reply went out to its last byte. In that case, the same message sent
+        again is a new message.
 
         If the thread was forgotten since the request came, nothing is stored.
         """
@@ -283,11 +309,11 @@ class Engine:
         if await self._memories.forgettings.is_forgotten_in_store(caller.key, came_at):
             self._memories.emit_forgotten(caller.key)
             return
-        turn_at = turn.reconciled.memory.turn_at
-        if turn.reconciled.verdict.forks and turn_at is not None and turn_at >= came_at:
-            return
         on_commit()
-        committed = await self._close(turn, reply, ended_at=ended_at)
+        if _is_overtaken(turn):
+            committed = await self._close_late(turn, reply, delivered=delivered, ended_at=ended_at)
+        else:
+            committed = await self._close(turn, reply, ended_at=ended_at)
         if delivered:
             self._record_delivery(turn, committed.reply_seq)
 
@@ -391,3 +417,15 @@ class Engine:
         opened = turn.opened
         if opened.should_store and not opened.reconciled.verdict.forks:
             await self.committer.commit(opened, ended_at=ended_at)
+
+
+def _is_overtaken(turn: OpenedTurn) -> bool:
+    """Return whether others ended turns after this one's request came, so that they may have
+    answered what it shows, or gone on from it. A lone message that forks nothing follows them if
+    its client sends no others, and so does the rest of a turn that is stored in part."""
+    memory, verdict = turn.reconciled.memory, turn.reconciled.verdict
+    turn_at, own = memory.turn_at, verdict.repeats
+    is_own = own is not None and own.asked_at == turn.asked_at
+    is_late = turn_at is not None and turn_at > turn.asked_at
+    may_repeat = verdict.forks or turn.reconciled.sent.count > 1 or memory.style != "thin"
+    return is_late and not is_own and may_repeat

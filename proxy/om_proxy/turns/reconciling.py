@@ -42,6 +42,7 @@ from om_proxy.memory.transcript.reconcile import (
     reconcile,
 )
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
+from om_proxy.memory.transcript.unstored import rewind_memory
 from om_proxy.memory_cache.conflicts import retry_on_conflict
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
@@ -274,7 +275,9 @@ class Reconciler:
             outline = await self.memories.store.outline(memory.key)
             await self._check_versions(memory)
             build_transcript = partial(
-                build_transcript, live=outline.live, superseded=outline.superseded
+                build_transcript,
+                live=tuple(mark for mark in outline.live if mark.seq < memory.next_seq),
+                superseded=outline.superseded,
             )
             verdict = await run_off_loop(
                 new_count + len(outline.live), lambda: reconcile(build_transcript(), sent, hints)
@@ -383,6 +386,21 @@ class Reconciler:
         return await self._apply_request(
             memory, sent, turn.hints, turn.request.model, turn.context, turn.asked_at, verdict
         )
+
+    async def reconcile_in_time(self, turn: OpenedTurn) -> tuple[ReconciledTurn, Memory]:
+        """Compare a turn that is stored late with the memory as it was when its request came.
+        Return that, and the memory as it is now."""
+        newest = await self.memories.latest_of_row(turn.key, turn.scope, turn.row_id)
+        if newest.scope != turn.scope:
+            newest = await self._change_scope(newest, turn.scope, should_store=turn.should_store)
+        then = rewind_memory(newest, turn.asked_at)
+        sent = await run_off_loop(
+            len(turn.request.messages), partial(self._read_sent_history, turn.request, then)
+        )
+        reconciled = await self._apply_request(
+            then, sent, turn.hints, turn.request.model, turn.context, turn.asked_at
+        )
+        return reconciled, newest
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Return whether the thread was forgotten after the turn began. `memory`: as it is now."""
