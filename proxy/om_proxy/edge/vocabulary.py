@@ -232,12 +232,12 @@ REASON_ROWS = (
     _create_reason_row(
         [Reason.STORAGE],
         "The store fails. New turns wait in memory and are in the next prompts of their thread. "
-        "Where the thread cannot be read, the original was sent",
+        "Where the thread cannot be read, the original was sent, and the turn is stored later",
         Status.DEGRADED,
     ),
     _create_reason_row(
         [Reason.MEMORY_SLOW, Reason.MEMORY_ERROR, Reason.CONFLICT],
-        "Memory took too long or failed: the original was sent",
+        "Memory took too long or failed: the original was sent, and the turn is stored later",
         Status.DEGRADED,
     ),
 )
