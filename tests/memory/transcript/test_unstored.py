@@ -125,6 +125,20 @@ TABLE = {
         "u1 a1 u3 a3 u2 a2 u4 a4",
         "",
     ),
+    "another question got the same reply elsewhere": (
+        "u1 a1",
+        ["20-22 u1 a1 u2 > a2"],
+        ["21-23 u9 > a2"],
+        "u1 a1 u9 a2 u2 a2",
+        "",
+    ),
+    "the client of a window goes on elsewhere from its reply": (
+        "u1 a1",
+        ["20-22 a1 u2 > a2"],
+        ["23-25 a2 u3 > a3"],
+        "u1 a1 a2 u3 a3 u2",
+        "",
+    ),
     # the same question elsewhere
     "its retry was answered elsewhere": (
         "u1 a1",

@@ -20,7 +20,7 @@ beyond the fork go.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -184,6 +184,7 @@ class _Merging:
             for n in range(block.size):
                 self.positions[messages[block.b + n].seq] = newer[block.a + n].seq
         self._match_in_other_order(newer, messages)
+        self._unmatch_equal_replies(messages)
         for index, turn in enumerate(turns):
             if self._repeats_first_request(turn):
                 continue
@@ -192,17 +193,55 @@ class _Merging:
                     self.positions.pop(message.seq, None)
 
     def _match_in_other_order(self, newer: Sequence[Mark], messages: Sequence[Message]) -> None:
-        """Match messages that stand elsewhere in another order, where their text tells them
-        apart."""
+        """Match turns that stand in another order. A message counts if the one before it or behind
+        it is the same on both sides, or if the other half of its turn stands elsewhere."""
         taken = set(self.positions.values())
-        counts = Counter(message.item.fp for message in messages)
-        seqs: dict[bytes, list[int]] = {}
-        for mark in newer:
-            seqs.setdefault(mark.fp, []).append(mark.seq)
+        theirs = [mark.fp for mark in newer]
+        ours = [message.item.fp for message in messages]
+        for i, message in enumerate(messages):
+            if message.seq in self.positions:
+                continue
+            places = [
+                j
+                for j, mark in enumerate(newer)
+                if mark.fp == ours[i]
+                and mark.seq not in taken
+                and (
+                    theirs[j + 1 : j + 2] == ours[i + 1 : i + 2] != []
+                    or (i and j and theirs[j - 1] == ours[i - 1])
+                    or self._is_half_turn(mark)
+                )
+            ]
+            if len(places) == 1:
+                self.positions[message.seq] = newer[places[0]].seq
+                taken.add(newer[places[0]].seq)
+
+    def _is_half_turn(self, mark: Mark) -> bool:
+        """Return whether this is a reply right behind another one, or a message without a reply:
+        the window that brought it began with the reply."""
+        marks = self.now.marks
+        if mark.role == "assistant":
+            before = self._find_mark_before(marks, mark.seq)
+            return before is None or before.role == "assistant"
+        behind = marks[bisect_right(marks, mark.seq, key=_get_seq) :][:1]
+        return not behind or behind[0].role != "assistant"
+
+    def _find_mark_before(self, marks: Sequence[Mark], seq: int) -> Mark | None:
+        index = bisect_left(marks, seq, key=_get_seq)
+        return marks[index - 1] if index else None
+
+    def _unmatch_equal_replies(self, messages: Sequence[Message]) -> None:
+        """Take back the match of a reply whose words stand behind another question."""
         for message in messages:
-            found = seqs.get(message.item.fp, [])
-            if counts[message.item.fp] == len(found) == 1 and found[0] not in taken:
-                self.positions.setdefault(message.seq, found[0])
+            position = self.positions.get(message.seq)
+            if position is None or message.item.role != "assistant" or message.item.calls:
+                continue
+            theirs = self._find_mark_before(self.now.marks, position)
+            ours = self._find_mark_before(self._spooled_marks, message.seq)
+            if ours is None or theirs is None or "assistant" in (ours.role, theirs.role):
+                continue  # one side lacks the question
+            if self._find_position(ours) != theirs.seq:
+                del self.positions[message.seq]
 
     def _repeats_first_request(self, turn: WaitingTurn) -> bool:
         """Return whether the turn is a lone message that equals the thread's first one. Unless the
@@ -484,3 +523,7 @@ def _goes_on_from(view: View, seq: int) -> bool:
             return True
         return following is not None and following.kind in ONE_TO_ONE_KINDS
     return False
+
+
+def _get_seq(mark: Mark) -> int:
+    return mark.seq
