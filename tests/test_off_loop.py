@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from functools import partial
 
 import pytest
 
-from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.off_loop import MANY_MESSAGES, SWITCH_INTERVAL_S, run_in_turn, run_off_loop
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,13 @@ async def test_what_it_raises(messages: int) -> None:
 
     with pytest.raises(ValueError, match="of the work"):
         await run_off_loop(messages, failing)
+
+
+async def test_the_event_loop_gets_the_interpreter_soon() -> None:
+    """While large work runs, and only then: turns do not pay for it."""
+    interval_s = sys.getswitchinterval()
+    assert await run_in_turn(sys.getswitchinterval) == pytest.approx(SWITCH_INTERVAL_S)
+    assert sys.getswitchinterval() == interval_s > SWITCH_INTERVAL_S
 
 
 async def test_one_thread_for_all() -> None:

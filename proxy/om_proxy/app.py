@@ -55,7 +55,7 @@ from om_proxy.server import responses
 from om_proxy.server.admission import Admission
 from om_proxy.server.server_stop import STOP_STATE_KEY, ServerStop
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
-from om_proxy.server.work_kinds import SEARCH
+from om_proxy.server.work_kinds import LOOK_UP
 from om_proxy.server.work_queues import WorkQueues
 from om_proxy.settings import Settings, WatchedSettings, WebhookSettings
 from om_proxy.storage.ledger_writer import LedgerWriter
@@ -288,7 +288,7 @@ class App:
             if self._tracing
             else None,
             create_look_ups(
-                memories, self._policies, token_counter, self.work_queues[SEARCH], vectors
+                memories, self._policies, token_counter, self.work_queues[LOOK_UP], vectors
             ),
             offers,
         )

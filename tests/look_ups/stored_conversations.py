@@ -26,7 +26,7 @@ from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passage
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.server.budget import MemoryBudget
-from om_proxy.server.work_kinds import SEARCH
+from om_proxy.server.work_kinds import LOOK_UP
 from om_proxy.server.work_queues import WorkQueue
 from om_proxy.settings import parse
 from om_proxy.storage.base import Store
@@ -70,7 +70,7 @@ class StoredConversations:
     memories: Memories
     performer: LookUpPerformer
     queue: WorkQueue = field(
-        default_factory=lambda: WorkQueue(SEARCH, MemoryBudget(lambda: 512 * 2**20))
+        default_factory=lambda: WorkQueue(LOOK_UP, MemoryBudget(lambda: 512 * 2**20))
     )
 
     async def add(self, key: Key, messages: Sequence[str | Mapping[str, Any]]) -> MemoryBuilder:

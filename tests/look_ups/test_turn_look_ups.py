@@ -20,7 +20,7 @@ from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.quoting import clean_text
 from om_proxy.memory.tokens import estimate_tokens
-from om_proxy.server.work_kinds import SEARCH
+from om_proxy.server.work_kinds import LOOK_UP
 from tests.look_ups.stored_conversations import (
     CURRENT_KEY,
     OTHER_KEY,
@@ -143,7 +143,7 @@ async def test_a_step_waits_for_a_slot_without_its_time_limit(
     """The limit begins with the work, however long the line was."""
     queue, look_ups = conversations.queue, conversations.create_look_ups(timeout_s=2.0)
     with ExitStack() as slots:
-        for _ in range(SEARCH.of_tenant):
+        for _ in range(LOOK_UP.of_tenant):
             slots.enter_context(await queue.take(CURRENT_KEY.tenant))
         answering = asyncio.create_task(look_ups.answer([call(cursor="m1")]))
         await asyncio.sleep(0)
@@ -162,10 +162,10 @@ async def test_a_full_line_is_told(conversations: StoredConversations) -> None:
     """The model may ask again; the look-up counts as not made."""
     queue, look_ups = conversations.queue, conversations.create_look_ups()
     with ExitStack() as slots:
-        for _ in range(SEARCH.of_tenant):
+        for _ in range(LOOK_UP.of_tenant):
             slots.enter_context(await queue.take(CURRENT_KEY.tenant))
         waiting = [
-            asyncio.create_task(queue.take(CURRENT_KEY.tenant)) for _ in range(SEARCH.waiting)
+            asyncio.create_task(queue.take(CURRENT_KEY.tenant)) for _ in range(LOOK_UP.waiting)
         ]
         await asyncio.sleep(0)
         answers = await look_ups.answer([call(cursor="m1"), call(cursor="m2")])

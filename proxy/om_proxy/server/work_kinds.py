@@ -37,14 +37,23 @@ class WorkKind:
         return 8 * self.waiting
 
 
-SEARCH = WorkKind(
-    name="search",
-    covers="searches of messages or notes: the admin API, MCP, and the tool of the actor model",
+# 3 000 passages of 150 words, or the newest messages where there is no index
+_SEARCH_BYTES = 32 * _MIB
+LOOK_UP = WorkKind(
+    name="look-up",
+    covers="steps of look-ups that the actor model makes for a reply",
     at_once=4,
     of_tenant=2,
     waiting=32,
-    # 3 000 passages of 150 words, or the newest messages where there is no index
-    held_bytes=32 * _MIB,
+    held_bytes=_SEARCH_BYTES,
+)
+SEARCH = WorkKind(
+    name="search",
+    covers="searches of messages or notes, by the admin API or MCP",
+    at_once=3,
+    of_tenant=1,  # a second one makes none faster, and a neighbour's chat wait
+    waiting=32,
+    held_bytes=_SEARCH_BYTES,
 )
 PAGE = WorkKind(
     name="page",
@@ -96,4 +105,4 @@ EVENT_STREAM = WorkKind(
     held_bytes=256 * _KIB,  # 256 events that wait for a slow reader
 )
 
-WORK_KINDS = (SEARCH, PAGE, PREVIEW, EXPORT, IMPORT, MEMORY_WORK, EVENT_STREAM)
+WORK_KINDS = (LOOK_UP, SEARCH, PAGE, PREVIEW, EXPORT, IMPORT, MEMORY_WORK, EVENT_STREAM)

@@ -100,13 +100,19 @@ def write_found_messages(
     """Write the results in at most `max_tokens`. Return the text, and how many messages it shows.
     What does not fit is left out from the end, and told by the first line."""
     chosen = [_choose_part(message, found.words, find_words) for message in found.messages]
-    blocks: list[str] = []
-    for clips in _CLIPS:
-        blocks = _write_blocks(found, chosen, clips, zone, max_tokens, count_tokens)
-        shown = len(blocks)
-        text = _join(found, blocks, clips)
-        if shown == len(found.messages) and count_tokens(text) <= max_tokens:
-            return text, shown
+
+    def write_blocks(clips: _Clips) -> list[str]:
+        return _write_blocks(found, chosen, clips, zone, max_tokens, count_tokens)
+
+    blocks = write_blocks(_CLIPS[-1])
+    if len(blocks) == len(found.messages):  # else no width has room for all of them
+        for clips in _CLIPS[:-1]:
+            wider = write_blocks(clips)
+            text = _join(found, wider, clips)
+            if len(wider) == len(blocks) and count_tokens(text) <= max_tokens:
+                return text, len(wider)
+    shown = len(blocks)
+    text = _join(found, blocks, _CLIPS[-1])
     while shown > 1 and count_tokens(text) > max_tokens:
         shown -= 1
         text = _join(found, blocks[:shown], _CLIPS[-1])
