@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from om_proxy.memory.model import Cell
 from om_proxy.memory.transcript.matching import Pair
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import NEED_OUTLINE, NeedOutline, StoredTranscript
@@ -46,22 +47,48 @@ def _match_at(transcript: StoredTranscript, sent: SentHistory, index: int) -> Ve
 
 
 def match_tool_results(transcript: StoredTranscript, sent: SentHistory) -> Verdict | None:
-    """Place a request of tool results alone: results of calls that still wait are new, results of
-    answered calls are the same step again."""
+    """Place a request of tool results alone, each by its call: results of calls that still wait are
+    new, results of answered calls are the same step again."""
     if any(sent.item(i).answers is None for i in reversed(range(sent.count))):
         return None
     items = sent.items()
     answered = _find_results(transcript, frozenset(item.answers or "" for item in items))
     places = [answered.get(item.answers or "") for item in items]
-    if None in places or places != sorted(set(places), key=lambda p: p or 0):
-        return append_all(transcript, sent) if all(place is None for place in places) else None
-    indices = [place for place in places if place is not None]
-    if any(m.role == "user" for m in transcript.live[indices[-1] + 1 :]):
+    known = sorted({place for place in places if place is not None})
+    if not known:
+        return append_all(transcript, sent)
+    if None in places:
+        return _add_results(transcript, sent, known) if len(answered) == len(items) else None
+    if len(known) < len(places) or any(m.role == "user" for m in transcript.live[known[-1] + 1 :]):
         return None
+    order = sorted(range(len(places)), key=lambda i: places[i] or 0)
+    in_order = sent.with_moved_items(dict(enumerate(order)))
     pairs = [
-        Pair(i, j, items[i].fp == transcript.live[j].fp, hard=True) for i, j in enumerate(indices)
+        Pair(i, j, in_order.item(i).fp == transcript.live[j].fp, hard=True)
+        for i, j in enumerate(known)
     ]
-    return judge_pairs(transcript, sent, NO_PREFIX, pairs, case="step_retry")
+    return judge_pairs(transcript, in_order, NO_PREFIX, pairs, case="step_retry")
+
+
+def _add_results(
+    transcript: StoredTranscript, sent: SentHistory, known: list[int]
+) -> Verdict | None:
+    """Place results of which some are stored (`known`, by index) and some are new. At the end of
+    the transcript, all are appended in the place of those that are stored. None: the thread went
+    on."""
+    first = known[0]
+    if known != list(range(first, len(transcript.live))):
+        return None
+    cut_seq = transcript.seq_before(first)
+    return Verdict(
+        case="inserted",
+        cut_seq=cut_seq,
+        end=transcript.end,
+        after_seq=cut_seq,
+        new=tuple(range(sent.count)),
+        cells=(Cell("unsent", 0, 0, 1, cut_seq),) if cut_seq else (),
+        style=transcript.style,
+    )
 
 
 def _find_results(transcript: StoredTranscript, calls: frozenset[str]) -> dict[str, int | None]:

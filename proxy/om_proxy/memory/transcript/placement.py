@@ -3,11 +3,12 @@ alignment, or on a superseded branch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise, takewhile
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import Item, Mark, View, extend_chain
+from om_proxy.memory.model import Cell, Item, Mark, View, extend_chain
 from om_proxy.memory.transcript.alignment import align
 from om_proxy.memory.transcript.matching import (
     Pair,
@@ -17,6 +18,11 @@ from om_proxy.memory.transcript.matching import (
     is_equal,
     is_proof,
     pair_leading,
+)
+from om_proxy.memory.transcript.result_order import (
+    find_longer_run,
+    find_stored_order,
+    places_results,
 )
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import (
@@ -43,14 +49,57 @@ def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | 
     prefix = certain_prefix(transcript, sent)
     if isinstance(prefix, NeedOutline):
         return prefix
-    verdict = (
-        _place_after_prefix(transcript, sent, prefix)
-        if prefix.sent
-        else _place_without_prefix(transcript, sent)
-    )
+    if not prefix.sent:
+        prefix = _place_first_results(transcript, sent) or prefix
+    verdict = place_by_calls(transcript, sent, prefix, _place_residue)
     if isinstance(verdict, NeedOutline):
         return verdict
     return prefer_other_branch(transcript, sent, prefix, verdict)
+
+
+def _place_first_results(transcript: StoredTranscript, sent: SentHistory) -> CertainPrefix | None:
+    """Return the prefix of a window that begins inside a step whose results are stored in another
+    order: its first results, by their calls. None: it begins elsewhere."""
+    if sent.item(0).answers is None:
+        return None
+    results = list(
+        takewhile(lambda item: item.answers is not None, map(sent.item, range(sent.count)))
+    )
+    run = find_longer_run(results, transcript.live)
+    if run is None:
+        return None
+    before = transcript.seq_before(run.start)
+    first, last = transcript.live[run.start].seq, transcript.live[run.stop - 1].seq
+    cells = (Cell("unsent", 0, 0, 1, before), Cell("folded", 0, len(results), first, last))
+    return CertainPrefix(len(results), run.stop, cells)
+
+
+Place = Callable[[StoredTranscript, SentHistory, CertainPrefix], Verdict | NeedOutline]
+
+
+def place_by_calls(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, place: Place
+) -> Verdict | NeedOutline:
+    """Return the verdict of `place` on what follows the prefix, with tool results in the order in
+    which they are stored."""
+    stored = transcript.live[prefix.stored :]
+    # neighbouring results: without them nothing is read here
+    if any(a.answers is not None and b.answers is not None for a, b in pairwise(stored)):
+        moved = find_stored_order(sent.items(prefix.sent), stored)
+        if moved:
+            moved = {prefix.sent + i: prefix.sent + there for i, there in moved.items()}
+            verdict = place(transcript, sent.with_moved_items(moved), prefix)
+            if isinstance(verdict, NeedOutline) or places_results(verdict, moved):
+                return verdict
+    return place(transcript, sent, prefix)
+
+
+def _place_residue(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
+) -> Verdict | NeedOutline:
+    if prefix.sent:
+        return _place_after_prefix(transcript, sent, prefix)
+    return _place_without_prefix(transcript, sent)
 
 
 def prefer_other_branch(
@@ -256,11 +305,13 @@ def _place_near_end(
 ) -> Verdict | NeedOutline:
     """Place a request while older messages are not loaded, if that supersedes nothing."""
     near = transcript.live[-(2 * len(items) + 16) :]
+    before_near = len(transcript.live) - len(near)
     pairs = pair_residue(items, near, counts, joined=False, window=window)
-    if pairs and pairs[-1].stored == len(near) - 1 and (window or not pairs[0].sent):
-        return judge_pairs(
-            transcript, sent, NO_PREFIX, shift_pairs(pairs, 0, len(transcript.live) - len(near))
-        )
+    if pairs and pairs[-1].stored == len(near) - 1:
+        # a window may begin before the oldest loaded mark
+        begins_inside = window and pairs[0].stored + before_near > 0
+        if begins_inside or not pairs[0].sent:
+            return judge_pairs(transcript, sent, NO_PREFIX, shift_pairs(pairs, 0, before_near))
     is_all_new = not any(item.fp in counts.seen for item in items)
     return (
         append_all(transcript, sent)

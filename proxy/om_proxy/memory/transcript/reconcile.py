@@ -30,6 +30,7 @@ from om_proxy.memory.transcript.matching import Pair, pair_leading
 from om_proxy.memory.transcript.placement import (
     certain_prefix,
     pair_residue,
+    place_by_calls,
     place_history,
     prefer_other_branch,
     shared_prefix_length,
@@ -176,13 +177,23 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
     if not _is_transcript_itself(transcript, prefix):
         shared = shared_prefix_length(transcript, sent.chains())
         prefix = CertainPrefix.from_chain(transcript, shared) if shared else NO_PREFIX
+    verdict = place_by_calls(transcript, sent, prefix, _place_one_to_one)
+    if isinstance(verdict, NeedOutline) or not verdict.cells:
+        return verdict
+    return prefer_other_branch(transcript, sent, prefix, verdict)
+
+
+def _place_one_to_one(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
+) -> Verdict:
+    """Place what follows `prefix`. Where nothing is known, the verdict has no cells."""
     pairs = _pair_one_to_one(transcript, sent, prefix)
     verdict = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
-    if not prefix.sent and not pairs:
-        return replace(
-            verdict, case="edit", cut_seq=0, after_seq=0, cells=(), new=tuple(range(sent.count))
-        )
-    return prefer_other_branch(transcript, sent, prefix, verdict)
+    if prefix.sent or pairs:
+        return verdict
+    return replace(
+        verdict, case="edit", cut_seq=0, after_seq=0, cells=(), new=tuple(range(sent.count))
+    )
 
 
 def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -> bool:

@@ -3,10 +3,11 @@ asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from om_proxy.memory.model import EMPTY_CHAIN, Item, View, extend_chain
 from om_proxy.memory.transcript.digests import NO_DIGESTS, Digests, HashedMessages
@@ -86,6 +87,11 @@ class SentHistory(Struct, frozen=True):
     def items(self, start: int = 0, stop: int | None = None) -> list[Item]:
         """Return the messages from `start` up to `stop`, parsed."""
         return [self.item(i) for i in range(start, self.count if stop is None else stop)]
+
+    def with_moved_items(self, moved: Mapping[int, int]) -> SentHistory:
+        """Return the history with the item of another index at each of these. Only its bytes stay
+        in the order in which they were sent."""
+        return replace(self, item=lambda index: self.item(moved.get(index, index)))
 
     def chains(self, seen: View | None = None) -> dict[int, bytes]:
         """Return the chain of the client's own view by number of messages, from the end of `seen`

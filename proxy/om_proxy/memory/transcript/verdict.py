@@ -116,7 +116,8 @@ def judge_pairs(
 
     `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
     last pair is new, a stored one is superseded."""
-    judged, swaps = _find_swaps(transcript, _cells_from_pairs(transcript, prefix, pairs))
+    found = _merge_split_steps(transcript, sent, _cells_from_pairs(transcript, prefix, pairs))
+    judged, swaps = _find_swaps(transcript, found)
     if pairs:
         next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
     else:
@@ -181,6 +182,36 @@ def _cells_from_pairs(
         cells.append(Cell(kind, pair.sent, pair.sent + 1, seq, seq))
         next_sent, next_stored = pair.sent + 1, pair.stored + 1
     return _merge_soft_matches(cells)
+
+
+def _merge_split_steps(
+    transcript: StoredTranscript, sent: SentHistory, cells: Sequence[Cell]
+) -> list[Cell]:
+    """Join a stored step with its calls that the client shows in messages of their own: the
+    results are there, so the calls are known."""
+    merged: list[Cell] = []
+    for cell in cells:
+        last = merged[-1] if merged else None
+        if cell.kind == "extra" and last and _repeats_calls(transcript, sent, last, cell):
+            merged[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, last.to_seq)
+        else:
+            merged.append(cell)
+    return merged
+
+
+def _repeats_calls(
+    transcript: StoredTranscript, sent: SentHistory, before: Cell, extra: Cell
+) -> bool:
+    """Return whether the unknown messages only make calls of the step whose result is stored right
+    before them."""
+    if before.kind not in (*ONE_TO_ONE_KINDS, "folded"):
+        return False
+    step = index = transcript.index_of(before.to_seq)
+    while step > 0 and transcript.live[step].answers is not None:
+        step -= 1
+    calls = [sent.item(i).calls for i in range(extra.sent_from, extra.sent_to)]
+    stored_calls = set(transcript.live[step].calls) if step < index else set()
+    return all(one and stored_calls.issuperset(one) for one in calls)
 
 
 def _gap_cells(
