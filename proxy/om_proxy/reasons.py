@@ -35,6 +35,7 @@ class Reason(StrEnum):
     FORK_NOT_WAITED = "fork-not-waited"
     ECONOMY = "economy"
     TAIL_LIMIT = "tail-limit"
+    TOOL_PAIRS = "tool-pairs"
     UPSTREAM_REFUSED = "upstream-refused"
     CONTEXT_OVERFLOW = "context-overflow"
     REPLY_TOO_LARGE = "reply-too-large"

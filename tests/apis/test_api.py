@@ -37,7 +37,7 @@ SAMPLES = [pytest.param(CHAT_SAMPLE, id="chat")]
 
 
 def tail_of(messages: tuple[bytes, ...]) -> list[Piece]:
-    return [Piece(raw, "user", (), None, None, 0, True) for raw in messages]
+    return [Piece(raw, "user", (), None, None, 0, 0) for raw in messages]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import orjson
@@ -40,6 +41,7 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
+from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.reconcile import (
@@ -330,6 +332,7 @@ class Client:
     prunes: bool = False  # replaces tool results older than a few messages
     thin: bool = False  # sends what is new since the last reply
     reminds: bool = False  # puts one system message before the newest message
+    reorders: bool = False  # sends results as they complete, and later in the order of the calls
     nodes: list[Node] = field(default_factory=list)
     branches: list[tuple[list[Node], bytes | None, int]] = field(default_factory=list)
     summary: bytes | None = None
@@ -364,7 +367,22 @@ class Client:
 
     def results(self, call: Node) -> list[Node]:
         made = [raw("tool", self.text("result"), tool_call_id=i) for i in call.calls]
+        if self.reorders:
+            self.rng.shuffle(made)
         return [Node(m, m) for m in made]
+
+    def _list_nodes(self) -> list[Node]:
+        """The messages as they are shown: results of earlier steps in the order of their calls."""
+        if not self.reorders:
+            return self.nodes
+        places = {call: place for n in self.nodes for place, call in enumerate(n.calls)}
+        ordered: list[Node] = []
+        for is_result, run in groupby(self.nodes, lambda n: n.role == "tool"):
+            step = list(run)
+            if is_result and step[-1] is not self.nodes[-1]:
+                step.sort(key=lambda n: places[parse(n.made).answers or ""])
+            ordered += step
+        return ordered
 
     def take(self, reply: bytes, heard: bool = True) -> Node:
         """The reply as this client keeps it."""
@@ -414,16 +432,19 @@ class Client:
                 (i for i, n in enumerate(self.nodes[:-1]) if n.role == "assistant"), default=-1
             )
             return [n.shown for n in self.nodes[last + 1 :]]
+        nodes = self._list_nodes()
         indices = range(self.summarised, len(self.nodes))
         if self.window:
             indices = range(max(0, len(self.nodes) - self.window), len(self.nodes))
-        shown = [self._show(i) for i in indices if not (self.folds and self._finished_step(i))]
+        shown = [
+            self._show(nodes, i) for i in indices if not (self.folds and self._finished_step(i))
+        ]
         head = [self.summary] if self.summary else []
         return self._reminded(head + shown)
 
-    def _show(self, i: int) -> bytes:
-        node = self.nodes[i]
-        if self.prunes and node.role == "tool" and i < len(self.nodes) - 6:
+    def _show(self, nodes: Sequence[Node], i: int) -> bytes:
+        node = nodes[i]
+        if self.prunes and node.role == "tool" and i < len(nodes) - 6:
             return raw("tool", "[pruned]", tool_call_id=parse(node.made).answers)
         return node.shown
 
@@ -575,6 +596,11 @@ KINDS: dict[str, dict[str, object]] = {
     "compacting, folding, pruning": {"compacts_at": 14, "folds": True, "prunes": True},
     "folding, reminding": {"folds": True, "reminds": True},
     "window, altering": {"window": 10, "alters": True},
+    "reordering": {"reorders": True},
+    "reordering, window": {"reorders": True, "window": 9},
+    "reordering, thin": {"reorders": True, "thin": True},
+    "reordering, pruning": {"reorders": True, "prunes": True},
+    "reordering, compacting": {"reorders": True, "compacts_at": 14},
 }
 
 
@@ -594,9 +620,20 @@ def check_truth(client: Client, thread: Thread, story: str) -> None:
     assert stored.count(reminder) <= 1, story
     stored = [fp for fp in stored if fp != reminder]
     truth = [node for node in client.nodes if node.heard]
+    if client.reorders:  # a step's results have no order
+        order = {fp: place for place, node in enumerate(truth) for fp in node.prints}
+        answers = {m.item.fp: m.item.answers for m in thread.live()}
+        for start, stop in _result_runs([answers[fp] for fp in stored]):
+            stored[start:stop] = sorted(stored[start:stop], key=lambda fp: order.get(fp, -1))
     match = [fp in node.prints for fp, node in zip(stored, truth, strict=False)]
     assert len(stored) == len(truth), f"{story}\n{len(stored)} stored, {len(truth)} true"
     assert all(match), f"{story}\ndiffers at {match.index(False)}"
+
+
+def _result_runs(answers: Sequence[str | None]) -> list[tuple[int, int]]:
+    places = groupby(range(len(answers)), lambda i: answers[i] is not None)
+    runs = [list(run) for is_result, run in places if is_result]
+    return [(run[0], run[-1] + 1) for run in runs]
 
 
 def check_memory(thread: Thread, story: str) -> None:
@@ -616,6 +653,41 @@ def check_memory(thread: Thread, story: str) -> None:
         assert chain == message.chain, story
 
 
+def check_pairs(
+    memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str
+) -> None:
+    """Each result follows its call, and each call has its results, as far as the client has shown
+    it."""
+    forwarded = _list_broken_calls([parse(p.raw) for p in pieces])
+    by_client = _list_broken_calls([parse(raw) for raw in shown])
+    # a window may begin inside a step, and a client may send results alone: the store has the rest
+    steps = {mark.answers for mark in memory.marks if mark.answers}
+    begins_inside = parse(shown[0]).role == "tool"
+    accused = forwarded & steps if begins_inside else forwarded - by_client
+    assert not accused, f"{story}: broken pairs {accused}"
+    # the look before forwarding says the same
+    sent = SentHistory.of(tuple(shown), parse)
+    assert not find_broken_pieces(pieces, memory, sent).indices, (
+        f"{story}: the last look finds a fault"
+    )
+
+
+def _list_broken_calls(items: Sequence[Item]) -> set[str]:
+    """The calls without a result right behind them, and the results without a call before them; not
+    those of a step at the very end."""
+    broken: set[str] = set()
+    waiting: set[str] = set()
+    for item in items:
+        if item.role == "tool" and item.answers:
+            if item.answers not in waiting:
+                broken.add(item.answers)
+            waiting.discard(item.answers)
+            continue
+        broken |= waiting
+        waiting = set(item.calls)
+    return broken
+
+
 def check_tail(
     client: Client, memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str
 ) -> None:
@@ -624,11 +696,7 @@ def check_tail(
     raws = [p.raw for p in pieces]
     assert raws, story
     assert raws[-1] == shown[-1], story
-    called: set[str] = set()
-    for piece in pieces:
-        called.update(piece.calls)
-        if piece.answers is not None and piece.answers not in called:
-            assert piece.sent, f"{story}: an orphan of ours"
+    check_pairs(memory, pieces, shown, story)
     stored = [p.seq for p in pieces if p.seq]
     assert stored == sorted(set(stored)), f"{story}: out of order or doubled"
     theirs = iter(shown)

@@ -46,7 +46,7 @@ def noted(*entries: int) -> Memory:
 
 
 def pieces(of: Memory) -> list[Piece]:
-    return [Piece(m.item.raw, m.item.role, (), None, m.tokens, m.seq, sent=True) for m in of.tail]
+    return [Piece(m.item.raw, m.item.role, (), None, m.tokens, m.seq, index=0) for m in of.tail]
 
 
 def assembled(prompts: BlockRenderer, of: Memory, how: MemoryContext | None = None) -> bytes:

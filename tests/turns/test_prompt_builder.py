@@ -8,10 +8,12 @@ import orjson
 from om_proxy.apis.api import Reply
 from om_proxy.errors import ModelError
 from om_proxy.identity.callers import Caller
+from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
+from om_proxy.memory.model import Memory
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.turns.turn import PreparedTurn
-from tests.memory.building import KEY
+from tests.memory.building import KEY, chunk
 from tests.support.performing import SMALL, HeldAnswer
 from tests.turns.test_engine import (
     LONG,
@@ -243,3 +245,29 @@ async def test_tokens_of_look_ups_are_counted_in_the_prompt_alone() -> None:
         difference = turn.receipt["tokens-sent"] - turn.receipt["tokens-received"]
         assert difference == look_ups.tokens
         assert turn.receipt["pending-tokens"] == (await t.open(same)).receipt["pending-tokens"]
+
+
+PARTED: list[Message] = [user("question"), call_tool(0), tool_result(0), assistant("done")]
+
+
+async def part_step(t: Turns) -> None:
+    """Store notes whose end parts a call from its result, as a store that others wrote may have."""
+    await t.engine.close_turn(await t.open(PARTED[:3]), make_reply("done"), accepted=True)
+
+    def cover_call(memory: Memory) -> Memory:
+        noted = add_chunk(memory, chunk(memory, 2))
+        return activate_chunks(noted, [noted.chunks[0].id], t.parts.clock.now)
+
+    await t.parts.memories.update_log(KEY, cover_call)
+
+
+async def test_a_prompt_that_parts_a_call_from_its_result_does_not_go_out() -> None:
+    """The client's own request goes, if it holds the conversation. Else the prompt goes without the
+    result that would be refused."""
+    async with open_turns(settings=SMALL) as t:
+        await part_step(t)
+        whole = await t.open([*PARTED, user("next")])
+        assert (whole.status, whole.reason, whole.body) == ("degraded", "tool-pairs", None)
+        alone = await t.open([user("next")])
+        assert (alone.status, alone.reason) == ("degraded", "tool-pairs")
+        assert [m["role"] for m in read_forwarded(alone)] == ["system", "user", "assistant", "user"]

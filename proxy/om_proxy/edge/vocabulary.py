@@ -212,6 +212,12 @@ REASON_ROWS = (
         Status.DEGRADED,
     ),
     _create_reason_row(
+        [Reason.TOOL_PAIRS],
+        "The rewritten prompt would have parted tool calls and results, a fault of om-proxy. Your own "
+        "request was sent, or, if it lacks the conversation, a prompt without these messages",
+        Status.DEGRADED,
+    ),
+    _create_reason_row(
         [Reason.UPSTREAM_REFUSED],
         "The model server refused the rewritten prompt, so the original was sent",
         Status.DEGRADED,

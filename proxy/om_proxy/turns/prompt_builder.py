@@ -13,6 +13,8 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
+from om_proxy.memory.prompt.original import holds_conversation
+from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail, put_in_look_ups
 from om_proxy.memory.recall.kept import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
@@ -40,13 +42,14 @@ class PromptBuilder:
         plan = await self.plan(turn)
         receipt, mark = await self.measure(plan)
         if plan.pieces is None:
-            return PreparedTurn(plan.turn, receipt, reason=plan.turn.reason, mark=mark)
+            status = Status.DEGRADED if plan.is_broken else Status.RAW
+            return PreparedTurn(plan.turn, receipt, status, plan.turn.reason, mark=mark)
         request, layout = plan.turn.request, plan.turn.context.layout
         body = request.api.rewrite_body(request, plan.block, plan.hint, plan.pieces, layout)
         return PreparedTurn(
             plan.turn,
             receipt,
-            status=Status.DEGRADED if plan.is_cut else Status.APPLIED,
+            status=Status.DEGRADED if plan.is_cut or plan.is_broken else Status.APPLIED,
             reason=Reason.TAIL_LIMIT if plan.is_cut else plan.turn.reason,
             body=body,
             has_notes=bool(plan.block),
@@ -82,6 +85,14 @@ class PromptBuilder:
         # compared last: it cuts every known message out of the body
         if may_be_original and [p.raw for p in pieces] == list(turn.request.messages):
             return PromptPlan(turn)
+        broken = find_broken_pieces(kept, projected, sent)
+        if broken.is_fault:
+            turn = replace(turn, reason=Reason.TOOL_PAIRS)
+            if holds_conversation(projected, sent):
+                return PromptPlan(turn, is_broken=True)
+        if broken.indices:
+            # what the client itself sends now is what it asks
+            kept = [p for i, p in enumerate(kept) if p.sent or i not in broken.indices]
         projected = self._set_render_date(turn)
         turn = replace_projected(turn, projected)
         texts = self.renderer.render(
@@ -92,7 +103,7 @@ class PromptBuilder:
         )
         has_prefix = has_notes or left_out
         prefix = _identify_prefix(shown.log, kept, projected.render_date) if has_prefix else ()
-        return PromptPlan(turn, kept, left_out, *texts, prefix)
+        return PromptPlan(turn, kept, left_out, *texts, prefix, broken.is_fault)
 
     async def keep_original(self, turn: OpenedTurn, reason: Reason | None) -> PreparedTurn:
         """Prepare the turn with the client's own prompt."""

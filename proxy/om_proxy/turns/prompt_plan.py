@@ -22,6 +22,9 @@ class PromptPlan(Struct, frozen=True):
     memory_tokens: int = 0  # of block and hint
     # identifies what memory puts before the conversation; empty: nothing
     prefix: tuple[float, ...] = ()
+    # whether calls and results do not fit together: of `pieces` those are left out, and without
+    # `pieces` this is why
+    is_broken: bool = False
 
     @property
     def tail_tokens(self) -> int:

@@ -18,7 +18,7 @@ REPLY = b'{"role":"assistant","content":"Rome"}'
 
 
 def piece(raw: bytes, look_ups: LookedUp | None = None) -> Piece:
-    return Piece(raw, "assistant", (), None, 1, 1, True, look_ups)
+    return Piece(raw, "assistant", (), None, 1, 1, 0, look_ups)
 
 
 def calling(*calls: bytes) -> bytes:

@@ -45,7 +45,7 @@ def piece(
     calls: Sequence[str] = (),
     answers: str | None = None,
 ) -> Piece:
-    return Piece(b"x" * 400, role, tuple(calls), answers, tokens, seq, sent=True)
+    return Piece(b"x" * 400, role, tuple(calls), answers, tokens, seq, index=0)
 
 
 def activated(turns_said: int, last: int) -> Memory:

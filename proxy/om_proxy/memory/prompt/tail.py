@@ -16,7 +16,7 @@ from om_proxy.memory.transcript.verdict import Verdict
 
 
 class Piece(Struct, frozen=True):
-    """One message of the tail. `sent`: the client sent it itself in this request."""
+    """One message of the tail."""
 
     raw: bytes
     role: str
@@ -24,8 +24,12 @@ class Piece(Struct, frozen=True):
     answers: str | None
     tokens: int | None  # payload; None: it differs from the stored message, and is guessed
     seq: int  # of the message it shows; 0: it shows none, or several
-    sent: bool
+    index: int  # among those that the client sent in this request; -1: it comes from the store
     look_ups: LookedUp | None = None  # shown with it
+
+    @property
+    def sent(self) -> bool:
+        return self.index >= 0
 
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
@@ -48,7 +52,7 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     if since:
         first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since
-    return tuple(pieces if all(piece.sent for piece in pieces) else _drop_orphans(pieces))
+    return tuple(pieces)
 
 
 def put_in_look_ups(pieces: Sequence[Piece], look_ups: Mapping[int, LookedUp]) -> tuple[Piece, ...]:
@@ -83,19 +87,25 @@ def _paired_pieces(
     if cell.kind == "same":
         raws = sent.raws[start : cell.sent_to]
         return covered + [
-            _equal_piece(raw, m.item, m.tokens, m.seq) for raw, m in zip(raws, stored, strict=True)
+            _equal_piece(raw, m.item, m.tokens, m.seq, index)
+            for index, (raw, m) in enumerate(zip(raws, stored, strict=True), start)
         ]
-    return covered + [_client_piece(sent, start + k, m.seq) for k, m in enumerate(stored)]
+    # results of one step may be in another order: `answers` goes by that of the store, as above
+    return covered + [
+        replace(_client_piece(sent, index, m.seq), answers=m.item.answers)
+        for index, m in enumerate(stored, start)
+    ]
 
 
-def _equal_piece(raw: bytes, item: Item, tokens: int, seq: int) -> Piece:
-    return Piece(raw, item.role, item.calls, item.answers, tokens, seq, True)
+def _equal_piece(raw: bytes, item: Item, tokens: int, seq: int, index: int) -> Piece:
+    return Piece(raw, item.role, item.calls, item.answers, tokens, seq, index)
 
 
 def _folded_pieces(
     cell: Cell, memory: Memory, stored: Sequence[Message], sent: SentHistory, asks: int
 ) -> Iterator[Piece]:
     if cell.from_seq > memory.coverage:
+        yield from (_stored_piece(message) for message in _find_lacking_results(cell, stored, sent))
         yield from (_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to))
         return
     # coverage ends inside the cell: nothing tells which of the client's messages replace the
@@ -104,23 +114,27 @@ def _folded_pieces(
     yield from (_client_piece(sent, i) for i in range(max(cell.sent_from, asks), cell.sent_to))
 
 
+def _find_lacking_results(
+    cell: Cell, stored: Sequence[Message], sent: SentHistory
+) -> list[Message]:
+    """Return the results that the client leaves out only because its window begins inside their
+    step: their call comes from the store, and so do they."""
+    if not all(m.item.answers for m in stored):
+        return []
+    shown = set()
+    for index in range(cell.sent_to):
+        answers = sent.item(index).answers
+        if answers is None:
+            return []
+        shown.add(answers)
+    return [m for m in stored if m.item.answers not in shown]
+
+
 def _client_piece(sent: SentHistory, index: int, seq: int = 0) -> Piece:
     item = sent.item(index)
-    return Piece(item.raw, item.role, item.calls, item.answers, None, seq, sent=True)
+    return Piece(item.raw, item.role, item.calls, item.answers, None, seq, index)
 
 
 def _stored_piece(message: Message) -> Piece:
     item = message.item
-    return Piece(
-        item.raw, item.role, item.calls, item.answers, message.tokens, message.seq, sent=False
-    )
-
-
-def _drop_orphans(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Drop stored results whose call is not there: the client showed the call differently, or left
-    it out."""
-    call_ids: set[str] = set()
-    for piece in pieces:
-        call_ids.update(piece.calls)
-        if piece.sent or piece.answers is None or piece.answers in call_ids:
-            yield piece
+    return Piece(item.raw, item.role, item.calls, item.answers, message.tokens, message.seq, -1)
