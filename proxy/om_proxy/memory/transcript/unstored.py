@@ -161,7 +161,8 @@ class _Merging:
 
     def __post_init__(self) -> None:
         self._is_same_row = self.now.row_id == self.before.row_id and not self.is_other_database
-        self._live = {mark.seq: mark for mark in self.now.marks}
+        self._marks = self.now.marks
+        self._live = {mark.seq: mark for mark in self._marks}
         self._spooled_marks = self.spooled.marks
         self._at = {message.seq: message.at for message in self.now.tail}
         known = {(view.count, view.digest, view.asked_at) for view in self.before.views}
@@ -176,7 +177,7 @@ class _Merging:
         messages = [message for turn in turns for message in turn.messages]
         has_same_seqs = self._is_same_row or self.is_other_database
         known_end = self.before.end if has_same_seqs else 0
-        newer = [mark for mark in self.now.marks if mark.seq > known_end]
+        newer = [mark for mark in self._marks if mark.seq > known_end]
         blocks = SequenceMatcher(
             None, [mark.fp for mark in newer], [m.item.fp for m in messages], autojunk=False
         ).get_matching_blocks()
@@ -198,18 +199,20 @@ class _Merging:
         taken = set(self.positions.values())
         theirs = [mark.fp for mark in newer]
         ours = [message.item.fp for message in messages]
+        places_by_fp: dict[bytes, list[int]] = {}
+        for j, fp in enumerate(theirs):
+            places_by_fp.setdefault(fp, []).append(j)
         for i, message in enumerate(messages):
             if message.seq in self.positions:
                 continue
             places = [
                 j
-                for j, mark in enumerate(newer)
-                if mark.fp == ours[i]
-                and mark.seq not in taken
+                for j in places_by_fp.get(ours[i], ())
+                if newer[j].seq not in taken
                 and (
                     theirs[j + 1 : j + 2] == ours[i + 1 : i + 2] != []
                     or (i and j and theirs[j - 1] == ours[i - 1])
-                    or self._is_half_turn(mark)
+                    or self._is_half_turn(newer[j])
                 )
             ]
             if len(places) == 1:
@@ -219,16 +222,12 @@ class _Merging:
     def _is_half_turn(self, mark: Mark) -> bool:
         """Return whether this is a reply right behind another one, or a message without a reply:
         the window that brought it began with the reply."""
-        marks = self.now.marks
+        marks = self._marks
         if mark.role == "assistant":
-            before = self._find_mark_before(marks, mark.seq)
+            before = _find_mark_before(marks, mark.seq)
             return before is None or before.role == "assistant"
-        behind = marks[bisect_right(marks, mark.seq, key=_get_seq) :][:1]
-        return not behind or behind[0].role != "assistant"
-
-    def _find_mark_before(self, marks: Sequence[Mark], seq: int) -> Mark | None:
-        index = bisect_left(marks, seq, key=_get_seq)
-        return marks[index - 1] if index else None
+        behind = bisect_right(marks, mark.seq, key=_get_seq)
+        return behind == len(marks) or marks[behind].role != "assistant"
 
     def _unmatch_equal_replies(self, messages: Sequence[Message]) -> None:
         """Take back the match of a reply whose words stand behind another question."""
@@ -236,8 +235,8 @@ class _Merging:
             position = self.positions.get(message.seq)
             if position is None or message.item.role != "assistant" or message.item.calls:
                 continue
-            theirs = self._find_mark_before(self.now.marks, position)
-            ours = self._find_mark_before(self._spooled_marks, message.seq)
+            theirs = _find_mark_before(self._marks, position)
+            ours = _find_mark_before(self._spooled_marks, message.seq)
             if ours is None or theirs is None or "assistant" in (ours.role, theirs.role):
                 continue  # one side lacks the question
             if self._find_position(ours) != theirs.seq:
@@ -347,7 +346,7 @@ class _Merging:
         place_at = self._at.get(place, -math.inf)
         stored = [
             m
-            for m in self.now.marks
+            for m in self._marks
             if m.seq > place and self._stays(m.seq) and self._at.get(m.seq, place_at) >= place_at
         ]
         added = [
@@ -523,6 +522,11 @@ def _goes_on_from(view: View, seq: int) -> bool:
             return True
         return following is not None and following.kind in ONE_TO_ONE_KINDS
     return False
+
+
+def _find_mark_before(marks: Sequence[Mark], seq: int) -> Mark | None:
+    index = bisect_left(marks, seq, key=_get_seq)
+    return marks[index - 1] if index else None
 
 
 def _get_seq(mark: Mark) -> int:
