@@ -178,3 +178,19 @@ async def test_a_server_that_refuses_tools(site: ProxyUnderTest, status: bytes) 
         assert got.header(b"x-om-recall") == [b"refused"]
         asked.append([seen.body == body for seen in site.server.seen])
     assert asked == [[False, True], [False, True], [True]]
+
+
+async def test_a_prompt_that_is_too_long_with_the_tool(site: ProxyUnderTest) -> None:
+    """It fits without the tool. That says nothing of the tool, so it is offered again."""
+    body = b'{"model":"small",%s}' % ASKED
+    error = b'{"error":{"message":"Too long.","code":"context_length_exceeded"}}'
+
+    async def script(call: Call) -> None:
+        refused = script_answer(error, JSON, status=b"400 Bad Request")
+        answered = script_answer(whole.reply(1, "Blue."), JSON)
+        await (refused if b'"tools"' in call.seen.body else answered)(call)
+
+    for _ in range(4):
+        got = await ask(site, body, script=script)
+        assert (got.status, got.body) == (200, whole.reply(1, "Blue."))
+        assert [b'"tools"' in seen.body for seen in site.server.seen] == [True, False]

@@ -111,11 +111,14 @@ class Attempts:
             if answer.status == STATUS_OK:
                 self._offers.count_accepted(*who_asks_whom)
             return answer
+        answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
         await answer.aclose()
+        is_too_long = error is not None and refusals.is_prompt_too_long(answer.status, error)
         recall.withdraw(Offer.REFUSED)
         exchange.turn = turn = await self._leave_out_tool(exchange, turn)
         answer = await self.send_body(exchange, turn.body or body)
-        if answer.status == STATUS_OK:
+        # a prompt that was too long says nothing of the tool
+        if answer.status == STATUS_OK and not is_too_long:
             self._offers.count_refused(*who_asks_whom)
         return answer
 
