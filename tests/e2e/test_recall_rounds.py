@@ -102,6 +102,16 @@ async def test_every_later_round_is_lost_behind_text(stream: Talk) -> None:
     assert (await stream.stored())[3:] == [("Wait.", "interrupted")]
 
 
+async def test_every_later_round_is_lost_behind_nothing(stream: Talk) -> None:
+    """The stream ends with the error, and an empty reply is kept as interrupted."""
+    await stream.begin_with_a_turn()
+    got = await stream.ask(say(stream.ours("")), LOST["reset"], LOST["overloaded"])
+    assert (got.status, got.whole) == (200, True)
+    assert got.body.endswith(b"data: " + ERROR + b"\n\n" + DONE)
+    assert len(stream.seen) == 3
+    assert (await stream.stored())[3:] == [("", "interrupted")]
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_a_round_breaks_off(talk: Talk, rounds: int) -> None:
     """The connection breaks. What the client saw is kept as interrupted."""

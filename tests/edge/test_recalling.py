@@ -23,7 +23,7 @@ from om_proxy.facts import Facts, LookUpsMade
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
-from om_proxy.memory.recall.offering import Offer
+from om_proxy.memory.recall.offering import Offer, ToolUse
 from om_proxy.memory.usage import Usage
 from om_proxy.server.budget import MemoryBudget
 from om_proxy.upstream import UpstreamResponse
@@ -38,6 +38,7 @@ from tests.apis.chat.streamed_rounds import (
     text_round,
     their_call,
 )
+from tests.apis.chat.streamed_rounds import piece as call_piece
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Which colour?"}],"stream":%s}'
 CUT = object()  # the rest of a body breaks off here
@@ -449,3 +450,90 @@ async def test_what_is_held_of_a_long_stream_is_charged(calls: bool, has_room: b
     if calls:
         said = server.bodies[0]["messages"][1]["content"]
         assert said == (words * 1_000 if has_room else None)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fault", ["overloaded", "unreachable"])
+async def test_later_rounds_are_lost_before_any_text(fault: str, stream: bool) -> None:
+    """A stream that has shown nothing ends with the error as an event, as model servers end one;
+    without a stream the error comes as it is."""
+    server = Server()
+    busy = b'{"error":{"code":"rate_limit_exceeded",\n"message":"busy"}}'
+
+    def lose() -> Answer:
+        return (
+            UpstreamError("away")
+            if fault == "unreachable"
+            else server.respond(busy, status=429, kind=JSON)
+        )
+
+    if not stream:
+        first = whole.reply(1, None, whole.call("own"))
+        server.answers = [*unstreamed(server, first), lose(), lose()]
+        if fault == "unreachable":
+            with pytest.raises(UpstreamError):
+                await Play(server, stream=False).follow()
+        else:
+            assert (await Play(server, stream=False).follow()).status == 429
+        return
+    server.answers = [*streamed(server, calls_round(1, *OURS)), lose(), lose()]
+    data, is_broken = await Play(server, stream=True).read()
+    assert not is_broken
+    events = data.split(b"\n\n")
+    assert b'"role": "assistant"' in events[0]
+    code = "rate_limit_exceeded" if fault == "overloaded" else "om_upstream_unreachable"
+    assert json.loads(events[1].removeprefix(b"data: "))["error"]["code"] == code
+    assert events[2:] == [b"data: [DONE]", b""]
+
+
+MISNAMED = ["functions.recall", "Recall", "RECALL", "default_api.recall"]
+
+
+@pytest.mark.parametrize("is_theirs", [False, True])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("name", MISNAMED)
+async def test_a_misnamed_tool(name: str, stream: bool, is_theirs: bool) -> None:
+    """Its call is the proxy's, and goes back under the right name, unless the client has a tool of
+    that name."""
+    server = Server()
+    if stream:
+        called = [[call_piece(0, "", id="own", name=name)], [call_piece(0, '{"query":"x"}')]]
+        server.answers = streamed(server, calls_round(1, *called), text_round(2, "Blue."))
+    else:
+        server.answers = unstreamed(
+            server, whole.reply(1, None, whole.call("own", name)), whole.reply(2, "Blue.")
+        )
+    play = Play(server, stream=stream)
+    play.record.use = ToolUse(1, False, frozenset([name] if is_theirs else []))
+    data, is_broken = await play.read()
+    assert not is_broken
+    assert (name.encode() in data) == is_theirs
+    assert (b"Blue." in data) != is_theirs
+    if not is_theirs:
+        (call,) = server.bodies[0]["messages"][1]["tool_calls"]
+        assert call["function"]["name"] == "recall"
+
+
+async def test_json_beside_a_look_up() -> None:
+    """Without a stream the reply is the last round's text. In a stream the text that went out is
+    the reply; without any, the look-up is made."""
+    use = ToolUse(1, False, frozenset(), wants_json=True)
+    first, last = '{"a":1}', '{"a":2}'
+    server = Server()
+    server.answers = unstreamed(
+        server, whole.reply(1, first, whole.call("own")), whole.reply(2, last)
+    )
+    play = Play(server, stream=False)
+    play.record.use = use
+    data, _ = await play.read()
+    assert json.loads(data)["choices"][0]["message"]["content"] == last
+    for text, said, asked in ((first, first, 0), ("", last, 1)):
+        server = Server()
+        server.answers = streamed(server, calls_round(1, *OURS, text=text), text_round(2, last))
+        play = Play(server, stream=True)
+        play.record.use = use
+        data, is_broken = await play.read()
+        assert not is_broken
+        choice = read_as_client(data).choices[0]
+        assert (choice.message.content, choice.finish_reason) == (said, "stop")
+        assert (len(server.bodies), len(play.notebook.steps)) == (asked, asked)

@@ -236,22 +236,26 @@ class Api(Protocol):
         """Return the message that answers a call of the proxy's tool."""
 
     def create_stream_splice(
-        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool]
+        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool], use: ToolUse
     ) -> Splice:
         """Create a splice of the rounds of a streamed reply. `reserve`: called for room for so many
-        bytes more of a round; if it returns False, the round's beginning is not held."""
+        bytes more of a round; if it returns False, the round's beginning is not held. `use`: of the
+        request."""
 
     def create_whole_splice(
-        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool]
+        self, tool: str, usage_rule: UsageRule, reserve: Callable[[int], bool], use: ToolUse
     ) -> Splice:
         """Create a splice of the rounds of a reply that is no stream. `feed` returns nothing: the
         reply comes from `finish`. It asks for no room: the whole reply is held already."""
+
+    def write_error_event(self, error: bytes) -> bytes:
+        """Return the end of a stream that fails. `error`: the body of an error's response."""
 
     def may_call_tools(self, body: bytes) -> bool:
         """Return whether a reply that is no stream may call a tool; False is certain."""
 
     def take_out_calls(
-        self, data: bytes, tool: str, *, is_stream: bool, is_later: bool
+        self, data: bytes, tool: str, use: ToolUse, *, is_stream: bool, is_later: bool
     ) -> PlainRound:
         """Return a whole round, whose splice failed, without calls of the tool. `is_later`: bytes of
         an earlier round went out. Raise ValueError if it cannot be read."""

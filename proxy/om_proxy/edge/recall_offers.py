@@ -12,7 +12,7 @@ from msgspec import Struct
 from om_proxy.apis.api import Request
 from om_proxy.errors import StorageError
 from om_proxy.look_ups.offered_threads import OfferedThreads
-from om_proxy.memory.recall.offering import Offer, decide_offering
+from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering
 from om_proxy.memory.rounds import Round
 from om_proxy.memory.usage import Usage
 from om_proxy.turns.turn import PreparedTurn
@@ -39,6 +39,7 @@ class RecallRecord:
     beside: Round | None = None
     # of each round of the reply; None: not reported
     usages: list[Usage | None] = field(default_factory=list)
+    use: ToolUse = PLAIN_USE  # of the request
 
     def withdraw(self, word: Offer) -> None:
         """The answer is to a request without the tool."""
@@ -78,7 +79,7 @@ class RecallOffers:
         refusals = self._refusals.get((tenant, upstream, request.model))
         is_refused = refusals is not None and self._clock() < refusals.refused_until
         offering = decide_offering(use, is_refused=is_refused)
-        return RecallRecord(offering.word, offering.tool, max_steps)
+        return RecallRecord(offering.word, offering.tool, max_steps, use=use)
 
     async def can_look_up(self, turn: PreparedTurn) -> bool:
         """Return whether there is anything that the prompt does not show

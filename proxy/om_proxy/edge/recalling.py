@@ -112,7 +112,7 @@ class Recalling:
         return ReplyRounds(
             exchange,
             record,
-            create_splice(record.tool, retrieval.usage, held.reserve),
+            create_splice(record.tool, retrieval.usage, held.reserve, record.use),
             requests,
             RoundLookUps(exchange, record, partial(self._create_look_ups, turn), self._facts),
             held,

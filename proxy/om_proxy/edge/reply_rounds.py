@@ -11,7 +11,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 
+import msgspec
+
 from om_proxy.apis.api import PlainRound, RoundEnd, Splice
+from om_proxy.apis.refusals import MAX_ERROR_BODY_BYTES
+from om_proxy.edge.buffered_response import buffer_body
 from om_proxy.edge.changed_response import create_body_decoder
 from om_proxy.edge.client_stream import BegunRound
 from om_proxy.edge.exchange import Exchange
@@ -118,7 +122,11 @@ class ReplyRounds:
                     if piece:
                         self.mark_sent()
                         yield piece
-        except (OmError, RoundLost):
+        except RoundLost as lost:
+            if not self.requests.has_sent:
+                raise
+            yield await self._write_error(lost)
+        except OmError:
             raise
         # docs/spec/recall.md#faults-of-rounds: what went out stays, and is kept as interrupted
         except Exception as exc:
@@ -182,6 +190,7 @@ class ReplyRounds:
             )
             yield rest
         self._record.usages.append(end.usage)
+        self.requests.has_shown = self.requests.has_shown or end.is_visible
         answers = await self._look_ups.try_look_up(end) if self._can_look_up(end) else None
         if answers:
             for comment in self._look_ups.write_comments(answers):
@@ -225,6 +234,7 @@ class ReplyRounds:
         return self._api.take_out_calls(
             bytes(self._unsent),
             self._tool,
+            self._record.use,
             is_stream=not self._record.is_whole,
             is_later=self.requests.has_sent,
         )
@@ -270,6 +280,17 @@ class ReplyRounds:
             self._record.rounds.pop()  # the reply was not made from it
             answer = await self._ask_without_tool()
         return answer
+
+    async def _write_error(self, lost: RoundLost) -> bytes:
+        """Return the end of a stream of which nothing that a client shows went out."""
+        if lost.answer is None:
+            cause = lost.__cause__
+            assert isinstance(cause, OmError)  # see RoundRequests.ask_without_tool
+            error = {"message": str(cause), "type": "om_error", "param": None, "code": cause.code}
+            return self._api.write_error_event(msgspec.json.encode({"error": error}))
+        answer, body = await buffer_body(lost.answer, MAX_ERROR_BODY_BYTES)
+        await answer.aclose()
+        return self._api.write_error_event(body or b"")
 
     async def _ask_without_tool(self) -> UpstreamResponse:
         self._is_open = False

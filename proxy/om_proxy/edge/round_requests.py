@@ -24,7 +24,7 @@ SendBody = Callable[[Exchange, bytes], Awaitable[UpstreamResponse]]
 
 
 class RoundLost(Exception):
-    """A later round cannot be had, before any byte for the client. `answer`: the model server's
+    """A later round cannot be had, before anything that the client shows. `answer`: the model server's
     error, as it came; None: there is none, and the cause is an OmError."""
 
     def __init__(self, answer: UpstreamResponse | None) -> None:
@@ -55,6 +55,7 @@ class RoundRequests:
         self._has_threads = has_threads
         self._is_whole = is_whole
         self.has_sent = False  # whether the client got a byte
+        self.has_shown = False  # whether a round said something that a client shows
         self.newest: UpstreamResponse | None = None  # the answer under way
 
     async def close(self) -> None:
@@ -80,12 +81,12 @@ class RoundRequests:
         try:
             answer = await self._send_round(None, messages)
         except OmError as exc:
-            if not self.has_sent:
+            if not (self.has_sent and self.has_shown):
                 raise RoundLost(None) from exc
             raise UpstreamError("a later round of the reply failed") from exc
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
             return begun
-        if not self.has_sent and answer.status != STATUS_OK:
+        if answer.status != STATUS_OK and not (self.has_sent and self.has_shown):
             raise RoundLost(answer)
         await answer.aclose()
         raise UpstreamError(f"a later round of the reply was answered with {answer.status}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from om_proxy.memory.recall.offering import Offer, ToolUse, decide_offering
+import pytest
+
+from om_proxy.memory.recall.offering import Offer, OwnNames, ToolUse, decide_offering
 
 
 def test_a_refusal_counts_last() -> None:
@@ -11,3 +13,38 @@ def test_a_refusal_counts_last() -> None:
     assert decide_offering(plain, is_refused=True) == (Offer.REFUSED, None)
     assert decide_offering(plain._replace(choices=2), is_refused=True).word is Offer.CHOICES
     assert decide_offering(plain, is_refused=False).tool == "recall"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("recall", True),
+        ("Recall", True),
+        ("functions.recall", True),
+        ("functions.Recall", True),
+        ("recaller", False),
+        ("x.recall", False),
+        ("functions.", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_names_by_which_models_call_it(name: str | None, is_own: bool) -> None:
+    """A name of a client's tool is the client's, but for the name that was offered."""
+    assert OwnNames("recall").has(name) == is_own
+    assert OwnNames("recall", frozenset([name or ""])).has(name) == (name == "recall")
+
+
+@pytest.mark.parametrize(
+    ("name", "may_begin"),
+    [
+        ("", True),
+        ("rec", True),
+        ("R", True),
+        ("functions.r", True),
+        ("f", False),
+        ("recalls", False),
+    ],
+)
+def test_names_that_are_not_complete(name: str, may_begin: bool) -> None:
+    assert OwnNames("recall").may_begin(name) == may_begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.apis.api import Api, Request
-from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool
+from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool, round_chunks
 from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.apis.chat.layout import assemble, drop_texts
 from om_proxy.apis.chat.plain_rounds import take_out_calls
@@ -38,6 +38,7 @@ class ChatApi:
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice
+    write_error_event = staticmethod(round_chunks.write_error_event)
     may_call_tools = staticmethod(may_call_tools)
     take_out_calls = staticmethod(take_out_calls)
 

@@ -15,6 +15,7 @@ import msgspec
 from om_proxy.apis.api import PlainRound
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import cut_events, read_event_data, replace_event_data
+from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 
 _CALLED, _STOPPED = "tool_calls", "stop"  # finish reasons
 _CALLS_HINT = b"tool_calls"
@@ -23,13 +24,16 @@ _VISIBLE_MEMBERS = ("content", "refusal", "audio", "tool_calls")
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-def take_out_calls(data: bytes, tool: str, *, is_stream: bool, is_later: bool) -> PlainRound:
+def take_out_calls(
+    data: bytes, tool: str, use: ToolUse = PLAIN_USE, *, is_stream: bool, is_later: bool
+) -> PlainRound:
     """Return the round without calls of the tool. `is_later`: bytes of an earlier round went out,
     so the role is not repeated. Raise ValueError if it cannot be read."""
+    own_names = OwnNames(tool, use.names)
     if not is_stream:
-        return _take_out_of_whole(data, tool)
+        return _take_out_of_whole(data, own_names)
     events = [(event, _read_event(event)) for event in cut_events(data)]
-    calls = _Calls(tool)
+    calls = _Calls(own_names)
     for _, body in events:
         calls.read(_find_part(body, "delta"))
     out, is_visible = [], False
@@ -49,8 +53,8 @@ class _Calls:
     """The calls of a streamed round. A piece belongs to the newest call of its index; another id at
     the same index begins a new one."""
 
-    def __init__(self, tool: str) -> None:
-        self._tool = tool
+    def __init__(self, own_names: OwnNames) -> None:
+        self._own_names = own_names
         self._names: list[str] = []
         self._ids: list[Any] = []
         self._indexes: list[Any] = []
@@ -76,7 +80,10 @@ class _Calls:
             self._places[id(piece)] = place
 
     def has_own(self) -> bool:
-        return self._tool in self._names
+        return any(map(self._own_names.has, self._names))
+
+    def _has_only_own(self) -> bool:
+        return bool(self._names) and all(map(self._own_names.has, self._names))
 
     def take_out(self, choice: dict[str, Any] | None, *, is_later: bool) -> bool:
         """Take the tool's pieces out of a choice. Return whether anything was changed."""
@@ -86,7 +93,7 @@ class _Calls:
         if isinstance(delta, dict):
             changed = is_later and delta.pop("role", None) is not None
             changed = self._take_out_pieces(delta) or changed
-        if choice.get("finish_reason") == _CALLED and set(self._names) == {self._tool}:
+        if choice.get("finish_reason") == _CALLED and self._has_only_own():
             choice["finish_reason"], changed = _STOPPED, True
         return changed
 
@@ -94,7 +101,7 @@ class _Calls:
         kept, changed = [], False
         for piece in _list_calls(delta):
             place = self._places[id(piece)]
-            is_own = self._names[place] == self._tool
+            is_own = self._own_names.has(self._names[place])
             shift = 0 if is_own else self._find_shift(piece.get("index"))
             if shift:
                 piece["index"] -= shift
@@ -112,18 +119,20 @@ class _Calls:
         if type(index) is not int:
             return 0
         theirs = {
-            i for i, name in zip(self._indexes, self._names, strict=True) if name != self._tool
+            i
+            for i, name in zip(self._indexes, self._names, strict=True)
+            if not self._own_names.has(name)
         }
         places = {i for i in self._indexes if type(i) is int and i < index}
         return len(places - theirs)
 
 
-def _take_out_of_whole(data: bytes, tool: str) -> PlainRound:
+def _take_out_of_whole(data: bytes, own_names: OwnNames) -> PlainRound:
     body = _object.decode(replace_lone_surrogates(data) or data)
     choice = _find_choice(body) or {}
     message = _find_part(body, "message") or {}
     calls = _list_calls(message)
-    kept = [call for call in calls if _read_name(call) != tool]
+    kept = [call for call in calls if not own_names.has(_read_name(call))]
     if len(kept) == len(calls):
         return PlainRound(data)
     message["tool_calls"] = kept

@@ -18,7 +18,7 @@ from om_proxy.apis.api import Request, ToolCall, Unreadable
 from om_proxy.apis.chat.chat_request import split_members
 from om_proxy.apis.json_members import find_value_span
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
-from om_proxy.memory.recall.offering import ToolUse
+from om_proxy.memory.recall.offering import PLAIN_USE, ToolUse
 
 DESCRIPTION = (
     "Look up earlier messages word for word. The notes above are summaries; each begins with the "
@@ -33,9 +33,9 @@ _MODE = (
 _THREAD_MODE = (
     "search: find messages by words. messages (default): read messages in order from cursor."
 )
-# a tool whose name can clash has one of these words in its JSON
-_NAME_HINT = b"recall"
-_PLAIN_USE = ToolUse(choices=1, has_functions=False, names=frozenset())
+# a tool whose name can clash has one of these in its JSON
+_NAME_HINTS = (b"ecall", b"ECALL")
+_JSON_FORMATS = ("json_object", "json_schema")
 
 
 class _Members(msgspec.Struct):
@@ -45,6 +45,7 @@ class _Members(msgspec.Struct):
     tools: Raw = Raw(b"null")
     functions: Any = None
     function_call: Any = None
+    response_format: Any = None
 
 
 _members_of_use = msgspec.json.Decoder(_Members)
@@ -101,12 +102,14 @@ def read_tool_use(request: Request) -> ToolUse | None:
     except (ValueError, RecursionError):
         return None
     has_functions = members.functions is not None or members.function_call is not None
-    if not (names or has_functions) and members.n is None:
-        return _PLAIN_USE  # nearly all requests
+    if not (names or has_functions or members.response_format) and members.n is None:
+        return PLAIN_USE  # nearly all requests
+    reply_format = members.response_format
     return ToolUse(
         choices=members.n if type(members.n) is int else 1,
         has_functions=has_functions,
         names=names,
+        wants_json=isinstance(reply_format, dict) and reply_format.get("type") in _JSON_FORMATS,
     )
 
 
@@ -115,7 +118,8 @@ def _find_tool_names(tools: bytes) -> frozenset[str]:
     if not tools.startswith((b"[", b"null")):
         raise ValueError("tools is no list")
     # 100 kB of tools are not built for names that cannot clash
-    return frozenset(_list_tool_names(tools)) if _NAME_HINT in tools else _PLAIN_USE.names
+    can_clash = any(hint in tools for hint in _NAME_HINTS)
+    return frozenset(_list_tool_names(tools)) if can_clash else PLAIN_USE.names
 
 
 def _list_tool_names(tools: bytes) -> Iterator[str]:

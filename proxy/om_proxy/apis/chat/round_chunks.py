@@ -80,3 +80,16 @@ def put_back_halves(data: bytes, original: bytes) -> bytes:
         return b'"' + gap + before.get(text, text) + b'"'
 
     return _STRING.sub(put_back, data)
+
+
+def write_error_event(error: bytes) -> bytes:
+    """Return the end of a stream that fails, as model servers write it. `error`: the body of an
+    error's response; one that is no JSON object has no words for the client."""
+    try:
+        body = msgspec.json.decode(error, type=dict[str, Any])
+    except (ValueError, RecursionError):
+        body = {}
+    if "error" not in body:
+        message = body.get("message") or "the model server refused a later request of this reply"
+        body = {"error": {"message": message, "type": "upstream_error", "code": None}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\ndata: [DONE]\n\n"

@@ -9,6 +9,7 @@ import msgspec
 
 from om_proxy.apis.api import RoundEnd, ToolCall, UsageRule
 from om_proxy.apis.chat.usage import read_usage
+from om_proxy.memory.recall.offering import OwnNames
 
 # The end of a round that has more to read takes milliseconds.
 LONG_END_BYTES = 1 << 17
@@ -29,17 +30,20 @@ _VISIBLE_MEMBERS = ("content", "refusal", "audio", "function_call")
 def describe_round(
     message: Mapping[str, Any] | None,
     own: Collection[int],
+    tool: str,
     *,
     usage: Any,
     is_finished: bool = True,
 ) -> RoundEnd:
     """Return what a round came to. `own`: which calls of the message are calls of the proxy's
-    tool."""
+    `tool`."""
     if message is None:
         return RoundEnd(is_finished=is_finished, usage=read_usage(usage))
     calls = message.get("tool_calls")
     calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    own_calls = [complete_call(call, place) for place, call in enumerate(calls) if place in own]
+    own_calls = [
+        complete_call(call, place, tool) for place, call in enumerate(calls) if place in own
+    ]
     return RoundEnd(
         calls=tuple(ToolCall(call["id"], call["function"]["arguments"]) for call in own_calls),
         message=msgspec.json.encode({**message, "tool_calls": own_calls}) if own else None,
@@ -50,10 +54,11 @@ def describe_round(
     )
 
 
-def complete_call(call: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Return a call of the proxy's tool as servers take it back: with an id and with arguments."""
+def complete_call(call: Mapping[str, Any], place: int, tool: str) -> dict[str, Any]:
+    """Return a call of the proxy's tool as servers take it back: with an id, the tool's name and
+    arguments."""
     function = call.get("function")
-    function = dict(function) if isinstance(function, dict) else {}
+    function = {**(function if isinstance(function, dict) else {}), "name": tool}
     arguments = function.get("arguments")
     if not isinstance(arguments, str) or not arguments.strip():
         function["arguments"] = _NO_ARGUMENTS
@@ -67,12 +72,12 @@ def complete_call(call: Mapping[str, Any], place: int) -> dict[str, Any]:
     }
 
 
-def is_own_call(call: Any, tool: str) -> bool:
+def is_own_call(call: Any, names: OwnNames) -> bool:
     """Return whether a whole call calls the proxy's tool."""
     if not isinstance(call, dict) or call.get("type", "function") != "function":
         return False
     function = call.get("function")
-    return isinstance(function, dict) and function.get("name") == tool
+    return isinstance(function, dict) and names.has(function.get("name"))
 
 
 class UsageSum:

@@ -37,6 +37,7 @@ from om_proxy.apis.chat.rounds import LONG_END_BYTES, UsageSum, describe_round
 from om_proxy.apis.chat.stream_end import DONE
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
+from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 
 # A longer round is not put together: it cannot be sent back to the model.
 MAX_ROUND_BYTES = 8 << 20
@@ -63,8 +64,10 @@ class StreamSplice:
         tool: str,
         usage_rule: UsageRule,
         reserve: Callable[[int], bool] = lambda size: True,
+        use: ToolUse = PLAIN_USE,
     ) -> None:
-        self._tool = tool
+        self._names = OwnNames(tool, use.names)
+        self._wants_json = use.wants_json
         self._reserve = reserve
         self._usage = UsageSum(usage_rule)
         self._identity: dict[str, Raw] = {}
@@ -144,13 +147,23 @@ class StreamSplice:
             if self._is_own.get(call.position)
         }
         end = describe_round(
-            self._builder.message() if not self._is_given_up else None,
+            self._builder.message() if self._can_go_on() else None,
             own,
+            self._names.tool,
             usage=self._round_usage,
             is_finished=self._has_finish or self._is_done,
         )
         self._ends_with_stop = bool(own) and not end.is_shared
         return self._flush(), end
+
+    def _can_go_on(self) -> bool:
+        """Return whether another round may follow. JSON that went out is the client's reply: text
+        behind it would break it."""
+        if self._is_given_up or not self._wants_json:
+            return not self._is_given_up
+        content = self._builder.message().get("content")
+        has_text = isinstance(content, str) and bool(content.strip())
+        return not (self._has_text or self._is_forgotten or has_text)
 
     def begin_round(self) -> None:
         self._usage.add(self._round_usage)
@@ -303,9 +316,11 @@ class StreamSplice:
     def _judge(self, call: StreamedCall, *, is_complete: bool) -> bool | None:
         """Return whether a call is one of the proxy's tool; None: its name may go on."""
         name = call.read_function_text("name")
-        if not call.is_function or not self._tool.startswith(name):
+        if not call.is_function:
             return False
-        return name == self._tool if is_complete else None
+        if is_complete:
+            return self._names.has(name)
+        return None if self._names.may_begin(name) else False
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 

@@ -12,6 +12,7 @@ from om_proxy.apis.api import RoundEnd, UsageRule
 from om_proxy.apis.chat.round_chunks import EMPTY_LINE, put_back_halves
 from om_proxy.apis.chat.rounds import LONG_END_BYTES, UsageSum, describe_round, is_own_call
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 
 # texts of a message that the rounds of a reply say one after another
 _JOINED_TEXTS = ("content", "reasoning_content", "reasoning")
@@ -42,8 +43,10 @@ class WholeSplice:
         tool: str,
         usage_rule: UsageRule,
         _reserve: Callable[[int], bool] = lambda size: True,
+        use: ToolUse = PLAIN_USE,
     ) -> None:
-        self._tool = tool
+        self._own_names = OwnNames(tool, use.names)
+        self._wants_json = use.wants_json
         self._usage = UsageSum(usage_rule)
         self._identity: dict[str, Raw] = {}
         # of the rounds before this one, as JSON without its quotes
@@ -78,13 +81,20 @@ class WholeSplice:
             return b"", RoundEnd()
         calls = self._read_message.get("tool_calls")
         calls = calls if isinstance(calls, list) else []
-        self._own = {place for place, call in enumerate(calls) if is_own_call(call, self._tool)}
-        return b"", describe_round(self._read_message, self._own, usage=self._round_usage)
+        self._own = {
+            place for place, call in enumerate(calls) if is_own_call(call, self._own_names)
+        }
+        end = describe_round(
+            self._read_message, self._own, self._own_names.tool, usage=self._round_usage
+        )
+        return b"", end
 
     def begin_round(self) -> None:
         self._usage.add(self._round_usage)
         for name, texts in self._texts.items():
-            if text := self._write_text(name):
+            # JSON is one text: that of the last round
+            is_left_out = self._wants_json and name == "content"
+            if not is_left_out and (text := self._write_text(name)):
                 texts.append(text)
         self._is_first = False
         self._begin()

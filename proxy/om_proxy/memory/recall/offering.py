@@ -14,6 +14,36 @@ from typing import NamedTuple
 TOOL_NAMES = ("recall", "om_recall")
 
 
+# what models put before a tool's name
+_NAME_PREFIXES = ("", "functions.", "default_api.", "tools.")
+
+
+class OwnNames(NamedTuple):
+    """The names by which models call the tool. They misname it as `functions.recall` or `Recall`;
+    a name that a tool of the client has is the client's."""
+
+    tool: str
+    client_tools: frozenset[str] = frozenset()
+
+    def has(self, name: object) -> bool:
+        """Return whether a call with this name is one of the tool."""
+        if name == self.tool:
+            return True
+        return isinstance(name, str) and name not in self.client_tools and name in self._forms()
+
+    def may_begin(self, name: str) -> bool:
+        """Return whether a name that begins so may be one of the tool. Only the tool's own forms
+        may be cut within their first word: a client's tool may be named `f`."""
+        return any(
+            form.startswith(name) and name.startswith(form[: -len(self.tool)])
+            for form in self._forms()
+        )
+
+    def _forms(self) -> tuple[str, ...]:
+        forms = (self.tool, self.tool.capitalize(), self.tool.upper())
+        return tuple(prefix + form for prefix in _NAME_PREFIXES for form in forms)
+
+
 class Offer(StrEnum):
     """The values of the header `x-om-recall`: `offered`, or why the tool is not offered."""
 
@@ -30,6 +60,10 @@ class ToolUse(NamedTuple):
     choices: int  # `n`: the replies that it asks for
     has_functions: bool  # whether it has the legacy members for functions
     names: frozenset[str]  # of the client's tools, as far as they can clash with ours
+    wants_json: bool = False  # whether the reply's text must be JSON
+
+
+PLAIN_USE = ToolUse(choices=1, has_functions=False, names=frozenset())
 
 
 class Offering(NamedTuple):
