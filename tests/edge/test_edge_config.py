@@ -200,7 +200,7 @@ def test_no_credential_in_its_repr() -> None:
 
 @pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"api-key"])
 @pytest.mark.parametrize("token", [b"admin-0123456789abcdef", b"metrics-0123456789abcdef"])
-@pytest.mark.parametrize("scheme", [b"", b"Bearer ", b"bearer  "])
+@pytest.mark.parametrize("scheme", [b"", b"Bearer ", b"bearer  ", b"Token "])
 @pytest.mark.parametrize("auth", ["", KEYED])
 @pytest.mark.parametrize("upstream", [KEYLESS, KEYED_UPSTREAM], ids=["keyless", "keyed"])
 def test_a_token_of_the_proxy_s_own_goes_nowhere(

@@ -12,7 +12,6 @@ from om_proxy.apis.api import Api, Request
 from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
 from om_proxy.errors import BadRequest, Forbidden, Unauthorized
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
-from om_proxy.identity.keyed_hashes import hash_key
 from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
 from om_proxy.identity.tenants import find_own_token, has_provider_credential
 from om_proxy.policy import Policy
@@ -38,7 +37,7 @@ class EdgeConfig:
     own_headers: frozenset[bytes]
     side_prompts: tuple[re.Pattern[str], ...]
     # of the admin token and the metrics token, which never go upstream
-    token_hashes: tuple[bytes, ...] = field(default=(), repr=False)
+    own_tokens: tuple[bytes, ...] = field(default=(), repr=False)
     upstreams: dict[str | None, UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -75,8 +74,8 @@ class EdgeConfig:
                 token_required=settings.auth.token_required,
             ),
             own_headers=own_headers,
-            token_hashes=tuple(
-                hash_key(token.get_secret_value().encode())
+            own_tokens=tuple(
+                token.get_secret_value().encode()
                 for token in (settings.server.admin_token, settings.telemetry.metrics_token)
                 if token is not None and token.get_secret_value() not in dict(keys).values()
             ),
@@ -92,7 +91,7 @@ class EdgeConfig:
         A browser's preflight names no model, so it is refused if any upstream has a key: the page's
         own request may be for that one.
         """
-        if self.token_hashes and (name := find_own_token(headers, self.token_hashes)):
+        if self.own_tokens and (name := find_own_token(headers, self.own_tokens)):
             raise Unauthorized(
                 f"{name} carries a token of om-proxy's own, which no model server may see: send "
                 "server.admin_token as X-OM-Admin and below /om only, and a key for the model here"

@@ -13,7 +13,9 @@ The rule: a caller who may not read memory may not spend a key that it did not b
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
+from om_proxy.identity.callers import MAX_CACHED_CALLERS, MAX_CACHED_HEADER_CHARS
 from om_proxy.identity.header_values import Headers, group_by_name
 from om_proxy.identity.identity_rules import (
     CREDENTIAL_HEADERS,
@@ -42,7 +44,17 @@ def may_spend_operator_key(headers: Headers, rules: IdentityRules) -> bool:
     """Return whether the caller may be served with a key that it did not bring."""
     if rules.keys:
         return True
-    values_by_name = group_by_name([header for header in headers if header[0] in _READ_HEADERS])
+    # lists, because generators take twice as long
+    read = tuple([header for header in headers if header[0] in _READ_HEADERS])
+    size = sum([len(value) for _, value in read])
+    decide = _may_spend if size <= MAX_CACHED_HEADER_CHARS else _may_spend.__wrapped__
+    return decide(read, rules)
+
+
+# cached as callers are (identity/callers.py): the same ones return, and it takes 20 µs
+@lru_cache(maxsize=MAX_CACHED_CALLERS)
+def _may_spend(headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules) -> bool:
+    values_by_name = group_by_name(headers)
     if not rules.loopback_only:
         return has_credential(values_by_name)
     if is_local_request(values_by_name):

@@ -55,14 +55,16 @@ def has_credential(values_by_name: ValuesByName) -> bool:
     )
 
 
-def find_own_token(headers: Headers, token_hashes: Collection[bytes]) -> str | None:
+def find_own_token(headers: Headers, own_tokens: Collection[bytes]) -> str | None:
     """Return the header that carries one of the proxy's own tokens in place of a key for the model
-    server; None: no header does."""
+    server, with any scheme; None: no header does."""
     for name, value in headers:
         if name in _CREDENTIAL_NAMES:
-            sent_hash = hash_key(_strip_scheme(value.decode("latin-1")).encode("latin-1"))
-            if any(hmac.compare_digest(sent_hash, own) for own in token_hashes):
-                return name.decode("latin-1")
+            whole = value.strip(b" \t")
+            without_scheme = whole.partition(b" ")[2].strip(b" \t")
+            for token in own_tokens:
+                if hmac.compare_digest(whole, token) or hmac.compare_digest(without_scheme, token):
+                    return name.decode("latin-1")
     return None
 
 
