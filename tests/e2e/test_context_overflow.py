@@ -398,17 +398,30 @@ async def test_a_question_beyond_the_window(tmp_path: Path) -> None:
         assert answer.headers["x-om-tokens-sent"] == answer.headers["x-om-tokens-received"]
 
 
-async def test_a_client_that_sends_its_newest_message_only(tmp_path: Path) -> None:
-    """Nothing can be taken away from what it sent: it is told at once."""
+async def test_a_newest_message_that_does_not_fit(tmp_path: Path) -> None:
+    """The client is told so, and its message is never tried alone."""
     async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = run.chat(**{"x-om-history": "new"})
         for message in talk(4)[::2]:
             assert (await post(chat, [message])).status_code == 200
         run.models.requests.clear()
         answer = await post(chat, [{"role": "user", "content": "What is it? " * 800}])
-        assert (answer.status_code, told(answer)) == (400, "degraded/upstream-refused")
-        assert len(to_actor(run)) == 2
-        assert not run.models.requests_to("scripted-observer")
+        assert (answer.status_code, told(answer)) == (400, "degraded/context-overflow")
+        assert all(len(call.messages) > 1 for call in to_actor(run))
+
+
+async def test_a_client_that_sends_its_newest_message_only(tmp_path: Path) -> None:
+    """Its prompt is shortened when it does not fit any more. No model is asked without the
+    conversation, and every request is answered."""
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
+        chat = run.chat()
+        receipts = []
+        for message in talk(40)[::2]:
+            answer = await post(chat, [message])
+            assert answer.status_code == 200
+            receipts.append(told(answer))
+        assert set(receipts) == {"raw", "applied", "applied/context-overflow"}
+        assert all(len(call.messages) > 1 for call in to_actor(run)[1:])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.model import Key
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
@@ -28,6 +29,7 @@ from tests.e2e.raw_upstream import (
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.trouble import wrap_opened_stores
 from tests.e2e.written import collect_log_lines
+from tests.memory.building import chunk
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import Call, Script, script_answer
 
@@ -206,6 +208,14 @@ async def test_tail_limit(tmp_path: Path) -> None:
         assert await live(site) == 12
 
 
+REPLY = orjson.loads(COMPLETION.replace(b"1e400", b"1"))["choices"][0]["message"]
+
+
+def window_body(text: str) -> bytes:
+    """Write a request with the reply before this message."""
+    return orjson.dumps({"model": "m", "messages": [REPLY, {"role": "user", "content": text}]})
+
+
 def refusing(status: bytes, *, times: int = 1) -> Script:
     """Refuse so often, then answer."""
     left = times
@@ -224,27 +234,67 @@ def refusing(status: bytes, *, times: int = 1) -> Script:
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Too Large", b"422 Unprocessable"])
 async def test_upstream_refused(tmp_path: Path, status: bytes) -> None:
-    """A rewritten prompt that is refused is followed by the original, once."""
+    """A rewritten prompt that is refused is followed by the original, once, if that holds the
+    conversation or a part of it."""
     async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
-        got = await site.ask(chat_body("two"), T, script=refusing(status))
+        got = await site.ask(window_body("two"), T, script=refusing(status))
         assert (got.status, got.body, read_reason(got)) == (
             200,
             COMPLETION,
             "degraded/upstream-refused",
         )
-        rewritten, original = site.server.seen
+        rewritten, *_, original = site.server.seen
         assert b"one" in rewritten.body
-        assert original.body == chat_body("two")
+        assert original.body == window_body("two")
         assert await live(site) == 4
-        got = await site.ask(chat_body("three"), T, script=refusing(status, times=9))
+        got = await site.ask(window_body("three"), T, script=refusing(status, times=9))
         assert (got.status, got.body, read_reason(got)) == (
             int(status[:3]),
             b'{"error":{}}',
             "degraded/upstream-refused",
         )
-        assert len(site.server.seen) == 2
+        assert site.server.seen[-1].body == window_body("three")
         assert await live(site) == 4
+
+
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"422 Unprocessable"])
+async def test_a_newest_message_is_no_fallback(tmp_path: Path, status: bytes) -> None:
+    """A client that sends its newest message only gets the refusal, not an answer without its
+    conversation."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(chat_body("two"), T, script=refusing(status))
+        assert (got.status, got.body, read_reason(got)) == (
+            int(status[:3]),
+            b'{"error":{}}',
+            "degraded/upstream-refused",
+        )
+        (rewritten,) = site.server.seen
+        assert b"one" in rewritten.body
+        assert await live(site) == 2
+        assert read_reason(await site.ask(chat_body("two"), T)) == "applied"
+
+
+async def test_tool_pairs(tmp_path: Path) -> None:
+    """Notes that part a call from its result, as those of a store that others wrote may: the client
+    shows both, so its own request goes out."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "found"},
+    ]
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(orjson.dumps({"model": "m", "messages": messages}), T)
+        memory = await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))
+        noted = add_chunk(memory, chunk(memory, 2))
+        parted = activate_chunks(noted, [noted.chunks[0].id], site.clock())
+        await site.app.store.commit(memory, parted)
+        messages += [REPLY, {"role": "user", "content": "two"}]
+        body = orjson.dumps({"model": "m", "messages": messages})
+        assert read_reason(await site.ask(body, T)) == "degraded/tool-pairs"
+        assert site.seen.body == body
 
 
 @pytest.mark.parametrize(

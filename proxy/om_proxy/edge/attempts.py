@@ -7,6 +7,13 @@ Each is sent only if the model server refused the one before
     rewritten ── refused ──→ original ── refused as too long ──→ shortened
         │                        │                                   │ refused, or cannot be made
         └→ its answer            └→ its answer                       └→ the refusal of the original
+
+A client that sends a part of its history wants the part that memory has. Its rewritten prompt is
+shortened first, and its original is sent only if that holds the conversation:
+
+    rewritten ── refused as too long ──→ shortened ── refused, or cannot be made ──→ original
+        │ refused for another reason                                                    ↑
+        └───────────────────────────────────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.recall_offers import RecallOffers, RecallRecord
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
+from om_proxy.memory.prompt.original import holds_conversation, shows_everything
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.engine import Engine
@@ -59,36 +67,55 @@ class Attempts:
     async def send(self, exchange: Exchange) -> UpstreamResponse:
         """Send the prompts. Return the answer for the client. Raise OmError if the model server
         gives none."""
-        answer = await self._send_rewritten_or_original(exchange)
+        answer = await self._send_prompt(exchange)
         turn = exchange.turn
         if turn is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
-        answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
-        if error is None or not refusals.is_prompt_too_long(answer.status, error):
+        reconciled = turn.opened.reconciled
+        is_whole = shows_everything(reconciled.projected, reconciled.sent)
+        if turn.body is not None and is_whole:
+            answer = await self._send_original(exchange, turn, answer)
+        answer, is_answered = await self._shorten_if_too_long(exchange, answer)
+        if is_answered or turn.body is None or is_whole:
             return answer
-        is_caller_verified = refusals.has_too_long_text(error)
-        return (
-            await self._send_shortened(exchange, turn, is_caller_verified=is_caller_verified)
-            or answer
-        )
+        if holds_conversation(reconciled.projected, reconciled.sent):
+            return await self._send_original(exchange, exchange.turn or turn, answer)
+        if exchange.reason is not Reason.CONTEXT_OVERFLOW:
+            exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
+        return answer
 
-    async def _send_rewritten_or_original(self, exchange: Exchange) -> UpstreamResponse:
+    async def _send_prompt(self, exchange: Exchange) -> UpstreamResponse:
+        """Send the rewritten prompt, or the original if there is none."""
         turn = exchange.turn
-        if turn is None:
-            return await self.send_body(exchange, exchange.body)
-        body = turn.body or exchange.body
-        if exchange.recall is not None and exchange.recall.tool:
-            answer = await self._send_with_tool(exchange, exchange.recall, turn, body)
-            turn = exchange.turn or turn
-        else:
-            answer = await self.send_body(exchange, body)
-        if turn.body is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
-            return answer
-        await answer.aclose()
+        body = turn.body if turn is not None and turn.body is not None else exchange.body
+        if turn is not None and exchange.recall is not None and exchange.recall.tool:
+            return await self._send_with_tool(exchange, exchange.recall, turn, body)
+        return await self.send_body(exchange, body)
+
+    async def _send_original(
+        self, exchange: Exchange, turn: PreparedTurn, refusal: UpstreamResponse
+    ) -> UpstreamResponse:
+        """Send the original in place of the prompt that was refused."""
+        await refusal.aclose()
         exchange.recall = None  # its prompt has no notes
         exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
         exchange.turn = count_original_as_sent(turn)
         return await self.send_body(exchange, exchange.body)
+
+    async def _shorten_if_too_long(
+        self, exchange: Exchange, refusal: UpstreamResponse
+    ) -> tuple[UpstreamResponse, bool]:
+        """Return the answer to a shorter prompt, and True; if there is none, the refusal and
+        False."""
+        turn = exchange.turn
+        if turn is None or refusal.status not in RETRY_WITH_ORIGINAL_STATUSES:
+            return refusal, False
+        refusal, error = await buffer_body(refusal, refusals.MAX_ERROR_BODY_BYTES)
+        if error is None or not refusals.is_prompt_too_long(refusal.status, error):
+            return refusal, False
+        is_caller_verified = refusals.has_too_long_text(error)
+        answer = await self._send_shortened(exchange, turn, is_caller_verified=is_caller_verified)
+        return (refusal, False) if answer is None else (answer, True)
 
     async def _send_with_tool(
         self, exchange: Exchange, recall: RecallRecord, turn: PreparedTurn, body: bytes
@@ -137,9 +164,10 @@ class Attempts:
     async def _send_shortened(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> UpstreamResponse | None:
-        """Send a prompt that is shorter than the client's own. Return its answer; None: the client
-        gets the refusal of its own prompt."""
+        """Send a prompt that is shorter than the refused one. Return its answer; None: there is
+        none, or it was refused too."""
         started = time.perf_counter()
+        refused = turn
         exchange.turn = turn = await self._shorten(
             exchange, turn, is_caller_verified=is_caller_verified
         )
@@ -149,14 +177,14 @@ class Attempts:
             if answer is not None:
                 exchange.status = turn.status
                 return answer
-        exchange.turn = count_original_as_sent(turn)
+        exchange.turn = replace(turn, body=None, receipt=refused.receipt, mark=refused.mark)
         return None
 
     async def _shorten(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> PreparedTurn:
         """Return the turn with a shorter prompt, or without a body if there is none."""
-        turn = replace(turn, body=None)  # the original was refused as well
+        turn = replace(turn, body=None)  # it was refused
         try:
             if not self._engine.overflow_recovery.can_shorten(
                 turn, is_caller_verified=is_caller_verified

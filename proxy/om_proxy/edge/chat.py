@@ -58,6 +58,9 @@ _EVENTS_HEADER = EVENTS_HEADER.encode()
 # How long memory may take before the original goes upstream. Waiting for an observation is not
 # counted.
 MAX_OPEN_S = 5.0
+# How many times as long, for a request without a reply of its conversation: its original holds
+# nothing but the newest message.
+NEWEST_ONLY_OPEN_FACTOR = 3
 # Reading a request of this size takes a millisecond or more, so it waits for a slot on the event
 # loop.
 LARGE_BODY_BYTES = 1 << 18
@@ -282,7 +285,8 @@ class ChatRoute:
     async def _open_turn(
         self, exchange: Exchange, request: Request, context: MemoryContext
     ) -> PreparedTurn:
-        deadline = Deadline(MAX_OPEN_S)
+        factor = 1 if self._api.has_replies(request) else NEWEST_ONLY_OPEN_FACTOR
+        deadline = Deadline(MAX_OPEN_S * factor)
         return await deadline.run(
             self._engine.open_turn(
                 exchange.caller,

@@ -219,7 +219,8 @@ REASON_ROWS = (
     ),
     _create_reason_row(
         [Reason.UPSTREAM_REFUSED],
-        "The model server refused the rewritten prompt, so the original was sent",
+        "The model server refused the rewritten prompt, so the original was sent. If the original "
+        "lacks the conversation, the refusal is the answer",
         Status.DEGRADED,
     ),
     _create_reason_row(

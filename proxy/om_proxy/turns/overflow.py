@@ -33,7 +33,8 @@ class OverflowRecovery:
     clock: Callable[[], float]
 
     def can_shorten(self, turn: PreparedTurn, *, is_caller_verified: bool) -> bool:
-        """Return whether memory can make the client's own prompt shorter.
+        """Return whether memory can make the prompt shorter that was refused: the client's own, or
+        for a client that sends a part of its history the rewritten one.
 
         `is_caller_verified`: the refusal shows that the upstream knows the caller. Then the first
         request of a thread may be stored and observed too.
@@ -49,12 +50,15 @@ class OverflowRecovery:
             projected, last_leaving_seq
         ) and not self._find_next_batch(opened):
             return False
-        received_tokens = prompt_cost.received_tokens(projected, reconciled.sent)
-        return overflow_batches.can_shrink(projected, received_tokens, last_leaving_seq)
+        instructions = turn.receipt["tokens-received"] - prompt_cost.received_tokens(
+            projected, reconciled.sent
+        )
+        refused_tokens = turn.receipt["tokens-sent"] - instructions
+        return overflow_batches.can_shrink(projected, refused_tokens, last_leaving_seq)
 
     async def shorten(self, turn: PreparedTurn) -> PreparedTurn:
         """Observe the messages that may leave the prompt, activate their notes, and build the
-        prompt again. The turn has no body if the new prompt is not shorter than the client's.
+        prompt again. The turn has no body if the new prompt is not shorter than the refused one.
 
         This waits at most `block_timeout_s` for the observation. After that, the observation
         continues in the background. Its messages are stored, so a later request finds the notes.
@@ -72,7 +76,7 @@ class OverflowRecovery:
         if opened.reconciled.projected.coverage <= coverage_before:
             return replace(turn, opened=opened, body=None)
         shortened = await self.builder.build(opened)
-        if shortened.receipt["tokens-sent"] < shortened.receipt["tokens-received"]:
+        if shortened.receipt["tokens-sent"] < turn.receipt["tokens-sent"]:
             return shortened
         return replace(shortened, body=None)
 

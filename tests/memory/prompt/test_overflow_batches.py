@@ -92,8 +92,8 @@ def test_what_is_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("received", "shrinks"), [(400, True), (101, True), (100, False), (50, False)]
+    ("refused", "shrinks"), [(400, True), (101, True), (100, False), (50, False)]
 )
-def test_what_the_client_sent_must_hold_more(received: int, shrinks: bool) -> None:
-    """Nothing can be taken away from a client that sends its newest message only."""
-    assert can_shrink(memory(chat(4, 50)), received, 6) is shrinks
+def test_what_was_refused_must_hold_more(refused: int, shrinks: bool) -> None:
+    """Nothing can be taken away from what has to stay."""
+    assert can_shrink(memory(chat(4, 50)), refused, 6) is shrinks

@@ -38,8 +38,7 @@ def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
     return tuple(chunk.id for chunk in memory.chunks if chunk.last <= through)
 
 
-def can_shrink(memory: Memory, received: int, through: int) -> bool:
-    """Return whether the client's own prompt, `received` tokens without its instructions, holds
-    more than what has to stay. The prompt of a client that sends its newest message only never
-    does."""
-    return received > sum_framed_tokens([m for m in memory.tail if m.seq > through])
+def can_shrink(memory: Memory, refused: int, through: int) -> bool:
+    """Return whether the prompt that was refused, `refused` tokens without instructions, holds more
+    than what has to stay."""
+    return refused > sum_framed_tokens([m for m in memory.tail if m.seq > through])
