@@ -27,7 +27,15 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
-from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
+from tests.support.performing import (
+    NOTES,
+    SMALL,
+    HeldAnswer,
+    Parts,
+    Step,
+    open_parts,
+    read_shown_prompt,
+)
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -599,3 +607,60 @@ async def test_the_abandoned_branch_can_be_gone_back_to() -> None:
         await t.turn([*history, assistant("d"), user("f")], "g")
         assert await t.live() == ["a", "b", "c", "d", "f", "g"]
         assert replace(await t.parts.memory(), version=0).count == 6
+
+
+# ── several choices ───────────────────────────────────────────────────────────────────────────────
+
+
+def make_choices(*texts: str) -> Reply:
+    first, *others = (orjson.dumps(assistant(text)) for text in texts)
+    return Reply(message=first, complete=True, finish_reason="stop", others=tuple(others))
+
+
+async def choose(t: Turns, sent: list[Message], *choices: str, thin: bool = False) -> None:
+    """A turn whose reply has these choices, and what memory does after it."""
+    opened = await t.open(sent[-1:] if thin else sent)
+    await t.engine.close_turn(opened, make_choices(*choices), accepted=True)
+    await t.parts.background.wait_idle()
+
+
+async def test_the_choice_that_the_client_kept_is_the_reply() -> None:
+    """No choice is noted before the client shows which one it kept: that one is stored, in every
+    prompt and in the notes."""
+    async with open_turns() as t:
+        sent: list[Message] = []
+        for n in range(4):
+            sent.append(user(f"question {n}: {LONG}"))
+            kept = f"kept {n}: {LONG}"
+            await choose(t, sent, f"dropped {n}: {LONG}", f"dropped too {n}: {LONG}", kept)
+            sent.append(assistant(kept))
+        await t.turn([*sent, user("and now?")], "done")
+        live = await t.live()
+        assert live == [*texts(sent), "and now?", "done"]
+        asked = [read_shown_prompt(t.parts, n) for n in range(len(t.parts.models.asked))]
+        assert asked
+        assert "dropped" not in "".join(asked)
+        assert (await t.parts.memory()).chunked_to
+
+
+async def test_a_client_that_shows_no_choice_keeps_the_first() -> None:
+    """Its next message stands behind that one, which may then be noted."""
+    async with open_turns() as t:
+        sent: list[Message] = []
+        for n in range(4):
+            sent.append(user(f"question {n}: {LONG}"))
+            await choose(t, sent, f"first {n}: {LONG}", f"second {n}: {LONG}", thin=True)
+            sent.append(assistant(f"first {n}: {LONG}"))
+        assert await t.live() == texts(sent)
+        assert (await t.parts.memory()).chunked_to >= 4
+
+
+async def test_a_choice_that_calls_a_tool() -> None:
+    """It takes the place of a choice that did not."""
+    async with open_turns() as t:
+        await choose(t, [user("look")], "no tool", "another")
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        chosen = {"role": "assistant", "content": "with a tool", "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": "c", "content": "found"}
+        await t.turn([user("look"), chosen, result], "done")
+        assert await t.live() == ["look", "with a tool", "found", "done"]

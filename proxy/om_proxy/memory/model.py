@@ -234,6 +234,8 @@ class View(Struct, frozen=True, kw_only=True):
     reply: int = 0  # seq of the recorded reply; 0 while unanswered
     cells: tuple[Cell, ...] = ()
     asked_at: float = 0.0  # unix seconds when the request came; 0: not known, as in older rows
+    # whether the recorded reply is the first of several choices: the next request shows the kept one
+    has_choices: bool = False
 
 
 class Failures(Struct, frozen=True):

@@ -31,6 +31,7 @@ from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.unstored import merge_unstored
 from om_proxy.memory.transcript.verdict import takes_back_later_request
+from om_proxy.memory.transcript.views import mark_choices
 from om_proxy.memory_cache.conflicts import retry_on_conflict
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
@@ -79,6 +80,7 @@ class Committer:
         check: Callable[[Memory], None] = accept_any,
         look_ups: LookedUp | None = None,
         ended_at: float | None = None,
+        has_choices: bool = False,
     ) -> CommittedTurn:
         """Commit the turn. If another commit came first, compute the turn again.
 
@@ -87,7 +89,8 @@ class Committer:
         `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
         since. `check`: raises an error unless the turn may be committed on this state of the
         thread. No other commit comes between. `look_ups`: of the complete reply; their tokens are
-        counted here. `ended_at`: when the reply ended, in unix seconds; None: now.
+        counted here. `ended_at`: when the reply ended, in unix seconds; None: now. `has_choices`:
+        the reply is the first of several.
         """
         facts = self.memories.facts
         if look_ups is not None:
@@ -103,6 +106,7 @@ class Committer:
             check=check,
             look_ups=look_ups,
             ended_at=self.clock() if ended_at is None else ended_at,
+            has_choices=has_choices,
         )
         async with self.memories.lock(turn.key):
             committed = await retry_on_conflict(attempt)
@@ -214,6 +218,7 @@ class Committer:
         check: Callable[[Memory], None],
         look_ups: LookedUp | None,
         ended_at: float,
+        has_choices: bool,
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
@@ -243,6 +248,8 @@ class Committer:
         after, interrupted_messages = await self._apply_turn(
             turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups, ended_at
         )
+        if has_choices:
+            after = mark_choices(after)
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry
             self.add_unstored(turn, accounted.entry)

@@ -224,6 +224,7 @@ class Engine:
             is_end_unseen=is_end_unseen,
             look_ups=reply.look_ups if complete is not None and reply is not None else None,
             ended_at=ended_at,
+            has_choices=bool(reply and reply.others),
         )
         self._start_due_work(turn, committed)
         return committed

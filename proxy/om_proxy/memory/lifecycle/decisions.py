@@ -38,7 +38,11 @@ from om_proxy.memory import blocks
 from om_proxy.memory.lifecycle import condensing, prompt_cache
 from om_proxy.memory.lifecycle.economy import pays_back
 from om_proxy.memory.lifecycle.log_limit import count_excess, count_kept_entries
-from om_proxy.memory.lifecycle.observable import messages_between, observable_tokens
+from om_proxy.memory.lifecycle.observable import (
+    messages_between,
+    observable_tokens,
+    settled_tail,
+)
 from om_proxy.memory.lifecycle.thresholds import (
     MAX_OVERSHOOT_SHARE,
     MIN_RAW_TOKENS,
@@ -252,7 +256,7 @@ def _background_observation(
 ) -> Observe | None:
     if limits.interval_tokens is None:
         return None
-    fresh = [m for m in memory.tail if m.seq > memory.chunked_to]
+    fresh = [m for m in settled_tail(memory) if m.seq > memory.chunked_to]
     least = limits.interval_tokens // 2
     if sum_framed_tokens(fresh) < least:
         return None
@@ -272,7 +276,7 @@ def _background_observation(
 def observe_everything(memory: Memory, most: int) -> Observe | None:
     """Return the observation of everything that can be observed and is not, up to `most` tokens: a
     thread's part of an observation of several threads, or what a person asks for."""
-    marks = [m.mark for m in memory.tail if m.seq > memory.chunked_to]
+    marks = [m.mark for m in settled_tail(memory) if m.seq > memory.chunked_to]
     return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
 
 

@@ -15,9 +15,17 @@ def last_observable_seq(memory: Memory) -> int:
     return memory.tail[first - 1].seq if first else memory.coverage
 
 
+def settled_tail(memory: Memory) -> Sequence[Message]:
+    """Return the tail without a newest reply that is the first of several choices. The client has
+    not shown yet which one it keeps: that one will stand there."""
+    if any(view.has_choices and view.reply == memory.end for view in memory.views):
+        return memory.tail[:-1]
+    return memory.tail
+
+
 def unobserved_tokens(memory: Memory) -> int:
     """Return the number of tokens that can be observed and are not."""
-    return observable_tokens([m for m in memory.tail if m.seq > memory.chunked_to])
+    return observable_tokens([m for m in settled_tail(memory) if m.seq > memory.chunked_to])
 
 
 def observable_tokens(tail: Sequence[Message]) -> int:

@@ -55,6 +55,14 @@ def record_view(
     return (*others, view)
 
 
+def mark_choices(memory: Memory) -> Memory:
+    """Return the memory in which the newest reply is one of several choices."""
+    if not memory.views or memory.views[-1].reply != memory.end:
+        return memory
+    *others, newest = memory.views
+    return replace(memory, views=(*others, replace(newest, has_choices=True)))
+
+
 def _find_stored_reply(memory: Memory, verdict: Verdict) -> int:
     """Return the seq of the reply that the turn has already, if the thread went on with it; 0:
     none."""
