@@ -82,6 +82,16 @@ def test_messages_that_came_together() -> None:
     ]
 
 
+def test_a_correction_of_what_was_noted() -> None:
+    """A message that replaces an earlier text says so: its old text may be in the notes."""
+    said = messages(user("I meant 300 mg."), assistant("I see."))
+    text = render_transcript(said, UTC, tokens=words, corrections={1}).text
+    assert text.splitlines()[2:4] == [
+        "User (12:00), corrects what was noted: I meant 300 mg.",
+        "Assistant (12:01): I see.",
+    ]
+
+
 def test_parallel_calls_of_one_tool() -> None:
     """Each result names its call, in any order of results."""
     calls = [(f"c{n}", "read", f'{{"path":"{n}.py"}}') for n in (1, 2, 3)]

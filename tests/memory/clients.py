@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import orjson
@@ -44,14 +44,17 @@ from om_proxy.memory.model import (
 from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail
 from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.memory.transcript.reconcile import (
     Hints,
-    NeedOutline,
+    NeedTexts,
     SentHistory,
     StoredTranscript,
+    Texts,
     Verdict,
     reconcile,
 )
+from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
 
 TENANT = b"a tenant's key"
 
@@ -66,6 +69,10 @@ def parse(raw: bytes) -> Item:
         calls,
         message.get("tool_call_id"),
     )
+
+
+def wording(raw: bytes) -> Wording:
+    return read_wording(view_parsed(orjson.loads(raw)), write_canonical)
 
 
 def raw(role: str, content: Any, **more: Any) -> bytes:
@@ -87,6 +94,8 @@ class Thread:
         self.now = 0.0
         self.cases: list[str] = []
         self.outlines = 0
+        self.compared = 0  # texts
+        self.corrections: set[int] = set()  # seqs
 
     # reading
 
@@ -109,11 +118,23 @@ class Thread:
 
     def reconcile(self, sent: SentHistory, hints: Hints = Hints()) -> Verdict:
         found = reconcile(self.stored_transcript(), sent, hints)
-        if isinstance(found, NeedOutline):
-            self.outlines += 1
-            found = reconcile(self.stored_transcript(complete=True), sent, hints)
-        assert not isinstance(found, NeedOutline)
+        texts: Texts | None = None
+        complete = False
+        while not isinstance(found, Verdict):
+            if isinstance(found, NeedTexts):
+                assert texts is None
+                texts = self._read_texts(found.seqs)
+            else:
+                assert not complete
+                complete = True
+                self.outlines += 1
+            found = reconcile(self.stored_transcript(complete), sent, hints, texts)
         return found
+
+    def _read_texts(self, seqs: Sequence[int]) -> Texts:
+        self.compared += len(seqs)
+        messages = [self.rows[seq][0] for seq in seqs]
+        return Texts({m.seq: StoredText(wording(m.item.raw), m.item.fp) for m in messages}, wording)
 
     # a turn
 
@@ -185,6 +206,7 @@ class Thread:
         )
 
     def commit(self, after: Memory) -> None:
+        self.corrections.update(chain.from_iterable(find_corrections(after.views).values()))
         parent = after.recent[-1].seq if after.recent else 0
         alive = {m.seq for m in after.tail}
         for seq, (message, live, above) in list(self.rows.items()):
@@ -306,6 +328,7 @@ class Node:
     made: bytes
     shown: bytes
     heard: bool = True  # whether we had a chance to store it
+    corrected: list[bytes] = field(default_factory=list)  # fingerprints of its older texts
 
     @property
     def role(self) -> str:
@@ -317,7 +340,7 @@ class Node:
 
     @property
     def prints(self) -> set[bytes]:
-        return {parse(self.made).fp, parse(self.shown).fp}
+        return {parse(self.made).fp, parse(self.shown).fp, *self.corrected}
 
 
 @dataclass
@@ -333,6 +356,8 @@ class Client:
     thin: bool = False  # sends what is new since the last reply
     reminds: bool = False  # puts one system message before the newest message
     reorders: bool = False  # sends results as they complete, and later in the order of the calls
+    renders: bool = False  # cuts and stamps all messages but the newest few, of both roles
+    corrects: bool = False  # changes a word of an old message now and then, of either role
     nodes: list[Node] = field(default_factory=list)
     branches: list[tuple[list[Node], bytes | None, int]] = field(default_factory=list)
     summary: bytes | None = None
@@ -409,7 +434,8 @@ class Client:
     @property
     def returns(self) -> bool:
         """Whether it goes back to branches of long ago: see the limits above."""
-        return not (self.alters and (self.folds or self.compacts_at or self.window))
+        hides = self.alters and (self.folds or self.compacts_at or self.window)
+        return not (hides or self.renders or self.corrects)
 
     def editable(self) -> list[int]:
         """User messages with at least two known ones before them."""
@@ -446,7 +472,20 @@ class Client:
         node = nodes[i]
         if self.prunes and node.role == "tool" and i < len(nodes) - 6:
             return raw("tool", "[pruned]", tool_call_id=parse(node.made).answers)
+        message = orjson.loads(node.shown)
+        if self.renders and i < len(nodes) - 6 and node.role != "tool" and message["content"]:
+            text = message["content"]
+            cut = text if len(text) < 16 else text[:-1] + "…"
+            return orjson.dumps({**message, "content": f"[12:{i % 60:02}]\r\n{cut}"})
         return node.shown
+
+    def correct(self) -> None:
+        """Change a message of the past in place."""
+        candidates = [n for n in self.nodes[:-4] if not n.calls and n.role != "tool" and n.heard]
+        if self.corrects and candidates:
+            node = self.rng.choice(candidates)
+            node.corrected.append(parse(node.shown).fp)
+            node.shown = raw(node.role, self.text("correction"))
 
     def _finished_step(self, i: int) -> bool:
         later = self.nodes[i + 1 :]
@@ -484,6 +523,8 @@ class Meeting:
         self._background()
         if rng.random() < 0.3:
             client.compact()
+        if client.corrects and rng.random() < 0.2:
+            client.correct()
         if choice < 0.10 and client.editable():
             at = rng.choice(client.editable()[-3:])
             if rng.random() < 0.25:
@@ -601,6 +642,10 @@ KINDS: dict[str, dict[str, object]] = {
     "reordering, thin": {"reorders": True, "thin": True},
     "reordering, pruning": {"reorders": True, "prunes": True},
     "reordering, compacting": {"reorders": True, "compacts_at": 14},
+    "rendering": {"renders": True},
+    "window, rendering": {"window": 12, "renders": True},
+    "correcting": {"corrects": True},
+    "window, correcting": {"window": 12, "corrects": True},
 }
 
 
@@ -616,7 +661,7 @@ def converse(kind: str, seed: int, turns: int, recent: int = 256) -> Meeting:
 def check_truth(client: Client, thread: Thread, story: str) -> None:
     """The live transcript is the conversation: nothing lost, nothing doubled, in order."""
     reminder = parse(raw("system", "remember the house rules")).fp
-    stored = [m.item.fp for m in thread.live()]
+    stored = [m.item.fp for m in thread.live() if m.seq not in thread.corrections]
     assert stored.count(reminder) <= 1, story
     stored = [fp for fp in stored if fp != reminder]
     truth = [node for node in client.nodes if node.heard]
@@ -697,13 +742,20 @@ def check_tail(
     assert raws, story
     assert raws[-1] == shown[-1], story
     check_pairs(memory, pieces, shown, story)
-    stored = [p.seq for p in pieces if p.seq]
+    corrections = frozenset(chain.from_iterable(find_corrections(memory.views[-1:]).values()))
+    stored = [p.seq for p in pieces if p.seq and p.seq not in corrections]
     assert stored == sorted(set(stored)), f"{story}: out of order or doubled"
     theirs = iter(shown)
     for piece in pieces:
         if piece.sent:
             assert piece.raw in theirs, f"{story}: not in the client's order"
-    exact = {m.seq for m in memory.tail}
+    replaced = {c.from_seq for c in memory.views[-1].cells if c.kind == "replaced"}
+    exact = {m.seq for m in memory.tail} - replaced - corrections
+    missing_corrections = {m.seq for m in memory.tail if m.seq in corrections} - {
+        *(p.seq for p in pieces),
+        *replaced,
+    }
+    assert not missing_corrections, f"{story}: corrections are not forwarded"
     if all(cell.kind != "folded" for cell in memory.views[-1].cells):
         missing = exact - set(stored)
         assert not missing, f"{story}: {len(missing)} of the tail are not forwarded"

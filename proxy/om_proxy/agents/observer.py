@@ -34,6 +34,7 @@ class ObserverTask:
     task: str | None = field(default=None, repr=False)  # the current task so far
     title: str | None = field(default=None, repr=False)
     undated_to: int = 0  # seq; as in Memory
+    corrections: Collection[int] = ()  # seqs of messages that replace an earlier text
     # the beginning of the client's instructions, if they are at hand
     about_assistant: str = field(default="", repr=False)
     timezone: ZoneInfo = UTC  # of the user, as far as known
@@ -173,6 +174,7 @@ class Observer(MemoryAgent):
             tokens=self._tokens,
             clip_tokens=task.clip_tokens,
             undated_to=task.undated_to,
+            corrections=task.corrections,
         )
 
     async def _parse_answer(self, task: ObserverTask, answer: Answer) -> ParsedNotes:

@@ -13,6 +13,7 @@ the transcript.
     Tool call read_file #2 (09:14), no result: path: old/limits.toml
     Tool result read_file #1 (09:14):
       upload = "32 MB"
+    User (09:20), corrects what was noted: Uploads fail for all.
     </transcript>
 
 The weekday is there because people say "on Friday" and models count badly. Parallel calls of one
@@ -44,6 +45,7 @@ from om_proxy.memory.model import Message
 MAX_ARGUMENT_TOKENS = 2_000
 MAX_RESULT_TOKENS = 5_000
 MAX_SPEAKER_CHARS = 100
+CORRECTION_REMARK = ", corrects what was noted"
 
 _SPEAKER_ESCAPES = str.maketrans("():", "___")
 
@@ -93,16 +95,22 @@ def render_transcript(
     tokens: Callable[[str], int],
     clip_tokens: int | None = None,
     undated_to: int = 0,
+    corrections: Collection[int] = (),
 ) -> RenderedTranscript:
     """Render the transcript in its fence. With `clip_tokens`, shorten the longest texts until all
     fit into about as many tokens.
 
     `undated_to`: messages up to this seq may have been said at any time before they came.
+    `corrections`: seqs of messages that replace an earlier text, which may be noted already.
     """
     attachments = Attachments()
     pairs = _pair_tools(messages)
     lines = [
-        replace(line, is_timed=message.seq > undated_to)
+        replace(
+            line,
+            is_timed=message.seq > undated_to,
+            remark=line.remark + CORRECTION_REMARK * (message.seq in corrections),
+        )
         for message in messages
         for line in _render_message(message, pairs, attachments)
     ]

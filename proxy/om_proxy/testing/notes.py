@@ -30,7 +30,8 @@ _THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOT
 _OPEN, _CLOSE = "<observations>\n", "\n</observations>"
 _SPEAKER = re.compile(
     r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():#]*)(?: #\d+)?"
-    r"(?: \((?P<time>\d\d:\d\d)\))?(?:, no result)?:(?P<text>.*)$"
+    r"(?: \((?P<time>\d\d:\d\d)\))?(?:, no result|, corrects what was noted)?"
+    r":(?P<text>.*)$"
 )
 _DATE = re.compile(r"^Date: (?P<bound>on or before )?(?:[A-Z][a-z]+day, )?(?P<day>.+)$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'“`*(-])")

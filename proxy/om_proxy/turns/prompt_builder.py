@@ -53,7 +53,7 @@ class PromptBuilder:
             reason=Reason.TAIL_LIMIT if plan.is_cut else plan.turn.reason,
             body=body,
             has_notes=bool(plan.block),
-            raw_from=next((piece.seq for piece in plan.pieces if piece.seq), None),
+            raw_from=min((piece.seq for piece in plan.pieces if piece.seq), default=None),
             mark=mark,
         )
 

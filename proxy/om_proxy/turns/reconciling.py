@@ -11,6 +11,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply, Request, Unreadable
+from om_proxy.apis.json_text import write_canonical
+from om_proxy.apis.registry import view_message
 from om_proxy.errors import Conflict
 from om_proxy.identity.callers import Caller
 from om_proxy.identity.keyed_hashes import fingerprint_key
@@ -36,13 +38,16 @@ from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, r
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     NeedOutline,
+    NeedTexts,
     SentHistory,
     StoredTranscript,
+    Texts,
     Verdict,
     reconcile,
 )
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript.unstored import rewind_memory
+from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
 from om_proxy.memory_cache.conflicts import retry_on_conflict
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
@@ -61,9 +66,9 @@ def count_known_messages(request: Request) -> int:
 
 def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
     """Return the messages whose tokens are not known, by their index in `sent`."""
-    return {
-        index: sent.raws[index] for index in (*verdict.new, *(index for _, index in verdict.swaps))
-    }
+    swapped = (index for _, index in verdict.swaps)
+    added = (*verdict.new, *verdict.corrections)
+    return {index: sent.raws[index] for index in (*added, *swapped)}
 
 
 def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
@@ -71,6 +76,20 @@ def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
     message. It is a retry if the reply was not delivered, else a new message."""
     view = sent.seen
     return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
+
+
+def _reconcile_with(
+    build_transcript: Callable[[], StoredTranscript],
+    sent: SentHistory,
+    hints: Hints,
+    texts: Texts | None,
+) -> Verdict | NeedOutline | NeedTexts:
+    return reconcile(build_transcript(), sent, hints, texts)
+
+
+def _read_wording(raw: bytes) -> Wording | None:
+    view = view_message(raw)
+    return None if view is None else read_wording(view, write_canonical)
 
 
 class EarlierTry(NamedTuple):
@@ -219,7 +238,7 @@ class Reconciler:
             revived = {message.seq: message for message in messages}
             if not revived.keys() >= set(verdict.revive):
                 raise Conflict("messages of the thread are gone: it was forgotten meanwhile")
-        changed_count = len(verdict.new) + len(verdict.swaps)
+        changed_count = len(verdict.new) + len(verdict.swaps) + len(verdict.corrections)
         uncounted: dict[int, bytes] = {}
         if changed_count > MANY_MESSAGES:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
@@ -263,30 +282,54 @@ class Reconciler:
 
     async def _compare(self, memory: Memory, sent: SentHistory, hints: Hints) -> Verdict:
         fixed = max(memory.chunked_to, self.last_seq_being_read(memory.key))
-        new_count = sent.count - (sent.seen.count if sent.seen else 0)
+        message_count = sent.count - (sent.seen.count if sent.seen else 0)
         build_transcript = partial(StoredTranscript.of, memory, fixed=fixed)
-        if new_count <= MANY_MESSAGES:
-            verdict = reconcile(build_transcript(), sent, hints)
-        else:
-            verdict = await run_off_loop(
-                new_count, lambda: reconcile(build_transcript(), sent, hints)
+        texts: Texts | None = None
+        has_outline = False
+        while True:
+            compare = partial(_reconcile_with, build_transcript, sent, hints, texts)
+            answer = (
+                compare()
+                if message_count <= MANY_MESSAGES
+                else await run_off_loop(message_count, compare)
             )
-        if isinstance(verdict, NeedOutline):
-            outline = await self.memories.store.outline(memory.key)
-            await self._check_versions(memory)
-            build_transcript = partial(
-                build_transcript,
-                live=tuple(mark for mark in outline.live if mark.seq < memory.next_seq),
-                superseded=outline.superseded,
-            )
-            verdict = await run_off_loop(
-                new_count + len(outline.live), lambda: reconcile(build_transcript(), sent, hints)
-            )
-            if isinstance(verdict, NeedOutline):
+            if isinstance(answer, NeedTexts):
+                texts = await self._read_texts(memory, answer.seqs)
+                message_count += len(answer.seqs)
+            elif not isinstance(answer, NeedOutline):
+                return answer
+            elif has_outline:
                 raise Conflict(
                     "the thread changed while its outline was read; the next request finds it settled"
                 )
-        return verdict
+            else:
+                outline = await self.memories.store.outline(memory.key)
+                await self._check_versions(memory)
+                build_transcript = partial(
+                    build_transcript,
+                    live=tuple(mark for mark in outline.live if mark.seq < memory.next_seq),
+                    superseded=outline.superseded,
+                )
+                message_count += len(outline.live)
+                has_outline = True
+
+    async def _read_texts(self, memory: Memory, seqs: Sequence[int]) -> Texts:
+        """Read these messages for a comparison by their texts."""
+        wanted = set(seqs)
+        messages = [message for message in memory.tail if message.seq in wanted]
+        covered = sorted(wanted.difference([message.seq for message in messages]))
+        if covered:
+            messages += await self.memories.store.messages_by_seq(memory.key, covered)
+
+        def read() -> Texts:
+            stored = {
+                message.seq: StoredText(wording, message.item.fp)
+                for message in messages
+                if (wording := _read_wording(message.item.raw))
+            }
+            return Texts(stored, _read_wording)
+
+        return read() if len(seqs) <= MANY_MESSAGES else await run_off_loop(len(seqs), read)
 
     async def _check_versions(self, memory: Memory) -> None:
         """Raise Conflict if the thread has changed since `memory` was loaded: in that case, the

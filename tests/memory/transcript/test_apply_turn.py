@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
-from om_proxy.memory.transcript.reconcile import Hints, StoredTranscript, Verdict, reconcile
+from om_proxy.memory.transcript.reconcile import (
+    Hints,
+    StoredTranscript,
+    Texts,
+    Verdict,
+    reconcile,
+)
 from tests.memory.clients import (
     Thread,
     build_covered_thread,
@@ -17,6 +23,7 @@ from tests.memory.clients import (
     render_live_words,
     reply,
     word,
+    wording,
 )
 
 LONG = "u1 a1 u2 a2 u3 a3"
@@ -112,23 +119,25 @@ def test_an_altered_text_replaces_ours() -> None:
 @pytest.mark.parametrize(("observed", "chunked"), [(2, 0), (0, 2)])
 def test_an_altered_text_never_replaces_what_is_observed(observed: int, chunked: int) -> None:
     """A message in the log or in a chunk keeps the text it was noted from; the client's text is
-    forwarded."""
+    forwarded, and stored as a correction."""
     thread = build_thread("u1 a1 u2 a2")
     thread.observe(observed or chunked)
     thread.activate(1 if observed else 0)
     _, sent, pieces = thread.ask(chat("u1 aX u2 a2 u3"))
     thread.turn(list(sent.raws), reply("3"))
-    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3"
-    assert ("aX" in [word(p.raw) for p in pieces]) == (not observed)
+    assert render_live_words(thread) == "u1 a1 u2 a2 aX u3 a3"
+    assert [word(p.raw) for p in pieces].count("aX") == 1
 
 
 def test_a_range_being_observed_is_fixed_too() -> None:
     """An observation under way reads the text as it stands; nothing changes under it."""
     thread = build_thread("u1 a1")
     sent = thread.read_sent(chat("u1 aX u2"))
-    verdict = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent)
+    texts = Texts({}, wording)
+    verdict = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent, texts=texts)
     assert isinstance(verdict, Verdict)
     assert (verdict.case, verdict.swaps) == ("altered_reply", ())
+    assert verdict.corrections == (1,)
 
 
 def test_the_clients_spelling_replaces_our_reconstruction() -> None:

@@ -340,14 +340,14 @@ def test_a_window_needs_no_outline() -> None:
 
 
 def test_altered_views_stay_recognised() -> None:
-    """A client that altered a covered reply still extends by its own earlier request."""
+    """A client that corrected a covered reply still extends by its own earlier request."""
     thread = build_thread("u1 a1 u2 a2")
     thread.observe(4)
     thread.activate(1)
     thread.turn(chat("u1 aX u2 a2 u3"), raw("assistant", "3"))
     verdict = thread.turn(chat("u1 aX u2 a2 u3 a3 u4"), raw("assistant", "R"))
     assert (verdict.case, verdict.swaps) == ("extend", ())
-    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3 u4 aR"
+    assert render_live_words(thread) == "u1 a1 u2 a2 aX u3 a3 u4 aR"
 
 
 def test_an_edit_under_an_altering_client_keeps_what_stood_before() -> None:

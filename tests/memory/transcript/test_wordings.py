@@ -129,7 +129,7 @@ def test_a_part_without_a_mark(role: str, shown: str, is_part: bool) -> None:
 
 
 def stored(*texts: str) -> list[StoredText]:
-    return [StoredText(said(text), str(n).encode(), 0.0) for n, text in enumerate(texts)]
+    return [StoredText(said(text), str(n).encode()) for n, text in enumerate(texts)]
 
 
 def test_equal_words_are_matched_in_order() -> None:

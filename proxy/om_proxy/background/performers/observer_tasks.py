@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from om_proxy.agents.clipping import clip_end
 from om_proxy.agents.observer import ObserverTask
@@ -12,6 +13,7 @@ from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle.hints import current_task
 from om_proxy.memory.model import Key, Memory, Message, sum_framed_tokens
 from om_proxy.memory.notes.log_excerpt import excerpt_log
+from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.policy import MemoryContext
 
 MAX_ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, shown to the observer
@@ -32,6 +34,7 @@ def build_observer_task(
         task=current_task(memory),
         title=memory.title,
         undated_to=memory.undated_to,
+        corrections=frozenset(chain.from_iterable(find_corrections(memory.views).values())),
         about_assistant=_excerpt_instructions(memory.key, context, count_tokens),
         timezone=find_zone(memory.timezone, config.timezone),
         instruction=config.observation.instruction,

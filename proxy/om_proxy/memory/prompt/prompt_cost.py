@@ -23,7 +23,7 @@ def received_tokens(memory: Memory, sent: SentHistory) -> int:
 
 
 def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
-    if cell.kind == "unsent":
+    if cell.kind in ("unsent", "replaced"):
         return 0
     if cell.kind not in ("same", "altered"):
         return sum(_guess_tokens(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))

@@ -12,7 +12,7 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Item, Memory, Message
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
-from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.memory.transcript.verdict import Verdict, is_pending
 
 
 class Piece(Struct, frozen=True):
@@ -36,7 +36,8 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     """Return the tail of the prompt. `memory` is the projected one: after
     `apply_turn(…, verdict, sent, …)` without a reply, whose newest view is this request's.
 
-    A covered stretch is skipped, a stretch that was not sent comes from the store, and everything
+    A correction of an older message stands where the client shows it. A covered stretch is
+    skipped, a stretch that was not sent comes from the store, and everything
     else is the client's own JSON, in its order. Unknown messages ahead of a window come first. What
     the request itself asks is always part of the tail.
     """
@@ -73,6 +74,10 @@ def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) ->
             return [_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to)]
         case "unsent":
             return [_stored_piece(message) for message in stored]
+        case "replaced":
+            return []
+        case "corrected" if is_pending(cell):
+            return [_client_piece(sent, cell.sent_from)]
         case "folded":
             return _folded_pieces(cell, memory, stored, sent, asks)
         case _:
@@ -84,7 +89,7 @@ def _paired_pieces(
 ) -> list[Piece]:
     start = cell.sent_to - len(stored)  # the messages before it are covered
     covered = [_client_piece(sent, i) for i in range(max(cell.sent_from, asks), start)]
-    if cell.kind == "same":
+    if cell.kind in ("same", "corrected"):
         raws = sent.raws[start : cell.sent_to]
         return covered + [
             _equal_piece(raw, m.item, m.tokens, m.seq, index)

@@ -53,7 +53,9 @@ def apply_turn(
     )
     answer = [(reply, reply_tokens, now)] if reply is not None and not has_stored_reply else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    added = [*_new_messages(memory, verdict, sent, tokens, now, cut_seq), *answer]
+    corrections = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
+    new = [*corrections, *_new_messages(memory, verdict, sent, tokens, now, cut_seq)]
+    added = [*new, *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
     if answer and look_ups:
         fresh = (*fresh[:-1], replace(fresh[-1], look_ups=look_ups))
@@ -64,7 +66,7 @@ def apply_turn(
         if is_partial == (memory.history == "partial")
         else memory.next_seq - 1,
         tail=kept.append_messages(fresh),
-        undated_to=_carry_undated_to(memory, fresh[: len(verdict.new)], cut_seq)
+        undated_to=_carry_undated_to(memory, fresh[: len(new)], cut_seq)
         if memory.next_seq > 1
         else _find_undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),

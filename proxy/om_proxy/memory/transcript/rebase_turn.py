@@ -11,7 +11,13 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Mark, Memory, View
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
-from om_proxy.memory.transcript.verdict import Verdict, is_shown, is_unsent, merge_neighbours
+from om_proxy.memory.transcript.verdict import (
+    Verdict,
+    delay_corrections,
+    is_shown,
+    is_unsent,
+    merge_neighbours,
+)
 
 
 def keeps_numbers(memory: Memory, earlier: Memory) -> bool:
@@ -37,6 +43,7 @@ def rebase_turn(
     """
     if memory.end == verdict.end:
         return verdict
+    verdict = delay_corrections(verdict)
     transcript = StoredTranscript.of(memory)
     if verdict.revive or (verdict.end and not transcript.is_live(verdict.end)):
         return None

@@ -13,18 +13,30 @@ known prefix is parsed;
 4. a window: a run that ends exactly where the transcript ends;
 5. the weighted alignment of the residue (alignment.py).
 
-Steps 3 to 5: placement.py. One rule comes before all: *destructive needs proof*. A duplicate can be
-repaired, a false supersession cannot.
+Steps 3 to 5: placement.py. Where they leave a message of the past without a place, texts are
+compared (wordings.py), and what says something else is a correction (corrections.py).
+
+One rule comes before all: *destructive needs proof*. A duplicate can be repaired, a false
+supersession cannot.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Style
+from om_proxy.memory.transcript.corrections import (
+    NeedTexts,
+    list_compared_seqs,
+    place_corrections,
+    restore_fingerprints,
+    show_corrections,
+    take_corrections,
+)
 from om_proxy.memory.transcript.lone_messages import match_single_message, match_tool_results
 from om_proxy.memory.transcript.matching import Pair, pair_leading
 from om_proxy.memory.transcript.placement import (
@@ -50,14 +62,17 @@ from om_proxy.memory.transcript.verdict import (
     append_all,
     judge_pairs,
 )
+from om_proxy.memory.transcript.wordings import Texts
 
 __all__ = [
     "Hints",
     "History",
     "NeedOutline",
+    "NeedTexts",
     "Recognised",
     "SentHistory",
     "StoredTranscript",
+    "Texts",
     "Verdict",
     "recognise",
     "reconcile",
@@ -79,13 +94,34 @@ DEFAULT_HINTS = Hints()
 
 
 def reconcile(
-    transcript: StoredTranscript, sent: SentHistory, hints: Hints = DEFAULT_HINTS
-) -> Verdict | NeedOutline:
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    hints: Hints = DEFAULT_HINTS,
+    texts: Texts | None = None,
+) -> Verdict | NeedOutline | NeedTexts:
     """Return the verdict on a request. With a complete `transcript` the answer is never
-    NeedOutline."""
+    NeedOutline, with `texts` never NeedTexts."""
+    if hints.history != "full":
+        transcript = show_corrections(transcript)
     verdict = _find_verdict(transcript, sent, hints)
     if isinstance(verdict, NeedOutline):
         return verdict
+    if hints.history != "new":
+        if texts is None:
+            seqs = list_compared_seqs(transcript, sent, verdict)
+            if seqs:
+                return NeedTexts(seqs)
+        else:
+            restored = restore_fingerprints(transcript, sent, verdict, texts)
+            if restored is not sent:
+                sent = restored
+                verdict = _find_verdict(transcript, sent, hints)
+            if isinstance(verdict, NeedOutline):
+                return verdict
+    if transcript.corrections:
+        verdict = place_corrections(transcript, sent, verdict)
+    if texts is not None and hints.history != "full":
+        verdict = take_corrections(transcript, sent, verdict, texts)
     verdict = _name_repeated_view(verdict, sent)
     if hints.history == "auto":
         return verdict
@@ -187,7 +223,7 @@ def _place_one_to_one(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
 ) -> Verdict:
     """Place what follows `prefix`. Where nothing is known, the verdict has no cells."""
-    pairs = _pair_one_to_one(transcript, sent, prefix)
+    pairs = _take_until_difference(transcript, prefix, _pair_one_to_one(transcript, sent, prefix))
     verdict = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
     if prefix.sent or pairs:
         return verdict
@@ -201,6 +237,22 @@ def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -
     message."""
     is_one_to_one = all(cell.kind in ("same", "altered") for cell in prefix.cells)
     return not prefix.sent or (is_one_to_one and prefix.cells[0].from_seq <= transcript.first)
+
+
+def _take_until_difference(
+    transcript: StoredTranscript, prefix: CertainPrefix, pairs: list[Pair]
+) -> list[Pair]:
+    """Return the pairs before the first text that differs from one that is noted."""
+    return [
+        *takewhile(
+            lambda pair: (
+                pair.same
+                or pair.hard
+                or transcript.live[prefix.stored + pair.stored].seq > transcript.fixed
+            ),
+            pairs,
+        )
+    ]
 
 
 def _pair_one_to_one(

@@ -80,6 +80,14 @@ class SentHistory(Struct, frozen=True):
 
         return cls(raws, item, *recognise(views, raws))
 
+    def with_fingerprints(self, fps: Mapping[int, bytes]) -> SentHistory:
+        """Return the history in which these messages have these fingerprints, by their index."""
+        if not fps:
+            return self
+        items = {index: replace(self.item(index), fp=fp) for index, fp in fps.items()}
+        read = self.item
+        return replace(self, item=lambda index: items.get(index) or read(index))
+
     @property
     def count(self) -> int:
         return len(self.raws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -31,6 +31,9 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
     views: tuple[View, ...]
     turns: int
     tail: MessageList = EMPTY_TAIL  # the live messages whose times are known
+    # seqs of corrections, by that of the text that they replace: the newest stands in its place in
+    # `live` (corrections.py)
+    corrections: Mapping[int, tuple[int, ...]] = {}
 
     @classmethod
     def of(

@@ -2,13 +2,15 @@
 changes.
 
 The verdict lists cells. A cell lays a stretch of the client's view beside a stretch of the
-transcript. There are five kinds:
+transcript. Five kinds are judged here:
 
     same     sent and stored messages one to one, equal
     altered  one to one, another text: the client's is forwarded, the stored one may be observed
     folded   a stored stretch the client shows differently, or left out between messages it shows
     extra    sent, stored nowhere: a summary ahead of a window, filler, a moved reminder
     unsent   stored, beyond the client's window: filled from the store
+
+Two more kinds tell of corrections: `replaced` and `corrected` (corrections.py).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     end: int  # the end of the transcript it was computed against
     after_seq: int  # seq of the message that the first new one, or the reply, comes after
     new: tuple[int, ...] = ()  # indices of sent messages to append, in order
+    # indices of sent messages that correct older ones: appended before the new ones, if there are any
+    corrections: tuple[int, ...] = ()
     # (seq, sent index): the client's version replaces the stored one
     swaps: tuple[tuple[int, int], ...] = ()
     # messages after `cut_seq` that are live again, or stay
@@ -116,6 +120,7 @@ def judge_pairs(
 
     `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
     last pair is new, a stored one is superseded."""
+    pairs = pair_equal_stretches(transcript, sent, prefix, pairs)
     found = _merge_split_steps(transcript, sent, _cells_from_pairs(transcript, prefix, pairs))
     judged, swaps = _find_swaps(transcript, found)
     if pairs:
@@ -161,6 +166,50 @@ def append_all(
     """Return the verdict that every sent message is new."""
     verdict = judge_pairs(transcript, sent, NO_PREFIX, [], case="delta")
     return replace(verdict, style=style or transcript.style)
+
+
+def pair_equal_stretches(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    pairs: Sequence[Pair],
+) -> Sequence[Pair]:
+    """Return the pairs with those of stretches before a pair in which neither side has an equal
+    message, but both have as many, of the same roles: the client shows them in other words."""
+    filled: list[Pair] = []
+    next_sent, next_stored = prefix.sent, prefix.stored
+    seen: frozenset[bytes] | None = None
+    for pair in pairs:
+        count = pair.sent - next_sent
+        begins_together = bool(next_sent) or not transcript.missing
+        if count > 0 and count == pair.stored - next_stored and begins_together:
+            if seen is None:
+                seen = transcript.count_texts().seen
+            if _are_other_words(transcript, sent, next_sent, next_stored, count, seen):
+                filled += [
+                    Pair(next_sent + k, next_stored + k, same=False, hard=False)
+                    for k in range(count)
+                ]
+        filled.append(pair)
+        next_sent, next_stored = pair.sent + 1, pair.stored + 1
+    return filled
+
+
+def _are_other_words(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    next_sent: int,
+    next_stored: int,
+    count: int,
+    seen: frozenset[bytes],
+) -> bool:
+    items = sent.items(next_sent, next_sent + count)
+    marks = transcript.live[next_stored : next_stored + count]
+    return all(
+        item.role == mark.role in ("user", "assistant")
+        and not (item.calls or mark.calls or item.fp in seen)
+        for item, mark in zip(items, marks, strict=True)
+    )
 
 
 # ── cells ─────────────────────────────────────────────────────────────────────────────────────────
@@ -257,7 +306,8 @@ def _merge_soft_matches(cells: Sequence[Cell]) -> list[Cell]:
 
 def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Join neighbours of one kind, for the kinds that go one to one. Name each kind as it is
-    stored."""
+    stored. Cells with a correction stored between them stay apart: it is shown elsewhere."""
+    corrections = [cell.from_seq for cell in cells if cell.kind in ("replaced", "corrected")]
     joined: list[Cell] = []
     for cell in cells:
         current = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
@@ -267,6 +317,7 @@ def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
             and last.kind == current.kind
             and current.kind in ONE_TO_ONE_KINDS
             and last.sent_to == current.sent_from
+            and not any(last.to_seq < seq < current.from_seq for seq in corrections)
         ):
             joined[-1] = Cell(
                 current.kind, last.sent_from, current.sent_to, last.from_seq, current.to_seq
@@ -274,6 +325,16 @@ def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         else:
             joined.append(current)
     return tuple(joined)
+
+
+def pending_cell(index: int) -> Cell:
+    """Return the cell of a correction that is stored nowhere yet."""
+    return Cell("corrected", index, index + 1, 1, 0)
+
+
+def is_pending(cell: Cell) -> bool:
+    """Return whether it is a correction that is stored nowhere yet."""
+    return cell.kind == "corrected" and cell.to_seq < cell.from_seq
 
 
 def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
@@ -300,6 +361,18 @@ def is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
     )
     is_in_view = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
     return is_in_view or any(m.answers in reply.calls for m in since)
+
+
+def delay_corrections(verdict: Verdict) -> Verdict:
+    """Return the verdict that stores no correction: the next request brings them again."""
+    if not verdict.corrections:
+        return verdict
+    cells: list[Cell] = []
+    for cell in verdict.cells:
+        cells.append(cell)
+        if cell.kind == "replaced" and cell.sent_from in verdict.corrections:
+            cells.append(pending_cell(cell.sent_from))
+    return replace(verdict, cells=tuple(cells), corrections=())
 
 
 def takes_back_later_request(verdict: Verdict, views: Sequence[View], asked_at: float) -> bool:

@@ -4,13 +4,13 @@ recognised."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from msgspec.structs import replace
 
 from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
-from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
+from om_proxy.memory.transcript.verdict import Verdict, is_pending, merge_neighbours
 
 # above it, covered cells are joined: a view stays small however long the thread is
 MAX_CELLS = 16
@@ -95,25 +95,38 @@ def _compute_view_chain(sent: SentHistory) -> bytes:
 
 
 def _view_cells(verdict: Verdict, first: int, coverage: int) -> tuple[Cell, ...]:
-    new = [
-        Cell("same", index, index + 1, first + k, first + k) for k, index in enumerate(verdict.new)
+    corrected = [
+        Cell("corrected", index, index + 1, seq, seq)
+        for seq, index in enumerate(verdict.corrections, first)
     ]
-    cells = merge_neighbours(sorted([*verdict.cells, *new], key=lambda cell: cell.sent_from))
+    new = [
+        Cell("same", index, index + 1, seq, seq)
+        for seq, index in enumerate(verdict.new, first + len(corrected))
+    ]
+    added = [*corrected, *new]
+    cells = merge_neighbours(sorted([*verdict.cells, *added], key=lambda cell: cell.sent_from))
     return _merge_covered(cells, coverage) if len(cells) > MAX_CELLS else cells
 
 
 def _merge_covered(cells: Sequence[Cell], coverage: int) -> tuple[Cell, ...]:
     """Join each run of covered cells: none of them is forwarded, and stored messages stand for them
-    if they are uncovered."""
+    if they are uncovered. A corrected message stays apart until its newest text is covered."""
+    open_places = {
+        cell.sent_from
+        for cell in cells
+        if cell.kind == "corrected" and (is_pending(cell) or cell.to_seq > coverage)
+    }
     merged: list[Cell] = []
     for cell in cells:
         last = merged[-1] if merged else None
-        if last and _is_covered(last, coverage) and _is_covered(cell, coverage):
+        if last and all(_is_covered(one, coverage, open_places) for one in (last, cell)):
             merged[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
         else:
             merged.append(cell)
     return tuple(merged)
 
 
-def _is_covered(cell: Cell, coverage: int) -> bool:
+def _is_covered(cell: Cell, coverage: int, open_places: Set[int]) -> bool:
+    if cell.kind in ("replaced", "corrected"):
+        return cell.sent_from not in open_places
     return cell.kind not in ("extra", "unsent") and cell.to_seq <= coverage

@@ -74,7 +74,6 @@ class StoredText(NamedTuple):
 
     wording: Wording
     fp: bytes
-    at: float  # unix seconds, as in Message
 
 
 class Texts(NamedTuple):

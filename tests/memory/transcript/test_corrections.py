@@ -1,0 +1,224 @@
+"""Corrections in place, and old messages that their client renders in its own way."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.memory.model import Cell
+from om_proxy.memory.transcript.corrections import find_corrections, is_own_rendering
+from om_proxy.memory.transcript.rebase_turn import rebase_turn
+from om_proxy.memory.transcript.reconcile import Hints
+from tests.memory.clients import (
+    Thread,
+    build_covered_thread,
+    build_thread,
+    chat,
+    forwarded_words,
+    raw,
+    render_live_words,
+    reply,
+)
+
+LONG = "u1 a1 u2 a2 u3 a3"
+FULL = Hints("full")
+
+
+def ask(thread: Thread, words: str, hints: Hints = Hints()) -> str:
+    """Play a turn, and return what was forwarded."""
+    verdict, sent, pieces = thread.ask(chat(words), hints)
+    thread.close(verdict, sent, reply(words.rsplit(maxsplit=1)[-1][1:]))
+    return forwarded_words(pieces)
+
+
+CORRECTIONS = [
+    # sent over LONG, of which four messages are noted and two more in a chunk
+    pytest.param("u1 a1 uX a2 u3 a3 u4", "uX u3 a3 u4", ["X"], id="a question"),
+    pytest.param("u1 aX u2 a2 u3 a3 u4", "aX u3 a3 u4", ["X"], id="a reply"),
+    pytest.param("uX a1 u2 a2 u3 a3 u4", "uX u3 a3 u4", ["X"], id="the first message"),
+    pytest.param("u1 a1 u2 a2 uX a3 u4", "uX a3 u4", ["X"], id="one in a chunk"),
+    pytest.param("u1 a1 uX aY u3 a3 u4", "uX aY u3 a3 u4", ["X", "Y"], id="a question and its reply"),
+    pytest.param("uX a1 u2 aY u3 a3 u4", "uX aY u3 a3 u4", ["X", "Y"], id="two, apart"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "forwarded", "corrections"), CORRECTIONS)
+def test_a_correction_reaches_the_model(sent: str, forwarded: str, corrections: list[str]) -> None:
+    """A message in other words than are noted is forwarded where the client shows it, from this
+    request on, until the next notes cover it; those notes are made from it."""
+    thread = build_covered_thread(LONG, 4, 2)
+    assert ask(thread, sent) == forwarded
+    assert ask(thread, sent + " a4 u5") == forwarded + " a4 u5"
+    assert [word[1:] for word in render_live_words(thread).split()][6:] == [*corrections, *"4455"]
+    thread.observe(20)
+    thread.activate(9)
+    assert ask(thread, sent + " a4 u5 a5 u6") == "u6"
+    assert ask(thread, sent + " a4 u5 a5 u6 a6 u7") == "u6 a6 u7"
+    assert thread.cases[-1] == "extend"
+
+
+def test_the_prefix_stays_while_a_correction_is_raw() -> None:
+    """What was forwarded is forwarded again, in the same order: a provider's cache stays warm."""
+    thread = build_covered_thread(LONG, 4, 2)
+    sent, before = "u1 a1 uX a2 u3 a3 u4", ""
+    for n in range(4, 9):
+        after = ask(thread, sent)
+        assert after.startswith(before)
+        sent, before = f"{sent} a{n} u{n + 1}", after
+
+
+def test_a_correction_without_a_new_message_is_shown_first_and_stored_later() -> None:
+    """A regenerated turn brings no message; the correction beside it waits for the next one."""
+    thread = build_covered_thread(LONG, 4)
+    assert ask(thread, "u1 a1 uX a2 u3") == "uX u3"
+    assert "uX" not in render_live_words(thread)
+    assert ask(thread, "u1 a1 uX a2 u3 a3 u4") == "uX u3 a3 u4"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3 uX u4 a4"
+    assert ask(thread, "u1 a1 uX a2 u3 a3 u4 a4 u5") == "uX u3 a3 u4 a4 u5"
+
+
+def test_a_corrected_message_can_be_corrected_again() -> None:
+    """The newest text counts, also if it is the first one again."""
+    thread = build_covered_thread(LONG, 4)
+    ask(thread, "u1 a1 uX a2 u3 a3 u4")
+    thread.observe(20)
+    thread.activate(9)
+    assert ask(thread, "u1 a1 uY a2 u3 a3 u4 a4 u5") == "uY u5"
+    assert ask(thread, "u1 a1 u2 a2 u3 a3 u4 a4 u5 a5 u6") == "u2 u5 a5 u6"
+    assert ask(thread, "u1 a1 u2 a2 u3 a3 u4 a4 u5 a5 u6 a6 u7") == "u2 u5 a5 u6 a6 u7"
+    assert render_live_words(thread).endswith("uX u4 a4 uY u5 a5 u6 a6 u2 u7 a7")
+
+
+def test_going_back_behind_a_correction_keeps_it() -> None:
+    """A fork before the place where a correction is stored takes back what was said, not the
+    correction that it shows."""
+    thread = build_covered_thread(LONG, 2)
+    ask(thread, "uX a1 u2 a2 u3 a3 u4")
+    assert ask(thread, "uX a1 u2 a2 u9") == "uX u2 a2 u9"
+    assert ask(thread, "uX a1 u2 a2 u9 a9 u10") == "uX u2 a2 u9 a9 u10"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u9 a9 uX u10 a10"
+
+
+def test_a_known_correction_is_found_without_a_recorded_request() -> None:
+    """Its place is known as long as a recorded request tells of it, however the client goes on."""
+    thread = build_covered_thread(LONG, 4)
+    ask(thread, "u1 a1 uX a2 u3 a3 u4")
+    verdict = thread.turn(chat("u1 a1 uX a2 u3 a3 u4 aZ u5"), reply("5"))
+    assert (verdict.case, verdict.corrections) == ("altered_reply", ())
+    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3 uX u4 aZ u5 a5"
+    seqs = [m.seq for m in thread.live()]
+    assert find_corrections(thread.memory.views) == {seqs[2]: (seqs[6],)}
+
+
+def test_a_raced_correction_waits() -> None:
+    """Beside another turn that was stored meanwhile, a correction is shown; the next request
+    stores it."""
+    thread = build_covered_thread(LONG, 4)
+    verdict, sent, _ = thread.ask(chat("u1 a1 uX a2 u3 a3 u4"))
+    thread.turn(chat("uother"), reply("o"))
+    rebased = rebase_turn(thread.memory, verdict, sent)
+    assert rebased is not None
+    assert rebased.corrections == ()
+    assert Cell("corrected", 2, 3, 1, 0) in rebased.cells
+    thread.close(rebased, sent, reply("4"))
+    assert ask(thread, "u1 a1 uX a2 u3 a3 u4 a4 u5").startswith("uX u3 a3")
+    assert render_live_words(thread).endswith("a4 uX u5 a5")
+
+
+def test_a_client_that_does_not_show_a_correction_gets_it_from_the_store() -> None:
+    """A window shows what was said around the place where a correction is stored."""
+    thread = build_covered_thread(LONG, 4)
+    ask(thread, "u1 a1 uX a2 u3 a3 u4")
+    assert ask(thread, "a3 u4 a4 u5") == "[u3] a3 [uX] u4 a4 u5"
+    assert ask(thread, "u4 a4 u5 a5 u6") == "[u3] [a3] [uX] u4 a4 u5 a5 u6"
+    assert ask(thread, "u1 a1 uX a2 u3 a3 u4 a4 u5 a5 u6 a6 u7").startswith("uX u3 a3 u4 a4")
+    assert render_live_words(thread).endswith("a3 uX u4 a4 u5 a5 u6 a6 u7 a7")
+
+
+@pytest.mark.parametrize(
+    ("altered", "spoken", "is_rendering"),
+    [
+        (1, 1, False),
+        (1, 40, False),
+        (2, 2, False),  # a question and its reply
+        (4, 4, False),  # two exchanges
+        (5, 5, True),
+        (6, 8, True),
+        (6, 9, False),  # a name that was corrected here and there
+        (40, 40, True),
+    ],
+)
+def test_a_stretch_in_other_words_is_its_clients_own(
+    altered: int, spoken: int, is_rendering: bool
+) -> None:
+    """People correct a few messages; a client renders nearly all."""
+    assert is_own_rendering(altered, spoken) == is_rendering
+
+
+def test_an_own_rendering_is_not_forwarded_beside_its_notes() -> None:
+    """Old messages of both roles in other words, and nothing tells how: they are paired by their
+    roles and number before the next equal one."""
+    words = " ".join(f"u{n} a{n}" for n in range(1, 9))
+    thread = build_covered_thread(words, 12)
+    masked = " ".join(f"uq{n} ar{n}" for n in range(1, 7))
+    assert ask(thread, masked + " u7 a7 u8 a8 u9") == "u7 a7 u8 a8 u9"
+    assert render_live_words(thread) == words + " u9 a9"
+
+
+@pytest.mark.parametrize("hints", [Hints(), FULL, Hints("window")])
+def test_messages_that_only_look_different_are_the_same(hints: Hints) -> None:
+    """Cut and stamped old messages of both roles stay covered, under each header, and the stored
+    texts stay as they are."""
+    first = [f"u{n} " + f"word{n} " * 20 if n % 2 else f"a{n} " + f"reply{n} " * 20 for n in range(1, 9)]  # fmt: skip
+    told = [raw("user" if n % 2 == 0 else "assistant", text) for n, text in enumerate(first)]
+    thread = Thread()
+    for n in range(0, 8, 2):
+        thread.turn(told[: n + 1], told[n + 1], hints)
+    thread.observe(4)
+    thread.activate(1)
+    shown = [raw("user" if n % 2 == 0 else "assistant", f"[12:0{n}] {text[:60]}…") for n, text in enumerate(first[:6])]  # fmt: skip
+    sent = [*shown, *told[6:], raw("user", "next")]
+    verdict, history, pieces = thread.ask(sent, hints)
+    assert (verdict.case, verdict.new, verdict.cut_seq, verdict.swaps) == ("extend", (8,), None, ())
+    assert [piece.raw for piece in pieces] == sent[4:]  # as the client shows them
+    thread.close(verdict, history, reply("9"))
+    assert [m.item.raw for m in thread.live()[:8]] == told
+
+
+def test_a_window_that_begins_with_an_altered_message() -> None:
+    """Its first message is signed anew with each request; what stands behind it is known."""
+
+    def picture(signature: int) -> bytes:
+        url = {"url": f"https://store/cat.png?sig={signature}"}
+        return raw("user", [{"type": "image_url", "image_url": url}])
+
+    thread = Thread()
+    window = [raw("user", "1"), reply("1"), picture(1)]
+    thread.turn(window[:1], window[1])
+    thread.turn(window, reply("2"))
+    for n in range(3, 9):
+        window = [picture(n), reply("2"), *chat(" ".join(f"u{k} a{k}" for k in range(3, n))), raw("user", str(n))]  # fmt: skip
+        _, _, pieces = thread.ask(window)
+        thread.turn(window, reply(str(n)))
+        thread.observe(2)
+        thread.activate(1)
+        assert len([piece for piece in pieces if b"cat.png" in piece.raw]) <= 1
+    assert pieces[0].seq > 4  # noted: not forwarded any more
+    assert len(thread.live()) == 16
+
+
+@pytest.mark.parametrize("sent", ["u1 a1 uX a2 u3 a3 u4", "uX a1 u2 a2 u3 a3 u4", "u1 a1 u2 aX u3 a3 u4"])  # fmt: skip
+def test_history_full_is_cut_at_the_first_difference(sent: str) -> None:
+    """From there on, what was sent is the transcript; the notes of what was cut go."""
+    thread = build_covered_thread(LONG, 4)
+    assert ask(thread, sent, FULL) == sent
+    assert render_live_words(thread) == sent + " a4"
+    assert ask(thread, sent + " a4 u5", FULL).endswith("u4 a4 u5")
+    assert thread.cases[-2:] == ["edit", "extend"]
+
+
+def test_a_turn_as_always_reads_no_text() -> None:
+    """Texts are read only where fingerprints leave a message of the past without a place."""
+    thread = build_thread(LONG)
+    for sent in (LONG + " u4", LONG + " u4 a4 u5", LONG, "u1 a1 u2", "u1 a1 u9", "u7", "a3 u4"):
+        ask(thread, sent)
+    assert thread.compared == 0
