@@ -47,6 +47,7 @@ MAX_OUTAGE_S = 15.0
 # clients go on talking when the store is back, then pause until all is stored
 TALK_WHILE_HEALING_S = 1.0
 HEALING_TIMEOUT_S = 90.0
+SETTLE_S = 0.5
 THINK_S = 0.02
 EXAMPLES_OF_KIND = 3
 
@@ -268,7 +269,8 @@ class World:
             shutil.move(f"{database}.aside", database)
 
     async def _see_healed(self, replica: _Replica) -> None:
-        for _ in range(2):  # the number may have been counted before
+        for _ in range(2):  # a turn that is being stored waits no more
+            await asyncio.sleep(SETTLE_S)
             while not await replica.is_healed(self._http):  # noqa: ASYNC110 - it sends no event
                 await asyncio.sleep(0.05)  # bounded by the time-out of the caller
 
