@@ -307,7 +307,7 @@ class CorrectingClient(Client):
             texts = [i for i in texts if self.history[i]["role"] != "tool"]
             place = self.rng.choice(texts)
             old = self.history[place]
-            self.excused.add(find_ids(old)[0])
+            self.excused |= set(find_ids(old))
             one, _, text = old["content"].partition(" ")
             corrected = f"{one} I mean M{next(_numbers)} and not what stood here {text}"
             self.history[place] = {**old, "content": corrected}

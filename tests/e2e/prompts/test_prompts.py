@@ -18,11 +18,9 @@ UNMENDED = {
     "truncation",
     "window-time-stamp",
     "window-truncation",
-    "tool-order",
     "corrections",
     "corrections-full",
     "first-edited",
-    "n-choices",
 }
 
 
