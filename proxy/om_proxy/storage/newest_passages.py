@@ -5,7 +5,7 @@ Redis has no index, and a store with encryption keeps none: its words would tell
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from om_proxy.apis.indexed_text import read_indexed_text
@@ -25,7 +25,7 @@ THREADS_A_READ = 500
 MAX_READS_OF_LATEST = 5  # each walks over 2 000 threads of the tenant at most
 # of messages that may hold images: so many are in memory at once
 MESSAGES_A_READ = 100
-MAX_READ_CHARS = 16 * 2**20  # of all texts; what is older counts as not read
+MAX_READ_CHARS = 8 * 2**20  # of all texts; what is older counts as not read
 # words of so many messages are made in a thread of their own: about 0.1 ms each
 MANY_SEARCHED_MESSAGES = 50
 
@@ -118,12 +118,21 @@ async def _read_thread(store: Store, key: Key, limit: int, max_chars: int) -> _R
     except UnopenedText:
         return None
 
+    count = len(texts)
+    texts.reverse()
+
     def cut() -> list[FoundPassage]:
-        passages, _ = cut_passages(texts, IndexPlace(), memory.timezone)
+        # each text goes once its words are made
+        passages, _ = cut_passages(_take_from_end(texts), IndexPlace(), memory.timezone)
         return [FoundPassage(key.thread, passage) for passage in passages]
 
-    passages = await run_off_loop(len(texts), cut, MANY_SEARCHED_MESSAGES)
-    return _ReadThread(len(texts), chars, passages)
+    passages = await run_off_loop(count, cut, MANY_SEARCHED_MESSAGES)
+    return _ReadThread(count, chars, passages)
+
+
+def _take_from_end(texts: list[MessageText]) -> Iterator[MessageText]:
+    while texts:
+        yield texts.pop()
 
 
 async def _read_texts(messages: Sequence[Message]) -> list[MessageText]:
