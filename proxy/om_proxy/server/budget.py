@@ -1,7 +1,8 @@
 """One budget of bytes for the memory that requests and replies hold: `limits.memory`.
 
 Request bodies and the values made of them are charged to the budget, and so are copies of replies
-until they are stored, and what people's work holds (work_kinds.py). The budget has three shares:
+until they are stored, rounds of replies that may go on (edge/reply_rounds.py), and what people's
+work holds (work_kinds.py). The budget has three shares:
 
 - a large body waits, before any of it is read, while the total is above `LARGE_SHARE`. A body that
   waits holds nothing, so no two bodies can wait for each other;
