@@ -197,7 +197,7 @@ async def test_every_field_of_a_memory_is_exported(store: SqliteStore) -> None:
     """A new field is in an export by itself; what is kept apart has records of its own."""
     await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
     records = await collect(MemoryExporter(store).export_thread(KEY))
-    apart = {"key", "version", "row_id", "recent", "tail", "chunks", "shared_log_ref"}
+    apart = {"key", "version", "row_id", "recent", "tail", "chunks", "shared_log_ref", "put_aside"}
     assert set(Memory.__struct_fields__) - set(records[1]) == apart
     assert set(ObservationLog.__struct_fields__) - set(records[1]["log"]) == {
         "entries",

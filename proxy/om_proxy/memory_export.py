@@ -34,7 +34,17 @@ ROWS_PER_PAGE = 200
 Record = dict[str, Any]
 
 # records of their own hold these, or the importing store sets them
-OWN_RECORDS = ("key", "version", "row_id", "recent", "tail", "log", "chunks", "shared_log_ref")
+OWN_RECORDS = (
+    "key",
+    "version",
+    "row_id",
+    "recent",
+    "tail",
+    "log",
+    "chunks",
+    "shared_log_ref",
+    "put_aside",
+)
 LOG_RECORDS = ("entries", "reflection", "pins")
 
 

@@ -28,6 +28,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from om_proxy.memory.token_prices import NO_TOKENS, TokenPrices, Tokens, price_tokens, scale
+from om_proxy.memory.value_bounds import Finite, Name, PastSeconds, Sum
 
 # `full`: the client sends its whole history. `partial`: it sends a window, or its newest message.
 History = Literal["full", "partial"]
@@ -38,23 +39,23 @@ ALWAYS_CACHED, NEVER_CACHED = (1, 1), (0, 1)
 class Account(Struct, frozen=True, array_like=True, gc=False):
     """Sums over model calls. Costs are micro-dollars."""
 
-    calls: int = 0
-    input: int = 0  # this and the next three: as in `Tokens`
-    cached: int = 0
-    cache_write: int = 0
-    output: int = 0
-    cost: int = 0
-    baseline_input: int = 0  # this and the next two: the prompt without memory, as in `Tokens`
-    baseline_cached: int = 0
-    baseline_cache_write: int = 0
-    baseline_cost: int = 0
-    estimated: int = 0  # calls whose tokens are our own counts
-    unpriced: int = 0  # calls of a model without a known price: their costs are 0
-    shadow_calls: int = 0  # calls for which a prompt was built, but not sent
-    shadow_received: int = 0  # tokens of their prompts as received
-    shadow_sent: int = 0  # tokens of the prompts that were built for them
-    shadow_baseline_cost: int = 0  # their cost
-    shadow_cost: int = 0  # what the prompts that were built would have cost
+    calls: Sum = 0
+    input: Sum = 0  # this and the next three: as in `Tokens`
+    cached: Sum = 0
+    cache_write: Sum = 0
+    output: Sum = 0
+    cost: Sum = 0
+    baseline_input: Sum = 0  # this and the next two: the prompt without memory, as in `Tokens`
+    baseline_cached: Sum = 0
+    baseline_cache_write: Sum = 0
+    baseline_cost: Sum = 0
+    estimated: Sum = 0  # calls whose tokens are our own counts
+    unpriced: Sum = 0  # calls of a model without a known price: their costs are 0
+    shadow_calls: Sum = 0  # calls for which a prompt was built, but not sent
+    shadow_received: Sum = 0  # tokens of their prompts as received
+    shadow_sent: Sum = 0  # tokens of the prompts that were built for them
+    shadow_baseline_cost: Sum = 0  # their cost
+    shadow_cost: Sum = 0  # what the prompts that were built would have cost
 
     @property
     def is_priced(self) -> bool:
@@ -92,11 +93,11 @@ EMPTY_ACCOUNT = Account()
 class PromptMark(Struct, frozen=True, array_like=True):
     """What the ledger remembers of a prompt."""
 
-    at: float  # unix seconds
-    whole: int  # tokens of the prompt without memory
-    sent: int  # tokens of the prompt that went upstream
+    at: PastSeconds  # unix seconds
+    whole: Sum  # tokens of the prompt without memory
+    sent: Sum  # tokens of the prompt that went upstream
     # identifies what memory put before the conversation; empty: nothing
-    prefix: tuple[float, ...] = ()
+    prefix: tuple[Finite, ...] = ()
 
 
 class ThreadLedger(Struct, frozen=True, omit_defaults=True):
@@ -107,10 +108,10 @@ class ThreadLedger(Struct, frozen=True, omit_defaults=True):
     partial: Account = EMPTY_ACCOUNT
     partial_memory: Account = EMPTY_ACCOUNT
     mark: PromptMark | None = None  # of the newest prompt
-    cached: int = 0  # tokens that the provider's cache served of `repeated`
-    repeated: int = 0  # tokens that stood in the previous prompt, where that can be told
+    cached: Sum = 0  # tokens that the provider's cache served of `repeated`
+    repeated: Sum = 0  # tokens that stood in the previous prompt, where that can be told
     shadow_mark: PromptMark | None = None  # of the newest prompt that was built, but not sent
-    shadow_parts: tuple[tuple[str, int], ...] = ()  # its parts: kind, tokens
+    shadow_parts: tuple[tuple[Name, Sum], ...] = ()  # its parts: kind, tokens
 
     @property
     def net_saving(self) -> int:

@@ -28,6 +28,22 @@ from msgspec.structs import force_setattr, replace
 from om_proxy.memory.ledger import EMPTY_LEDGER, History, ThreadLedger
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.memory.value_bounds import (
+    Digest,
+    Hint,
+    Line,
+    Model,
+    Name,
+    NoteText,
+    Number,
+    PastSeconds,
+    PinText,
+    RequestDigest,
+    Seconds,
+    ShownNumber,
+    Title,
+    Tokens,
+)
 
 EMPTY_CHAIN = bytes(16)  # the chain before the first message
 # marks kept before coverage, enough to recognise a client's window;
@@ -72,7 +88,7 @@ class Item(Struct, frozen=True):
 
     raw: bytes  # its JSON exactly as received; forwarded as it is, unknown keys included
     role: str
-    fp: bytes  # 16 bytes, keyed per tenant; memory/fingerprint.py
+    fp: Digest  # 16 bytes, keyed per tenant; memory/fingerprint.py
     calls: tuple[str, ...] = ()  # ids of the tool calls it makes
     answers: str | None = None  # id of the tool call it is the result of
 
@@ -95,13 +111,13 @@ EMPTY_MARK = Mark(0, EMPTY_CHAIN, EMPTY_CHAIN, "", (), None, 0)
 class Message(Struct, frozen=True):
     """A stored message. The memory gives `seq`, which grows and is never reused."""
 
-    seq: int
+    seq: Number
     item: Item
-    chain: bytes
-    tokens: int  # payload only; MESSAGE_FRAMING_TOKENS are added at use
-    at: float  # unix seconds when the proxy first saw it
+    chain: Digest
+    tokens: Tokens  # payload only; MESSAGE_FRAMING_TOKENS are added at use
+    at: PastSeconds  # unix seconds when the proxy first saw it
     # what `tokens` was counted by; another model's encoding gives another count; empty: not known
-    encoding: str = ""
+    encoding: Name = ""
     # of the model, before this reply of its own: only later prompts show them
     look_ups: LookedUp | None = None
     # always made at birth: every request looks at the marks of the whole tail
@@ -130,17 +146,19 @@ class Message(Struct, frozen=True):
 class Part(NamedTuple):
     """The range of one thread that an entry of a shared log covers. Fields as in `Observation`."""
 
-    label: str  # of the thread: its name under a keyed hash, so that it may be shown
-    after: int
-    last: int
-    chain: bytes
+    label: Name  # of the thread: its name under a keyed hash, so that it may be shown
+    after: Number
+    last: Number
+    chain: Digest
     # the newest hints about this thread: a reflection over several threads has none of its own
-    task: str | None = None
-    suggestion: str | None = None
-    at: float = 0.0  # unix seconds of the newest message the entry covers, as in `Observation`
+    task: Hint | None = None
+    suggestion: Hint | None = None
+    at: PastSeconds = (
+        0.0  # unix seconds of the newest message the entry covers, as in `Observation`
+    )
     # the id that the entry had among the thread's own notes; 0: of a reflection of several, or not
     # known
-    chunk: int = 0
+    chunk: Number = 0
 
     @property
     def covers_nothing(self) -> bool:
@@ -156,26 +174,26 @@ class Observation(Struct, frozen=True, kw_only=True):
     covers nothing.
     """
 
-    id: int  # grows per thread, never reused
-    after: int
-    last: int
-    chain: bytes
-    text: str
-    tokens: int  # of the text
-    source_tokens: int  # of the messages it covers
-    at: float  # unix seconds of the newest message it covers; its hints hold as of then
-    task: str | None = None  # None: as before; empty: nothing is open any more
-    suggestion: str | None = None
-    title: str | None = None
+    id: Number  # grows per thread, never reused
+    after: Number
+    last: Number
+    chain: Digest
+    text: NoteText
+    tokens: Tokens  # of the text
+    source_tokens: Tokens  # of the messages it covers
+    at: PastSeconds  # unix seconds of the newest message it covers; its hints hold as of then
+    task: Hint | None = None  # None: as before; empty: nothing is open any more
+    suggestion: Hint | None = None
+    title: Title | None = None
     kind: Literal["observation", "reflection", "note"] = "observation"
-    model: str = ""  # which model wrote it
+    model: Model = ""  # which model wrote it
     # in a shared log, what it covers thread by thread; `after`, `last`, `chain` say nothing there
     parts: tuple[Part, ...] = ()
-    sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
-    depth: int = 0  # how often its words have been condensed; 0: as the observer wrote them
+    sources: tuple[Number, ...] = ()  # of a reflection: ids of the entries it replaced
+    depth: Number = 0  # how often its words have been condensed; 0: as the observer wrote them
     # a person changed the text: id of the entry with the text before. 0: that text is not kept under
     # an id of this log. None: as the model wrote it
-    replaces: int | None = None
+    replaces: Number | None = None
 
     @property
     def is_withdrawn(self) -> bool:
@@ -196,15 +214,15 @@ class Observation(Struct, frozen=True, kw_only=True):
 class Reflection(Struct, frozen=True, kw_only=True):
     """A shorter text for a stretch of the log, kept beside the log until it is swapped in."""
 
-    generation: int  # it was made from; another one may not take it
-    sources: tuple[int, ...]  # ids of the entries it replaces: neighbours in the log
-    text: str
-    tokens: int
-    source_tokens: int  # of the entries it replaces
-    at: float
-    task: str | None = None
-    suggestion: str | None = None
-    model: str = ""
+    generation: Number  # it was made from; another one may not take it
+    sources: tuple[Number, ...]  # ids of the entries it replaces: neighbours in the log
+    text: NoteText
+    tokens: Tokens
+    source_tokens: Tokens  # of the entries it replaces
+    at: PastSeconds
+    task: Hint | None = None
+    suggestion: Hint | None = None
+    model: Model = ""
 
 
 class Cell(NamedTuple):
@@ -215,25 +233,26 @@ class Cell(NamedTuple):
     memory/transcript/reconcile.py says which kinds there are.
     """
 
-    kind: str
-    sent_from: int
-    sent_to: int
-    from_seq: int
-    to_seq: int
+    kind: Name
+    sent_from: Number
+    sent_to: Number
+    from_seq: Number
+    to_seq: Number
 
 
 class View(Struct, frozen=True, kw_only=True):
     """A recorded request. Its digest recognises a retry, its chain the next request that begins
     with it. The field names are those of the stored JSON."""
 
-    count: int  # messages sent after the instructions
-    digest: bytes  # of their raw bytes (apis/split.py): equal bytes need no parsing
-    chain: bytes  # of their fingerprints, the client's own view
-    seq: int  # the transcript message its last message stands at; a reply comes right after
-    end: int  # the end of the transcript it saw
-    reply: int = 0  # seq of the recorded reply; 0 while unanswered
+    count: Number  # messages sent after the instructions
+    digest: RequestDigest  # of their raw bytes (apis/split.py): equal bytes need no parsing
+    chain: Digest  # of their fingerprints, the client's own view
+    seq: Number  # the transcript message its last message stands at; a reply comes right after
+    end: Number  # the end of the transcript it saw
+    reply: Number = 0  # seq of the recorded reply; 0 while unanswered
     cells: tuple[Cell, ...] = ()
-    asked_at: float = 0.0  # unix seconds when the request came; 0: not known, as in older rows
+    # unix seconds when the request came; 0: not known, as in older rows
+    asked_at: PastSeconds = 0.0
     # whether the recorded reply is the first of several choices: the next request shows the kept one
     has_choices: bool = False
 
@@ -241,29 +260,29 @@ class View(Struct, frozen=True, kw_only=True):
 class Failures(Struct, frozen=True):
     """The failures of observing this thread since its last success."""
 
-    count: int = 0  # in a row
-    retry_at: float = 0.0  # unix seconds before which nothing is tried
+    count: Number = 0  # in a row
+    retry_at: Seconds = 0.0  # unix seconds before which nothing is tried
     suspended: bool = False  # given up until `om-proxy doctor --revive` or a new success
     # of the last failure: `observe om_model 401: check memory.api_key`; holds no text of a server
     # or a person
-    cause: str = ""
+    cause: Line = ""
 
 
 class Beginning(NamedTuple):
     """Why and when a generation of a log began."""
 
     why: GenerationCause
-    at: float  # unix seconds
+    at: PastSeconds  # unix seconds
 
 
 class Pin(NamedTuple):
     """A note that a person wrote by hand. It stands before the log (memory/lifecycle/pins.py)."""
 
-    id: int  # never reused
-    text: str
-    tokens: int
-    at: float  # unix seconds of its newest text
-    by: str  # who wrote that, as in the audit
+    id: Number  # never reused
+    text: PinText
+    tokens: Tokens
+    at: PastSeconds  # unix seconds of its newest text
+    by: Line  # who wrote that, as in the audit
 
 
 class ObservationLog(Struct, frozen=True, kw_only=True):
@@ -271,16 +290,16 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
     will replace some of them. A thread owns its log, or shares its resource's."""
 
     entries: tuple[Observation, ...] = ()
-    generation: int = 0  # a reflection or a rollback starts the next. Never reused
-    next_generation: int = 1
+    generation: Number = 0  # a reflection or a rollback starts the next. Never reused
+    next_generation: Number = 1
     began: Beginning | None = None  # of this generation; None: of the first one, or not known
     # reflections made of this generation and later ones still fit: changes of other entries began
     # these generations
-    reflected_from: int = 0
+    reflected_from: Number = 0
     reflection: Reflection | None = None  # pending: made, and not swapped in
-    unproductive_tokens: int = 0  # tokens of the log at which reflecting last achieved nothing
+    unproductive_tokens: Number = 0  # tokens of the log at which reflecting last achieved nothing
     pins: tuple[Pin, ...] = ()
-    pins_version: int = 0  # grows with every change of the pins
+    pins_version: Number = 0  # grows with every change of the pins
 
     @property
     def tokens(self) -> int:
@@ -354,12 +373,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     # identifies the row: set by the store alone, never reused, so a thread made anew differs; 0:
     # nothing stored yet
     row_id: int = 0
-    next_seq: int = 1
-    next_id: int = 1  # of observations
+    next_seq: Number = 1
+    next_id: Number = 1  # of observations
 
-    coverage: int = 0  # the log covers every live message up to this seq
-    covered_count: int = 0  # live messages up to coverage
-    covered_tokens: int = 0  # of them, with framing
+    coverage: Number = 0  # the log covers every live message up to this seq
+    covered_count: Number = 0  # live messages up to coverage
+    covered_tokens: Number = 0  # of them, with framing
     recent: tuple[Mark, ...] = ()  # the newest RECENT_MARKS live messages up to coverage
     tail: tuple[Message, ...] = ()  # every live message after coverage
 
@@ -368,37 +387,40 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     # seq up to which messages have no known time: they came together, before the first request's
     # turn
-    undated_to: int = 0
+    undated_to: Number = 0
     style: Style = "unknown"
     # the newest seq of the turns before `history` last changed, which counted in its other account
-    history_after: int = 0
+    history_after: Number = 0
     views: tuple[View, ...] = ()  # oldest first, at most MAX_VIEWS
-    turns: int = 0  # completed
-    render_date: float | None = None  # unix seconds against which relative dates are rendered
-    turn_at: float | None = None  # unix seconds of the newest turn
-    model: str | None = None  # the actor's, of the newest turn
-    timezone: str | None = None  # IANA name, as a client last named it
+    turns: Number = 0  # completed
+    render_date: PastSeconds | None = None  # unix seconds against which relative dates are rendered
+    turn_at: PastSeconds | None = None  # unix seconds of the newest turn
+    model: Model | None = None  # the actor's, of the newest turn
+    timezone: Name | None = None  # IANA name, as a client last named it
     failures: Failures = field(default_factory=Failures)
-    due_at: float | None = None  # unix seconds at which background work looks at it; None: never
+    due_at: Seconds | None = None  # unix seconds at which background work looks at it; None: never
     # whether that work needs a credential that only a request brings. Set by every commit, as is
     # `due_at`
     needs_caller: bool = False
-    title: str | None = None
+    title: Title | None = None
     title_pinned: bool = False  # by a person: no model changes it
     offers_tools: bool = False  # whether the client offered tools with the thread's newest turn
     overrides: bytes | None = None  # JSON of this thread's own settings, as the admin API took them
 
     scope: Scope = "thread"  # whether the log is the thread's own or its resource's
     shared_log_ref: SharedLogRef | None = None  # set while `log` is the resource's
-    other_threads_text: str = ""  # what this prompt tells of the resource's other threads
+    other_threads_text: NoteText = ""  # what this prompt tells of the resource's other threads
     # generation and length of the shared log that this prompt was last built from
-    shown_log_state: tuple[int, int] = (0, 0)
-    shown_pins_version: int = 0  # of that log
+    shown_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
+    shown_pins_version: Number = 0  # of that log
     # prompts show the look-ups of the messages after this seq, as long as they are built from a log
     # of this generation and length (memory/recall/kept.py)
-    look_ups_after: int = 0
-    look_ups_log_state: tuple[int, int] = (0, 0)
+    look_ups_after: Number = 0
+    look_ups_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
     ledger: ThreadLedger = EMPTY_LEDGER
+    # names of fields whose stored values no memory has, so that they have their defaults. Set by
+    # the store alone
+    put_aside: tuple[str, ...] = ()
 
     @property
     def revision(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from om_proxy.memory.value_bounds import Tokens
+
 MAX_KEPT_BYTES = 16 * 1024  # of the look-ups of one reply
 
 
@@ -33,7 +35,7 @@ class LookedUp(NamedTuple):
 
     rounds: tuple[Round, ...] = ()
     beside: Round | None = None
-    tokens: int = 0  # of all these messages, with framing; they are counted when the turn ends
+    tokens: Tokens = 0  # of all these messages, with framing; they are counted when the turn ends
 
     @property
     def json_bytes(self) -> int:
