@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -36,7 +35,7 @@ from om_proxy.agents.clipping import clip_middle, compute_fair_share
 from om_proxy.agents.llm import Image
 from om_proxy.apis.json_text import write_json
 from om_proxy.apis.registry import view_message
-from om_proxy.memory.dates import WEEKDAY_NAMES
+from om_proxy.memory.dates import WEEKDAY_NAMES, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Message
@@ -244,7 +243,7 @@ def _clip_lines(
 def _write_lines(lines: Sequence[Line], timezone: ZoneInfo) -> Iterator[str]:
     heading = ""
     for line in lines:
-        at = datetime.fromtimestamp(line.at, timezone)
+        at = read_time(line.at, timezone)
         day = f"{WEEKDAY_NAMES[at.weekday()]}, {at:%b} {at.day}, {at.year}"
         date = day if line.is_timed else f"on or before {day}, times not known"
         if date != heading:

@@ -4,7 +4,6 @@ visible first (visible_text.py)."""
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from om_proxy.cli.terminal import print_report
 from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
+from om_proxy.memory.dates import read_time
 
 
 def print_json(answer: Struct, *, one_line: bool = False) -> None:
@@ -72,7 +72,7 @@ def print_heading(text: str) -> None:
 
 
 def render_time(at: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at is not None else "never"
+    return f"{read_time(at, None):%Y-%m-%d %H:%M}" if at is not None else "never"
 
 
 def render_count(number: int, singular: str, plural: str | None = None) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import AsyncIterator
 
+from om_proxy.cli.answers import render_time
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.edge.admin.requests import normalize_stored_name
 from om_proxy.errors import NotFound, UsageError
@@ -89,7 +89,7 @@ async def find_threads(store: Store, selection: ThreadSelection) -> AsyncIterato
 
 def render_thread(info: ThreadInfo) -> str:
     """Describe a thread so that an operator recognises it."""
-    last_use = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
+    last_use = render_time(info.turn_at or info.created_at)
     thread, resource, tenant = (
         escape_line(name) for name in (info.key.thread, info.key.resource, info.key.tenant)
     )

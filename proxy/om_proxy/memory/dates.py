@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import date
+from datetime import date, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 MONTH_NAMES = [
@@ -106,6 +106,14 @@ def find_zone(kept: str | None, configured: str) -> ZoneInfo:
         return ZoneInfo(kept or configured)
     except (OSError, ValueError, KeyError):
         return ZoneInfo(configured)
+
+
+def read_time(at: float, zone: tzinfo | None) -> datetime:
+    """Return the local time. One that no calendar has becomes the epoch's beginning."""
+    try:
+        return datetime.fromtimestamp(at, zone)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, zone)
 
 
 def annotate(text: str, today: date) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from om_proxy.bounded_cache import BoundedCache
-from om_proxy.memory.dates import find_zone
+from om_proxy.memory.dates import find_zone, read_time
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints
 from om_proxy.memory.model import Memory
 from om_proxy.memory.notes.sections import split_entry
@@ -75,7 +75,7 @@ class BlockRenderer:
         self, memory: Memory, context: MemoryContext, recall_tool: str | None, *, left_out: bool
     ) -> tuple[str, str]:
         """Return the observation block and the continuation hint; an empty text is left out."""
-        date = datetime.fromtimestamp(
+        date = read_time(
             memory.render_date or 0.0, find_zone(memory.timezone, context.effective.memory.timezone)
         )
         has_notes = bool(memory.log.entries or memory.other_threads_text or memory.log.pins)
@@ -133,9 +133,7 @@ def _write_block(
         [section.text for section in parts],
         task=hints.task,
         suggestion=hints.suggestion,
-        as_of=format_moment(datetime.fromtimestamp(hints.as_of, date.tzinfo))
-        if hints.as_of
-        else None,
+        as_of=format_moment(read_time(hints.as_of, date.tzinfo)) if hints.as_of else None,
         scope=f"resource:{memory.shared_log_ref.label}" if memory.shared_log_ref else "thread",
         render_date=date,
         options=options,

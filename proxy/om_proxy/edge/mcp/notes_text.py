@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from om_proxy.memory.dates import read_time
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.memory.notes.sections import split_entry
@@ -56,9 +57,7 @@ def _write(notes: NotesToWrite, entries: list[Observation], left_out: int) -> st
         [part.text for _, part in sections],
         task=hints.task,
         suggestion=None,
-        as_of=format_moment(datetime.fromtimestamp(hints.as_of, notes.now.tzinfo))
-        if hints.as_of
-        else None,
+        as_of=format_moment(read_time(hints.as_of, notes.now.tzinfo)) if hints.as_of else None,
         scope="thread",
         render_date=notes.now,
         options=notes.options,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
-from om_proxy.memory.dates import MONTH_NAMES
+from om_proxy.memory.dates import MONTH_NAMES, read_time
 from om_proxy.memory.recall.message_ids import write_message_id
 from om_proxy.memory.recall.quoting import clean_line
 
@@ -83,14 +83,6 @@ def format_days(first: float, last: float, zone: tzinfo) -> str:
         return format_day(last, zone)
     year = "" if began.year == ended.year else f", {began.year}"
     return f"{_month_day(began)}{year} – {_month_day(ended)}, {ended.year}"
-
-
-def read_time(at: float, zone: tzinfo) -> datetime:
-    """Return the local time. One that no calendar has becomes the epoch's beginning."""
-    try:
-        return datetime.fromtimestamp(at, zone)
-    except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, zone)
 
 
 def _month_day(local: datetime) -> str:

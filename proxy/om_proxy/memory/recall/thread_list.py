@@ -9,11 +9,12 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import NamedTuple
 
+from om_proxy.memory.dates import read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.arguments import MAX_PAGE
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.message_ids import shorten_label
-from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days, read_time
+from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days
 from om_proxy.memory.recall.quoting import clean_line, clean_text
 
 # of an answer, for each conversation that a page may hold: its line without title and resource
