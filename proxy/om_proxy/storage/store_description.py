@@ -14,6 +14,9 @@ Durability = Literal["fsync", "second", "none", "process"]
 # cannot be read once their keys are destroyed
 Erasure = Literal["now", "rewrite", "log", "keys"]
 
+# a thread counts as at most so many in the sums of all: its row may be forged
+MAX_COUNTED_TOKENS = 10**12
+
 
 class Promise(NamedTuple):
     """What a store promises about the data that it keeps."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from om_proxy.storage.postgres.session import UNIX_NOW, Row
-from om_proxy.storage.store_description import StoreTotals
+from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 2_000  # some milliseconds
 
@@ -14,7 +14,9 @@ THREADS_PER_PAGE = 2_000  # some milliseconds
 # shares its resource's log has none of its own.
 SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending)::bigint, sum(log_tokens - reflected_tokens)::bigint,
     sum(reflected_tokens)::bigint, count(*) FILTER (WHERE is_due), count(*) FILTER (WHERE parked) FROM (
-        SELECT id, pending, parked, log_tokens, reflected_tokens,
+        SELECT id, parked, least(greatest(pending, 0), {MAX_COUNTED_TOKENS}) AS pending,
+            least(greatest(log_tokens, 0), {MAX_COUNTED_TOKENS}) AS log_tokens,
+            least(greatest(reflected_tokens, 0), {MAX_COUNTED_TOKENS}) AS reflected_tokens,
             coalesce(due <= $1, false) AND NOT EXISTS (
                 SELECT FROM om.lease WHERE (lease.tenant, lease.resource, lease.thread)
                     = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from om_proxy.storage.redis.listing import ListedRow, read_page
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.store_description import StoreTotals
+from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 500  # some milliseconds
 
@@ -27,10 +27,14 @@ def _count(listed: ListedRow, now: float) -> StoreTotals:
     """Return what one row adds. A thread that shares its resource's log has none of its own."""
     row = listed.row
     is_due = listed.due is not None and listed.due <= now and not listed.is_leased
+    pending, log, reflected = (
+        max(0, min(MAX_COUNTED_TOKENS, tokens))
+        for tokens in (row.pending, row.log_tokens, row.reflected_tokens)
+    )
     return StoreTotals(
-        row.pending,
-        row.log_tokens - row.reflected_tokens,
-        row.reflected_tokens,
+        pending,
+        log - reflected,
+        reflected,
         int(is_due),
         int(row.parked),
     )

@@ -6,17 +6,25 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from om_proxy.storage.sqlite.queries import UNIX_NOW
-from om_proxy.storage.store_description import StoreTotals
+from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 2_000  # some milliseconds
+
+
+def _count_in_state(name: str) -> str:
+    """Return the SQL for a number of the state; 0 for what is none."""
+    text = "CAST(state AS TEXT)"
+    value = f"ifnull(CAST(json_extract({text}, '$.{name}') AS INTEGER), 0)"
+    return f"iif(json_valid({text}), max(0, min({MAX_COUNTED_TOKENS}, {value})), 0)"
+
 
 # Of the page: its number of threads and its last id, then the fields of StoreTotals. A thread that
 # shares its resource's log has none of its own.
 SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending), sum(log_tokens - reflected_tokens),
     sum(reflected_tokens), sum(is_due), sum(parked) FROM (
-        SELECT id, pending, parked,
-            ifnull(json_extract(CAST(state AS TEXT), '$.log_tokens'), 0) AS log_tokens,
-            ifnull(json_extract(CAST(state AS TEXT), '$.reflected_tokens'), 0) AS reflected_tokens,
+        SELECT id, parked, max(0, min({MAX_COUNTED_TOKENS}, pending)) AS pending,
+            {_count_in_state("log_tokens")} AS log_tokens,
+            {_count_in_state("reflected_tokens")} AS reflected_tokens,
             ifnull(due <= ?, 0) AND NOT EXISTS (
                 SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
                     = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
