@@ -189,7 +189,7 @@ def test_settings_named_in_passing_exist() -> None:
         "memory.forgotten_meanwhile",
         "memory.retired",
         "memory.log_retired",
-        "memory.settings_ignored",
+        "memory.put_aside",
         "retention.clock_jumped",
     }
     assert found - events_of_log <= known

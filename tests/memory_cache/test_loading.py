@@ -66,7 +66,7 @@ async def test_settings_that_break_a_rule_are_put_aside(store: WatchedStore) -> 
             memories.held.drop(KEY)
             assert (await memories.load(KEY)).overrides is None
     assert [(line["event"], line["thread"]) for line in lines] == [
-        ("memory.settings_ignored", str(KEY))
+        ("memory.put_aside", str(KEY))
     ] * 2
     assert "SECRET" not in str(lines)
     await memories.update(KEY, say_turns(1))

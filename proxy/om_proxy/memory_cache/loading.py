@@ -102,21 +102,24 @@ class MemoryLoader:
         return self.held.keep(held, newest if newest is held else self._put_aside(newest))
 
     def _put_aside(self, memory: Memory) -> Memory:
-        """Return the memory without settings of its own that the admin API would refuse. They came
-        by another way, such as an import by an older release. `om-proxy verify` names them too."""
-        if memory.overrides is None:
-            return memory
+        """Return the memory without settings of its own that the admin API would refuse, and log
+        what of its row is put aside. That came by another way, such as an import by an older
+        release. `om-proxy verify` names it too."""
+        put_aside = memory.put_aside
         try:
-            parse_thread_overrides(memory.overrides)
+            if memory.overrides is not None:
+                parse_thread_overrides(memory.overrides)
         except ConfigError:  # its text may quote the row
-            if memory.key not in self._reported:
-                self._reported.put(memory.key, True)
-                logger.warning(
-                    "memory.settings_ignored",
-                    thread=self.label(memory.key),
-                    cure="om-proxy verify --repair",
-                )
-            return replace(memory, overrides=None)
+            put_aside += ("overrides",)
+            memory = replace(memory, overrides=None)
+        if put_aside and memory.key not in self._reported:
+            self._reported.put(memory.key, True)
+            logger.warning(
+                "memory.put_aside",
+                thread=self.label(memory.key),
+                fields=",".join(put_aside),
+                cure="om-proxy verify --repair",
+            )
         return memory
 
     def _attach_log(self, thread: Memory, shared_log: Memory) -> Memory:

@@ -4,8 +4,8 @@ surrogates, and the sums of a thread that shares its resource's log."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, get_type_hints
 
 import msgspec
 
@@ -15,6 +15,7 @@ from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import RowCipher
 
 
@@ -22,31 +23,38 @@ from om_proxy.storage.encryption.row_cipher import RowCipher
 class ThreadState:
     """The parts of a memory that no query searches: one JSON column, read and written whole."""
 
-    style: Style
-    views: tuple[View, ...]
-    turns: int
-    render_date: float | None
-    unproductive_at: int  # the stored name of `ObservationLog.unproductive_tokens`
-    timezone: str | None = None
+    style: Style = "unknown"
+    views: tuple[View, ...] = ()
+    turns: Number = 0
+    render_date: PastSeconds | None = None
+    unproductive_at: Number = 0  # the stored name of `ObservationLog.unproductive_tokens`
+    timezone: Name | None = None
     title_pinned: bool = False
     overrides: bytes | None = None
-    shown: tuple[int, int] = (0, 0)  # the stored name of `Memory.shown_log_state`
-    undated_to: int = 0
-    history_after: int = 0  # older rows have none
-    cause: str = ""  # of `Failures`; older rows have none
+    shown: tuple[ShownNumber, ShownNumber] = (0, 0)  # the stored name of `Memory.shown_log_state`
+    undated_to: Number = 0
+    history_after: Number = 0  # older rows have none
+    cause: Line = ""  # of `Failures`; older rows have none
     offers_tools: bool = False
     ledger: ThreadLedger = EMPTY_LEDGER  # older rows have none
-    log_tokens: int = 0  # of its own log, for lists: they read no notes
-    reflected_tokens: int = 0  # of them, those that the reflector wrote
+    log_tokens: Sum = 0  # of its own log, for lists: they read no notes
+    reflected_tokens: Sum = 0  # of them, those that the reflector wrote
     began: Beginning | None = None
     pins: tuple[Pin, ...] = ()
-    pins_version: int = 0
-    shown_pins_version: int = 0
-    look_ups_after: int = 0
-    look_ups_log_state: tuple[int, int] = (0, 0)
-    reflected_from: int | None = None  # older rows have none: no edit has begun their generation
+    pins_version: Number = 0
+    shown_pins_version: Number = 0
+    look_ups_after: Number = 0
+    look_ups_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
+    reflected_from: Number | None = None  # older rows have none: no edit has begun their generation
     # the fields of `ProtectedState`, encrypted; None: they stand in their own places
     sealed: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedState(ThreadState):
+    """A state with values that no memory has: their fields have their defaults instead."""
+
+    put_aside: tuple[str, ...] = ()  # the names of these fields
 
 
 class ProtectedState(NamedTuple):
@@ -123,16 +131,31 @@ def replace_views(state: ThreadState, views: tuple[View, ...], cipher: RowCipher
 
 def decode_state(column: bytes, cipher: RowCipher) -> ThreadState:
     """Return the state with all fields in their own places."""
-    state = _state_decoder.decode(column)
+    state = _read_state(column)
     if cipher.key_id is None:
         return state
     if state.sealed is None:
         raise UnopenedText("the state of an encrypted thread is not encrypted")
-    protected = _protected_decoder.decode(cipher.open(*_STATE_PLACE, state.sealed))
+    opened = cipher.open(*_STATE_PLACE, state.sealed)
+    try:
+        protected = _protected_decoder.decode(opened)
+    except msgspec.DecodeError:
+        protected = EMPTY_PROTECTED
+        state = _add_put_aside(state, ("sealed",))
     # nobody else has this state yet; `replace` would take longer than the decryption
     for name, value in zip(_PROTECTED_FIELDS, (*protected, None), strict=True):
         object.__setattr__(state, name, value)
     return state
+
+
+def _add_put_aside(state: ThreadState, names: tuple[str, ...]) -> DamagedState:
+    values = {one.name: getattr(state, one.name) for one in fields(ThreadState)}
+    return DamagedState(**values, put_aside=find_put_aside(state) + names)
+
+
+def find_put_aside(state: ThreadState) -> tuple[str, ...]:
+    """Return the names of the fields whose stored values no memory has."""
+    return state.put_aside if isinstance(state, DamagedState) else ()
 
 
 def read_shown_state(column: bytes, cipher: RowCipher) -> ThreadState:
@@ -140,12 +163,36 @@ def read_shown_state(column: bytes, cipher: RowCipher) -> ThreadState:
     try:
         return decode_state(column, cipher)
     except UnopenedText:
+        return _read_state(column)
+
+
+def _read_state(column: bytes) -> ThreadState:
+    """Return the state as it stands. What is no value of its field is put aside: a row may come from
+    an older release or a backup, and one bad value must not stop every list."""
+    try:
         return _state_decoder.decode(column)
+    except msgspec.DecodeError:
+        return _read_valid_fields(column)
+
+
+def _read_valid_fields(column: bytes) -> ThreadState:
+    try:
+        values = msgspec.json.decode(column, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return DamagedState(put_aside=("state",))
+    valid, put_aside = {}, []
+    for name, as_type in get_type_hints(ThreadState, include_extras=True).items():
+        if name in values:
+            try:
+                valid[name] = msgspec.json.decode(values[name], type=as_type)
+            except msgspec.DecodeError:
+                put_aside.append(name)
+    return DamagedState(**valid, put_aside=tuple(put_aside))
 
 
 def clear_cause(column: bytes) -> bytes:
     """Return the state column without the cause of the last failure."""
-    return msgspec.json.encode(replace(_state_decoder.decode(column), cause=""))
+    return msgspec.json.encode(replace(_read_state(column), cause=""))
 
 
 def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
@@ -153,7 +200,11 @@ def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
 
 
 def decode_parts(column: bytes | None) -> tuple[Part, ...]:
-    return _parts_decoder.decode(column) if column else ()
+    """Return the parts; none, as of an entry that covers nothing, if they are no parts."""
+    try:
+        return _parts_decoder.decode(column) if column else ()
+    except msgspec.DecodeError:
+        return ()
 
 
 def encode_look_ups(look_ups: LookedUp | None) -> bytes | None:
@@ -162,7 +213,11 @@ def encode_look_ups(look_ups: LookedUp | None) -> bytes | None:
 
 
 def decode_look_ups(column: bytes) -> LookedUp:
-    return _look_ups_decoder.decode(column)
+    """Return the look-ups; empty ones if they are none."""
+    try:
+        return _look_ups_decoder.decode(column)
+    except msgspec.DecodeError:
+        return LookedUp()
 
 
 def encode_calls(calls: tuple[str, ...]) -> str | None:

@@ -3,11 +3,14 @@ them; a text may come as text or as bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
 
 from om_proxy.errors import UnopenedText
 from om_proxy.memory.model import (
@@ -25,6 +28,13 @@ from om_proxy.memory.recall.found import FoundPassage
 from om_proxy.memory.recall.passages import Passage
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.memory.value_bounds import (
+    MAX_NUMBER,
+    MAX_UNIX_SECONDS,
+    Number,
+    PastSeconds,
+    Seconds,
+)
 from om_proxy.storage import encoding
 from om_proxy.storage.encoding import (
     ResourceSums,
@@ -32,6 +42,7 @@ from om_proxy.storage.encoding import (
     decode_look_ups,
     decode_parts,
     decode_state,
+    find_put_aside,
     read_shown_state,
 )
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, ThreadCiphers
@@ -56,6 +67,7 @@ BACKLOG_COLUMNS = (
     "tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked"
 )
 
+FREE_NUMBER = MAX_NUMBER // 2  # where a stored next number is none
 # where `THREAD_COLUMNS` has these, which tell the keys of a memory
 OTHERS_PLACE, KEY_ID_PLACE = -3, -2
 # tables, as values that are sealed name their places
@@ -214,20 +226,25 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row, ciphers: Thread
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared = row[8:17]
     _, _, _, others, _, state = row[17:]
     decoded = decode_state(state, ciphers.row)
+    numbers, put_aside = _read_numbers(
+        (next_seq, next_id, generation, next_generation, turn_at, due, failures, retry_at)
+    )
     return Memory(
         key=key,
         version=version,
         row_id=row_id,
-        next_seq=next_seq,
-        next_id=next_id,
+        next_seq=numbers.next_seq,
+        next_id=numbers.next_id,
         coverage=coverage,
         covered_count=covered_count,
         covered_tokens=covered_tokens,
         log=ObservationLog(
-            generation=generation,
-            next_generation=next_generation,
+            generation=numbers.generation,
+            next_generation=numbers.next_generation,
             began=decoded.began,
-            reflected_from=generation if decoded.reflected_from is None else decoded.reflected_from,
+            reflected_from=numbers.generation
+            if decoded.reflected_from is None
+            else decoded.reflected_from,
             unproductive_tokens=decoded.unproductive_at,
             pins=decoded.pins,
             pins_version=decoded.pins_version,
@@ -236,11 +253,11 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row, ciphers: Thread
         views=decoded.views,
         turns=decoded.turns,
         render_date=decoded.render_date,
-        turn_at=turn_at,
+        turn_at=numbers.turn_at,
         model=decode_optional_text(model),
         timezone=decoded.timezone,
-        failures=Failures(failures, retry_at, bool(parked), decoded.cause),
-        due_at=due,
+        failures=Failures(numbers.failures, numbers.retry_at, bool(parked), decoded.cause),
+        due_at=numbers.due_at,
         needs_caller=bool(needs_caller),
         title=open_optional_text(ciphers.row, b"thread", 0, b"title", title),
         title_pinned=decoded.title_pinned,
@@ -255,7 +272,37 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row, ciphers: Thread
         undated_to=decoded.undated_to,
         history_after=decoded.history_after,
         ledger=decoded.ledger,
+        put_aside=put_aside + find_put_aside(decoded),
     )
+
+
+class _Numbers(NamedTuple):
+    """Columns of a thread that a commit counts on, or that are shown as dates. The defaults stand in
+    for numbers that no memory has: of the next ones, numbers that are free and can grow."""
+
+    next_seq: Number = FREE_NUMBER
+    next_id: Number = FREE_NUMBER
+    generation: Number = 0
+    next_generation: Number = FREE_NUMBER
+    turn_at: PastSeconds | None = None
+    due_at: Seconds | None = None
+    failures: Number = 0
+    retry_at: Seconds = 0.0
+
+
+_NUMBER_TYPES = get_type_hints(_Numbers, include_extras=True)
+
+
+def _read_numbers(columns: Row) -> tuple[_Numbers, tuple[str, ...]]:
+    """Return the numbers, and the names of those that no memory has."""
+    try:
+        return msgspec.convert(columns, _Numbers), ()
+    except msgspec.ValidationError:
+        valid = {}
+        for (name, as_type), value in zip(_NUMBER_TYPES.items(), columns, strict=True):
+            with contextlib.suppress(msgspec.ValidationError):
+                valid[name] = msgspec.convert(value, as_type)
+        return _Numbers(**valid), tuple(name for name in _NUMBER_TYPES if name not in valid)
 
 
 def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
@@ -281,15 +328,16 @@ def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
         key_id,
     ) = row
     cipher = keys.find(key_id)
+    numbers, _ = _read_numbers((0, 0, generation, 0, turn_at, None, failures, 0.0))
     decoded = read_shown_state(state, cipher)
     return ThreadInfo(
         Key(tenant, resource, thread),
-        created_at,
-        turn_at,
+        created_at if 0 <= created_at <= MAX_UNIX_SECONDS else 0.0,
+        numbers.turn_at,
         messages,
-        generation,
+        numbers.generation,
         _open_shown_title(title, cipher),
-        failures,
+        numbers.failures,
         bool(parked),
         decoded.cause,
         row_id,
