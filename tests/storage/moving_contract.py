@@ -7,11 +7,12 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event, Forgotten
-from om_proxy.memory.model import Beginning, Key, Memory, resource_key
+from om_proxy.memory.model import Beginning, Failures, Key, Memory, View, resource_key
 from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.listing import ThreadSelection
+from om_proxy.storage.store_description import MAX_COUNTED_TOKENS
 from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
@@ -125,6 +126,52 @@ class MovingContract:
             assert [info.key for info in await store.threads(None)] == [KEY]
         assert (await verify_store(store)).faults == []
         assert (await store.load(KEY)).overrides is None
+
+    async def test_values_that_no_memory_has_are_put_aside(self, store: Store) -> None:
+        """As an older release imported them. The thread loads, lists and sums go on, `verify` names
+        each value, and a repair writes the thread without them."""
+        thread = MemoryBuilder().chat(4)
+        before = thread.memory()
+        sound = replace(thread.cover(2).memory(), turn_at=5.0)
+        first, *rest = sound.tail
+        bad = replace(
+            sound,
+            tail=(replace(first, at=1e300), *rest),
+            log=replace(
+                sound.log,
+                entries=tuple(replace(o, tokens=2**62, at=-1e300) for o in sound.log.entries),
+            ),
+            next_seq=2**63 - 1,
+            next_id=2**63 - 1,
+            turn_at=1e300,
+            render_date=-1e300,
+            timezone="\x1b[31m",
+            views=(View(count=-1, digest=b"x", chain=b"", seq=-5, end=9),),
+            failures=Failures(2**63 - 1, 1e300, False, "x" * 9_000),
+        )
+        for name in ("a", "b", "c"):
+            key = KEY._replace(thread=name)
+            stored = await store.commit(Memory(key=key), replace(before, key=key))
+            await store.commit(stored, replace(bad, key=key))
+        loaded = await store.load(KEY._replace(thread="a"))
+        assert (loaded.turn_at, loaded.render_date, loaded.timezone, loaded.views) == (
+            *(None, None, None),
+            (),
+        )
+        assert {"next_seq", "turn_at", "render_date", "views", "cause"} <= set(loaded.put_aside)
+        assert len(await store.threads(None)) == 3
+        assert len((await store.find_threads(ThreadSelection(None, order="recent"))).threads) == 3
+        assert 0 <= (await store.totals(0.0)).observations_tokens <= 3 * MAX_COUNTED_TOKENS
+        found = [fault.text for fault in (await verify_store(store)).faults]
+        for said in ("its stored next_seq", "at of message 3", "tokens of note 1", "views"):
+            assert sum(said in text for text in found) == 3, said
+        await verify_store(store, repairs=True)
+        assert (await verify_store(store)).faults == []
+        repaired = await store.load(KEY._replace(thread="a"))
+        assert repaired.put_aside == ()
+        assert [m.item for m in repaired.tail] == [m.item for m in sound.tail]
+        assert repaired.log.tokens < 100
+        assert (await store.totals(0.0)).observations_tokens < 300
 
     async def test_restored_threads_share_their_log(self, store: Store) -> None:
         """The sums that make a shared log due are restored too."""

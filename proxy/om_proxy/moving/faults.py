@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from msgspec.structs import replace
 
 from om_proxy.errors import ConfigError
@@ -10,15 +12,20 @@ from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RESOURCE_THREAD,
     Memory,
+    Message,
+    Observation,
     extend_chain,
     sum_framed_tokens,
 )
+from om_proxy.memory.value_bounds import find_bad_fields
 from om_proxy.moving.thread_records import load_rows
 from om_proxy.settings import parse_thread_overrides
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
 from om_proxy.storage.stored_rows import StoredMessage, WholeThread
 
+_Row = TypeVar("_Row", Message, Observation)
+MENDABLE_FIELDS = frozenset(("tokens", "source_tokens", "at", "depth"))
 WRONG_CHAIN = "a chain does not follow from the messages before it"
 
 
@@ -39,7 +46,11 @@ def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -
         faults.append("the next message would get a number that is in use")
     if memory.next_id <= max((o.entry.id for o in whole.observations), default=0):
         faults.append("the next note would get a number that is in use")
+    faults += [
+        f"its stored {name} is no value of a memory, and put aside" for name in memory.put_aside
+    ]
     faults += _find_override_faults(memory)
+    faults += _list_bad_fields(whole, mendable=True)
     is_listed = memory.key.thread != RESOURCE_THREAD and info is not None
     if is_listed and info and info.messages != len(live):
         faults.append("lists show another number of messages")
@@ -68,6 +79,7 @@ def find_lasting_faults(
         )
     if memory.scope == "resource" and _has_wrong_chain(_list_live(whole)):
         faults.append(WRONG_CHAIN)
+    faults += _list_bad_fields(whole, mendable=False)
     seqs = {stored.message.seq for stored in whole.messages}
     if any(stored.parent and stored.parent not in seqs for stored in whole.messages):
         faults.append("a message names a parent that is not stored")
@@ -80,6 +92,7 @@ def find_lasting_faults(
 def repair_thread(whole: WholeThread) -> WholeThread:
     """Return the thread with its chains, parents, counts and next numbers computed anew, and without
     settings of its own that break a rule. Notes and recorded requests name the new chains."""
+    whole = _mend_values(whole)
     key = whole.memory.key
     live = _list_live(whole)
     parents = dict(zip((stored.message.seq for stored in live), _parents(live), strict=True))
@@ -101,6 +114,7 @@ def repair_thread(whole: WholeThread) -> WholeThread:
         covered_tokens=sum_framed_tokens(covered),
         next_seq=max(memory.next_seq, last_seq + 1),
         next_id=max(memory.next_id, last_id + 1),
+        put_aside=(),
         overrides=None if _find_override_faults(memory) else memory.overrides,
     )
     return load_rows(whole._replace(memory=counted))
@@ -113,6 +127,40 @@ def _find_override_faults(memory: Memory) -> list[str]:
     except ConfigError as exc:
         return [f"its own settings are ignored: {exc}"]
     return []
+
+
+def _list_bad_fields(whole: WholeThread, *, mendable: bool) -> list[str]:
+    rows = [
+        *((f"message {stored.message.seq}", stored.message) for stored in whole.messages),
+        *((f"note {stored.entry.id}", stored.entry) for stored in whole.observations),
+    ]
+    return [
+        f"{name} of {place} is no value of a memory"
+        for place, row in rows
+        for name in find_bad_fields(row)
+        if (name in MENDABLE_FIELDS) == mendable
+    ]
+
+
+def _mend_values(whole: WholeThread) -> WholeThread:
+    return whole._replace(
+        messages=tuple(
+            stored._replace(message=_mend(stored.message, stored.message.item.raw))
+            for stored in whole.messages
+        ),
+        observations=tuple(
+            stored._replace(entry=_mend(stored.entry, stored.entry.text))
+            for stored in whole.observations
+        ),
+    )
+
+
+def _mend(value: _Row, text: str | bytes) -> _Row:
+    """Return the row with tokens by an estimate, and other numbers at 0, where they are out of their
+    bounds. Numbers that name other rows stay: nobody knows which they should name."""
+    bad = [name for name in find_bad_fields(value) if name in MENDABLE_FIELDS]
+    changes = {name: len(text) // 4 if name == "tokens" else 0 for name in bad}
+    return replace(value, **changes) if bad else value
 
 
 def _list_live(whole: WholeThread) -> list[StoredMessage]:
