@@ -11,7 +11,17 @@ from pathlib import Path
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.memory.model import Failures, Item, Key, Memory, Message, Observation, ObservationLog
+from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    Failures,
+    Item,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    ObservationLog,
+    extend_chain,
+)
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
@@ -63,8 +73,11 @@ async def store_thread(
     active note and one with a chunk. `text`: of all of them."""
     (folder / "om.yaml").write_text(CONFIG)
     raw = orjson.dumps({"role": "user", "content": text})
+    prints = [bytes(15) + bytes([seq]) for seq in (1, 2)]
+    chains = [extend_chain(EMPTY_CHAIN, prints[0])]
+    chains.append(extend_chain(chains[0], prints[1]))
     messages = tuple(
-        Message(seq, Item(raw, "user", bytes(15) + bytes([seq])), bytes(16), 3, SAID_AT)
+        Message(seq, Item(raw, "user", prints[seq - 1]), chains[seq - 1], 3, SAID_AT)
         for seq in (1, 2)
     )
     note, chunk = (
@@ -72,7 +85,7 @@ async def store_thread(
             id=seq,
             after=seq - 1,
             last=seq,
-            chain=bytes(16),
+            chain=chains[seq - 1],
             text=text,
             tokens=30,
             source_tokens=40,
@@ -99,6 +112,7 @@ async def store_thread(
         stored,
         coverage=1,
         covered_count=1,
+        covered_tokens=messages[0].framed_tokens,
         recent=(messages[0].mark,),
         tail=messages[1:],
         log=ObservationLog(entries=(note,)),

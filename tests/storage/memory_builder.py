@@ -3,6 +3,7 @@ are compared with it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -34,16 +35,30 @@ from om_proxy.storage.stored_rows import MessageState, Outline, StoredMessage
 KEY = Key("tenant", "resource", "thread")
 
 
-def item(text: str, role: str = "user", **more: Any) -> Item:
-    raw = text.encode("utf-8", "surrogatepass")
-    return Item(
-        raw, role, extend_chain(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more
+def item(
+    text: str, role: str = "user", calls: tuple[str, ...] = (), answers: str | None = None
+) -> Item:
+    """Return a message as it came on the wire. Its text stands there as it is."""
+    said = {"role": role, "content": text}
+    if calls:
+        said |= {"tool_calls": [{"id": call, "type": "function"} for call in calls]}
+    if answers is not None:
+        said |= {"tool_call_id": answers}
+    raw = write_json(said)
+    return Item(raw, role, extend_chain(bytes(16), raw), calls, answers)
+
+
+def write_json(value: Any) -> bytes:
+    """Return JSON in UTF-8 that escapes lone surrogates only."""
+    text = json.dumps(value, ensure_ascii=False)
+    return (
+        text.encode("utf-8", "surrogatepass") if text.isprintable() else json.dumps(value).encode()
     )
 
 
 def look_up(text: bytes) -> LookedUp:
-    """Return look-ups with this text in each of their messages."""
-    one = Round(b'{"calls":"' + text + b'"}', (text, b"\xff" + text))
+    """Return look-ups with this message in each of their messages."""
+    one = Round(b'{"role":"assistant","calls":' + text + b"}", (text, text + b" "))
     return LookedUp((one, one), one, 7)
 
 

@@ -104,12 +104,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         text=texts,
-        role=texts,
+        role=texts | st.just("tool"),
         calls=st.lists(texts, max_size=2).map(tuple),
         answers=st.none() | texts,
     )
     def say_oddly(self, text: str, role: str, calls: tuple[str, ...], answers: str | None) -> None:
-        self.thread.say(item(text, role, calls=calls, answers=answers))
+        answered = answers if role == "tool" else None
+        self.thread.say(item(text, role, calls=calls, answers=answered))
         self.commit()
 
     @rule(text=texts)

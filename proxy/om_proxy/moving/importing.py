@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +21,9 @@ from om_proxy.apis.registry import read_item
 from om_proxy.errors import ConfigError, Conflict, UsageError
 from om_proxy.identity.keyed_hashes import fingerprint_key, label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.moving.record_checks import check_message, check_notes, check_thread
 from om_proxy.moving.thread_records import (
+    Decoded,
     ExportEnd,
     ExportHeader,
     ForgottenThread,
@@ -33,7 +36,7 @@ from om_proxy.moving.thread_records import (
 from om_proxy.settings import Effective, check_thread_overrides, parse_thread_overrides
 from om_proxy.storage.base import Store
 from om_proxy.storage.rekeying import ResourceRekeying, rekey_whole_thread
-from om_proxy.storage.stored_rows import WholeThread
+from om_proxy.storage.stored_rows import StoredMessage, StoredObservation, WholeThread
 from om_proxy.storage.whole_threads import read_whole_thread
 
 HASHED_TENANT = re.compile(r"[0-9a-f]{64}")  # keyed_hashes.hash_credential
@@ -64,6 +67,7 @@ class ImportOptions:
     adopts_secret: bool = True  # whether an empty store takes the secret of the export
     # the settings that a thread's own ones come on top of; raises ConfigError where there are none
     find_settings: Callable[[Memory], Effective] | None = None
+    clock: Callable[[], float] = time.time
 
     def find_tenant(self, old: str) -> str:
         """Return the tenant that a tenant of the export becomes."""
@@ -81,9 +85,11 @@ class _Index:
     # shared logs: up to which message each covers a thread, by its label
     reaches: dict[Key, dict[str, int]] = field(default_factory=dict)
 
+    faults: dict[Key, str] = field(default_factory=dict)  # of the threads that count
+
     def leave_out(self, key: Key) -> None:
         """Take out what stood before of a thread."""
-        for of_threads in (self.labels, self.lines, self.sharing, self.reaches):
+        for of_threads in (self.labels, self.lines, self.sharing, self.reaches, self.faults):
             of_threads.pop(key, None)
 
     def add_head(self, head: ThreadHead, number: int) -> None:
@@ -94,8 +100,16 @@ class _Index:
         if memory.scope == "resource":
             self.sharing[memory.key] = memory.coverage
 
-    def add_reach(self, whole: WholeThread | None) -> None:
-        if whole and whole.memory.key.thread == RESOURCE_THREAD:
+    def add_whole(self, whole: WholeThread | None, number: int) -> None:
+        """Add a thread whose records end before line `number`. One that changed while it was read
+        comes once more, and only then must fit together."""
+        if whole is None:
+            return
+        try:
+            check_thread(whole)
+        except UsageError as exc:
+            self.faults[whole.memory.key] = f"the thread before line {number}: {exc}"
+        if whole.memory.key.thread == RESOURCE_THREAD:
             # the newest entry about a thread comes last, and of an entry its first part counts
             self.reaches[whole.memory.key] = {
                 part.label: part.last
@@ -110,7 +124,7 @@ async def import_memory(
     """Import all threads of the export, and return what was done. `open_lines`: begins to read the
     file. Raise UsageError for a file that cannot be imported, and Conflict if the store has a thread
     in another state: then nothing is written."""
-    decoder = RecordDecoder()
+    decoder = RecordDecoder(options.clock())
     # in a thread: a server goes on serving
     index = await asyncio.to_thread(_read_index, open_lines(), decoder, options)
     secret = await (_choose_secret(store, index) if options.adopts_secret else store.secret())
@@ -125,8 +139,9 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder, options: ImportO
     parts: ThreadParts | None = None
     for number, part in read_lines(lines, decoder):
         if isinstance(part, ThreadHead | ForgottenThread | ExportEnd):
-            index.add_reach(_join(parts, number))
+            index.add_whole(_join(parts, number), number)
             parts = None
+        _check_part(part, number)
         match part:
             case ExportHeader(secret=secret):
                 index.secret = secret or index.secret
@@ -138,6 +153,8 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder, options: ImportO
                 index.leave_out(key)
             case _ if parts:
                 parts.add(part)
+    for fault in index.faults.values():
+        raise UsageError(fault)
     return index
 
 
@@ -158,6 +175,17 @@ def _check_overrides(memory: Memory, number: int, options: ImportOptions) -> Non
             f"line {number}: thread.overrides: {exc}; set thread.overrides to null, or change this "
             "value, and import again"
         ) from exc
+
+
+def _check_part(part: Decoded, number: int) -> None:
+    """Raise UsageError for a message or notes that contradict themselves."""
+    try:
+        if isinstance(part, StoredMessage):
+            check_message(part)
+        elif isinstance(part, StoredObservation):
+            check_notes(part.entry)
+    except UsageError as exc:
+        raise UsageError(f"line {number}: {exc}") from exc
 
 
 def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +27,7 @@ from om_proxy.memory.model import (
     Pin,
     Reflection,
 )
+from om_proxy.memory.value_bounds import Name, Number, PastSeconds
 from om_proxy.memory_export import EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
 from om_proxy.moving.value_decoding import Record, ValueDecoder, decode_text, find_field_types
 from om_proxy.storage.stored_rows import (
@@ -36,9 +39,6 @@ from om_proxy.storage.stored_rows import (
     WholeThread,
 )
 
-# far above what any message and any thread has: a store adds up those of all threads in 64 bits
-MAX_TOKENS = 10**9
-MAX_COVERED = 10**12
 SECRET_FORM = re.compile(r"[0-9a-fA-F]{64}")
 WHAT_TO_GIVE = "give what `om-proxy export` has written"
 # what somebody may take for an export, by its first bytes
@@ -48,9 +48,9 @@ OTHER_FILES = {
     b"SQLite format 3\0": "this is an SQLite database: `om-proxy copy` copies one into another store",
 }
 _BEGINNING = Beginning | None
-_IDS = tuple[int, ...]
-_SECONDS = float | None
-_SEQ = int | None
+_IDS = tuple[Number, ...]
+_SECONDS = PastSeconds | None
+_SEQ = Number | None
 _Note = TypeVar("_Note", Reflection, Pin)
 _THREAD_ONLY = frozenset(("om", "log", "delivered_seq", "created_at", "label", *Key._fields))
 
@@ -106,8 +106,8 @@ Decoded = (
 class RecordDecoder:
     """Reads the lines of an export."""
 
-    def __init__(self) -> None:
-        self._values = ValueDecoder()
+    def __init__(self, now: float = math.inf) -> None:
+        self._values = ValueDecoder(now)
 
     @property
     def unknown_fields(self) -> set[str]:
@@ -133,7 +133,7 @@ class RecordDecoder:
             case "forgotten":
                 return ForgottenThread(_read_key(record))
             case "end":
-                return ExportEnd(self._read(record, "threads", int))
+                return ExportEnd(self._read(record, "threads", Number))
         return self._read_part(record)
 
     def _read_part(self, record: Record) -> Decoded:
@@ -147,7 +147,7 @@ class RecordDecoder:
                 return StoredObservation(entry, self._read(record, "state", ObservationState))
             case "generation":
                 return GenerationRecord(
-                    self._read(record, "number", int),
+                    self._read(record, "number", Number),
                     self._read(record, "entries", _IDS),
                     self._read(record, "began", _BEGINNING),
                 )
@@ -157,7 +157,7 @@ class RecordDecoder:
                 return self._read_note(Pin, record)
             case kind:
                 raise UsageError(
-                    f"no record of format {EXPORT_FORMAT} is of the kind {kind!r}: {WHAT_TO_GIVE}"
+                    f"no record of format {EXPORT_FORMAT} is of the kind {reprlib.repr(kind)}: {WHAT_TO_GIVE}"
                 )
 
     def _read_note(self, as_type: type[_Note], record: Record) -> _Note:
@@ -183,7 +183,7 @@ class RecordDecoder:
         )
         return ThreadHead(
             memory,
-            self._read(record, "label", str),
+            self._read(record, "label", Name),
             self._read(record, "created_at", _SECONDS),
             self._read(record, "delivered_seq", _SEQ),
         )
@@ -196,13 +196,13 @@ class RecordDecoder:
         also = frozenset(("om", "state", "parent")) | item_fields
         message = self._values.build(Message, record, "message", also, item=item)
         state = self._read(record, "state", MessageState)
-        return StoredMessage(message, self._read(record, "parent", int), state)
+        return StoredMessage(message, self._read(record, "parent", Number), state)
 
 
 def _read_header(record: Record) -> ExportHeader:
     if record.get("format") != EXPORT_FORMAT:
         raise UsageError(
-            f"this export has format {record.get('format')!r}, and this release reads format "
+            f"this export has format {reprlib.repr(record.get('format'))}, and this release reads format "
             f"{EXPORT_FORMAT}; use a newer release"
         )
     secret = record.get("secret")
@@ -267,12 +267,6 @@ def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
     """Raise UsageError for numbers of messages that no store would have written."""
     if not 0 <= memory.coverage < memory.next_seq:
         raise UsageError(f"coverage {memory.coverage} is not within 0 to next_seq")
-    for name, count in (
-        ("covered_tokens", memory.covered_tokens),
-        ("covered_count", memory.covered_count),
-    ):
-        if not 0 <= count <= MAX_COVERED:
-            raise UsageError(f"{name} {count} is not within 0 to {MAX_COVERED}")
     before = 0
     for stored in messages:
         message = stored.message
@@ -280,8 +274,6 @@ def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
             raise UsageError(f"message {message.seq} is not between {before} and next_seq")
         if not 0 <= stored.parent < message.seq:
             raise UsageError(f"message {message.seq} cannot follow message {stored.parent}")
-        if not 0 <= message.tokens <= MAX_TOKENS:
-            raise UsageError(f"message {message.seq} has {message.tokens} tokens")
         before = message.seq
 
 

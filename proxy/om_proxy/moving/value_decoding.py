@@ -4,24 +4,32 @@ model gives each field."""
 from __future__ import annotations
 
 import base64
+import math
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from om_proxy.errors import UsageError
 
 Record = Mapping[str, Any]
-MAX_NUMBER = 2**63  # what a store can hold
+MAX_STORED_NUMBER = 2**63
+# clocks of two machines may be some hours apart; a time further ahead would never pass
+MAX_SECONDS_AHEAD = 86_400.0
+WHAT_TO_REPAIR = (
+    "run `om-proxy verify --repair` on the store that it comes from, and export it again"
+)
 
 
 class ValueDecoder:
-    """Decodes records, and notes the fields that this release does not know."""
+    """Decodes records, and notes the fields that this release does not know. `now`: unix seconds
+    that no time of what has happened may be far ahead of."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = math.inf) -> None:
         self.unknown_fields: set[str] = set()
+        self._latest = now + MAX_SECONDS_AHEAD
 
     def build(
         self,
@@ -50,9 +58,11 @@ class ValueDecoder:
         except TypeError as exc:  # a field without a default is missing
             raise UsageError(f"{place}: {exc}") from exc
 
-    def decode(self, value: Any, as_type: Any, place: str) -> Any:
+    def decode(self, value: Any, as_type: Any, place: str) -> Any:  # noqa: PLR0911 - one a kind
         """Return the value as the model has it."""
         origin, args = get_origin(as_type), get_args(as_type)
+        if origin is Annotated:
+            return self._decode_bounded(value, as_type, place)
         if origin in (Union, types.UnionType):
             [inner] = [arg for arg in args if arg is not type(None)]
             return None if value is None else self.decode(value, inner, place)
@@ -65,6 +75,18 @@ class ValueDecoder:
         if issubclass(as_type, Struct | tuple):
             return self.build(as_type, value, place)
         return _decode_number(value, as_type, place)
+
+    def _decode_bounded(self, value: Any, as_type: Any, place: str) -> Any:
+        """Return a value within the bounds that its type has in `memory.value_bounds`."""
+        base, bounds = get_args(as_type)
+        decoded = self.decode(value, base, place)
+        try:
+            convert(decoded, as_type)
+        except ValidationError:
+            _refuse(place, f"{_describe_bounds(bounds)}; {WHAT_TO_REPAIR}")
+        if (bounds.extra or {}).get("is_past") and decoded > self._latest:
+            _refuse(place, "a time that has been, by this store's clock; correct that clock or it")
+        return decoded
 
     def _decode_tuple(self, value: Any, args: tuple[Any, ...], place: str) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -79,9 +101,18 @@ class ValueDecoder:
 @cache
 def find_field_types(as_type: Any) -> dict[str, Any]:
     """Return the types of the fields of a struct or a named tuple, by name."""
-    hints = get_type_hints(as_type)
+    hints = get_type_hints(as_type, include_extras=True)
     names = getattr(as_type, "__struct_fields__", None) or as_type._fields
     return {name: hints[name] for name in names}
+
+
+def _describe_bounds(bounds: Meta) -> str:
+    if bounds.le is not None:
+        return f"a number from {bounds.ge:g} to {bounds.le:g}"
+    if bounds.min_length is not None:
+        return f"a value of {bounds.min_length} to {bounds.max_length} bytes"
+    kind = "a text without control characters" if bounds.pattern else "a text"
+    return f"{kind}, of at most {bounds.max_length} characters"
 
 
 def decode_text(value: Any, as_type: type, place: str) -> str | bytes:
@@ -106,7 +137,7 @@ def _decode_number(value: Any, as_type: type, place: str) -> Any:
     kinds: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
     if not isinstance(value, kinds[as_type]) or (as_type is not bool and isinstance(value, bool)):
         _refuse(place, f"a {as_type.__name__}")
-    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
+    if isinstance(value, int) and abs(value) >= MAX_STORED_NUMBER:
         _refuse(place, "a number of 64 bits")
     number: object = as_type(value)
     return number

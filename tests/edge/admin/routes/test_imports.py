@@ -66,6 +66,7 @@ async def test_an_export_comes_back(run: Running) -> None:
     assert (await ask(run, "DELETE", "/threads/crates")).status_code == 200
 
     dry = await ask(run, "POST", "/import?dry_run=true", OWN, whole)
+    assert dry.status_code == 200, dry.text
     assert (dry.json()["threads"], dry.json()["present_threads"]) == (1, 1)
     assert (await ask(run, "GET", "/threads/crates")).status_code == 404
     answer = await ask(run, "POST", "/import", OWN, whole)
