@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from om_proxy.storage.whole_threads import list_keys
 from tests.moving.test_importing import export, take
 from tests.storage.moving_contract import store_eventful
 
-TOMORROW = time.time() + 10 * 86_400
+LATER = 4_102_444_800.0  # the year 2100
 SAID = "run `om-proxy verify --repair` on the store that it comes from"
 
 
@@ -26,7 +25,7 @@ SAID = "run `om-proxy verify --repair` on the store that it comes from"
         ("message", ("tokens",), 10**9, "tokens 1000000000 are more than its"),
         ("message", ("seq",), 2**62, "message.seq is not a number from 0 to"),
         ("message", ("at",), 1e300, "message.at is not a number from 0 to"),
-        ("message", ("at",), TOMORROW, "message.at is not a time that has been"),
+        ("message", ("at",), LATER, "message.at is not a time that has been"),
         ("message", ("fp",), "short", "message.fp is not a value of 16 to 16 bytes"),
         ("message", ("role",), "system", "message 11: role is not that of its JSON"),
         ("message", ("calls",), ["a"], "message 11: calls is not that of its JSON"),
@@ -43,7 +42,7 @@ SAID = "run `om-proxy verify --repair` on the store that it comes from"
         ("reflection", ("source_tokens",), -1, "reflection.source_tokens is not a number"),
         ("generation", ("number",), 10**6, "is not below log.next_generation"),
         ("thread", ("render_date",), 1e300, "thread.render_date is not a number"),
-        ("thread", ("turn_at",), TOMORROW, "thread.turn_at is not a time that has been"),
+        ("thread", ("turn_at",), LATER, "thread.turn_at is not a time that has been"),
         ("thread", ("timezone",), "\x1b[31m", "thread.timezone is not a text without control"),
         ("thread", ("failures", "cause"), {"base64": "7aCA"}, "thread.failures.cause"),
         ("thread", ("failures", "retry_at"), -1, "thread.failures.retry_at is not a number"),

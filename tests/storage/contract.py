@@ -123,7 +123,7 @@ MOVES: dict[str, Sequence[Step]] = {
     ),
     "the client's own version": (
         lambda t: t.chat(6),
-        lambda t: t.swap(4, memory_builder.item("altered", "assistant")),
+        lambda t: t.swap(4, memory_builder.message("altered", "assistant")),
         lambda t: t.chunk(4),
     ),
     "an undo": (

@@ -35,30 +35,28 @@ from om_proxy.storage.stored_rows import MessageState, Outline, StoredMessage
 KEY = Key("tenant", "resource", "thread")
 
 
-def item(
+def item(text: str, role: str = "user", **more: Any) -> Item:
+    raw = text.encode("utf-8", "surrogatepass")
+    return Item(
+        raw, role, extend_chain(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more
+    )
+
+
+def message(
     text: str, role: str = "user", calls: tuple[str, ...] = (), answers: str | None = None
 ) -> Item:
-    """Return a message as it came on the wire. Its text stands there as it is."""
-    said = {"role": role, "content": text}
+    """Return a message that an import takes: its JSON says what it is."""
+    said: dict[str, Any] = {"role": role, "content": text}
     if calls:
         said |= {"tool_calls": [{"id": call, "type": "function"} for call in calls]}
     if answers is not None:
         said |= {"tool_call_id": answers}
-    raw = write_json(said)
-    return Item(raw, role, extend_chain(bytes(16), raw), calls, answers)
+    return item(json.dumps(said), role, calls=calls, answers=answers)
 
 
-def write_json(value: Any) -> bytes:
-    """Return JSON in UTF-8 that escapes lone surrogates only."""
-    text = json.dumps(value, ensure_ascii=False)
-    return (
-        text.encode("utf-8", "surrogatepass") if text.isprintable() else json.dumps(value).encode()
-    )
-
-
-def look_up(text: bytes) -> LookedUp:
+def look_up(raw: bytes) -> LookedUp:
     """Return look-ups with this message in each of their messages."""
-    one = Round(b'{"role":"assistant","calls":' + text + b"}", (text, text + b" "))
+    one = Round(b'{"role":"assistant","calls":' + raw + b"}", (raw, raw + b" "))
     return LookedUp((one, one), one, 7)
 
 
@@ -159,9 +157,11 @@ class MemoryBuilder:
         """Add `count` different messages, of user and assistant alternately. The model has looked
         something up for every other reply."""
         roles = ("user", "assistant")
-        new = [self._store(item(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)]
+        new = [
+            self._store(message(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)
+        ]
         for seq in new[1::4]:
-            self.every[seq] = replace(self.every[seq], look_ups=look_up(item(text).raw))
+            self.every[seq] = replace(self.every[seq], look_ups=look_up(message(text).raw))
         self._set_live([*self.live, *new])
         return self
 

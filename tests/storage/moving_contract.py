@@ -15,7 +15,7 @@ from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.store_description import MAX_COUNTED_TOKENS
 from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
-from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
+from tests.storage.memory_builder import KEY, MemoryBuilder, message, small_things
 
 BORN_AT = 1_700_000_000.5
 
@@ -32,7 +32,7 @@ async def store_eventful(store: Store, key: Key = KEY) -> WholeThread:
     ):
         step()
         memory = await store.commit(memory, thread.memory())
-    broken = thread.interrupt_reply(item("\ud800 off", "assistant"))
+    broken = thread.interrupt_reply(message("\ud800 off", "assistant"))
     thread.more = small_things()
     after = thread.memory()
     began = replace(after.log, generation=5, next_generation=6, began=Beginning("edit", 7.0))

@@ -16,7 +16,7 @@ from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.whole_threads import read_whole_thread
-from tests.storage.memory_builder import MemoryBuilder, item, small_things
+from tests.storage.memory_builder import MemoryBuilder, message, small_things
 
 Opener = Callable[[], Awaitable[Store]]
 
@@ -110,12 +110,12 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def say_oddly(self, text: str, role: str, calls: tuple[str, ...], answers: str | None) -> None:
         answered = answers if role == "tool" else None
-        self.thread.say(item(text, role, calls=calls, answers=answered))
+        self.thread.say(message(text, role, calls, answered))
         self.commit()
 
     @rule(text=texts)
     def be_interrupted(self, text: str) -> None:
-        self.commit(self.thread.interrupt_reply(item(text, "assistant")))
+        self.commit(self.thread.interrupt_reply(message(text, "assistant")))
 
     @precondition(lambda self: self.thread.live)
     @rule(count=counts, then=st.integers(0, 2))
@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, text=texts)
     def swap(self, pick: int, text: str) -> None:
         seen = self.thread.open
-        self.thread.swap(seen[pick % len(seen)].seq, item(text, "assistant"))
+        self.thread.swap(seen[pick % len(seen)].seq, message(text, "assistant"))
         self.commit()
 
     @precondition(lambda self: self.thread.open)
