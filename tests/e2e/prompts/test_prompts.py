@@ -10,18 +10,7 @@ from tests.e2e.prompts.running import find_faulty, place_of_file, render, run_pr
 
 PROMPTS_OF_KIND = 14
 # their prompts still have faults
-UNMENDED = {
-    "spaces",
-    "line-ends",
-    "unicode-form",
-    "time-stamps",
-    "truncation",
-    "window-time-stamp",
-    "window-truncation",
-    "corrections",
-    "corrections-full",
-    "first-edited",
-}
+UNMENDED = {"corrections-full", "first-edited"}
 
 
 def choose_kinds() -> dict[str, Kind]:

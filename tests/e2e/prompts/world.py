@@ -152,7 +152,7 @@ class World:
         prompt = orjson.loads(self._models.prompts.pop(number)[-1])["messages"]
         status = answer.headers.get("x-om-status", "")
         client.spoke_in_outage = is_away = was_away or self.is_store_away
-        if is_away:
+        if is_away or status == "degraded":  # it may lack what its client does not show
             promised, allowed = set(), allowed | promised
         faults = check_prompt(
             prompt, shown, promised=promised, allowed=allowed, excused=client.excused
