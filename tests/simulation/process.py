@@ -223,8 +223,8 @@ class WatchedEngine(Engine):
         committed: CommittedTurn = await self._watched(super()._close(*args, **more))
         return committed
 
-    async def store_unanswered(self, turn: PreparedTurn) -> None:
-        await self._watched(super().store_unanswered(turn))
+    async def store_unanswered(self, turn: PreparedTurn, ended_at: float | None = None) -> None:
+        await self._watched(super().store_unanswered(turn, ended_at))
 
     async def open_turn(self, *args: Any, **more: Any) -> PreparedTurn:
         turn: PreparedTurn = await self._watched(super().open_turn(*args, **more))
