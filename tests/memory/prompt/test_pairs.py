@@ -7,7 +7,7 @@ import pytest
 from om_proxy.memory.model import Message
 from om_proxy.memory.prompt.pairs import NOTHING_BROKEN, find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece
-from tests.memory.clients import build_thread, chat, parse
+from tests.memory.clients import build_covered_thread, build_thread, chat, parse
 from tests.support.counting import TIMES, count_lines_run
 
 STORED = "u1 cx+y rx ry a1 u2"
@@ -73,6 +73,16 @@ def test_a_stored_result_of_an_unknown_call_is_left_out() -> None:
     thread = build_thread("rq a1 u2")
     history = thread.read_sent(chat("u3"))
     pieces = [_stored_piece(m) for m in thread.live()]
+    assert find_broken_pieces(pieces, thread.memory, history) == (frozenset((0,)), False)
+
+
+def test_a_stored_result_of_a_noted_call_is_left_out() -> None:
+    """Other turns ended before its own, and their notes took the call. It is noted later."""
+    thread = build_covered_thread("u1 cx u2 a2", 4)
+    (answer,) = chat("a1")
+    thread.turn(chat("rx"), answer)
+    history = thread.read_sent(chat("u3"))
+    pieces = [_stored_piece(m) for m in thread.live() if m.seq > thread.memory.coverage]
     assert find_broken_pieces(pieces, thread.memory, history) == (frozenset((0,)), False)
 
 

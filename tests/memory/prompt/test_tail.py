@@ -79,6 +79,21 @@ def ask(thread: Thread, words: str) -> tuple[Piece, ...]:
             build_thread("u1 cx"), "rx", "[u1] [cx] rx", id="a lone result finds its call"
         ),
         pytest.param(
+            build_thread("u1 cx u2 a2"), "rx", "[u1] [u2] [a2] [cx] rx", id="others spoke meanwhile"
+        ),
+        pytest.param(
+            build_thread("u1 cx u2 a2 rx a1"),
+            "u3",
+            "[u1] [u2] [a2] [cx] [rx] [a1] u3",
+            id="what others said meanwhile stays before the step",
+        ),
+        pytest.param(
+            build_thread("u1 cx cy rx ry a1"),
+            "u2",
+            "[u1] [cx] [cy] [rx] [ry] [a1] u2",
+            id="neighbouring calls are one step",
+        ),
+        pytest.param(
             build_thread("u1 a1 u2 a2"), "u1 a1", "u1 a1", id="a prefill is the last message"
         ),
         pytest.param(

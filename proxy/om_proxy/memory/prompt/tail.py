@@ -36,10 +36,10 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     """Return the tail of the prompt. `memory` is the projected one: after
     `apply_turn(…, verdict, sent, …)` without a reply, whose newest view is this request's.
 
-    A correction of an older message stands where the client shows it. A covered stretch is
-    skipped, a stretch that was not sent comes from the store, and everything
-    else is the client's own JSON, in its order. Unknown messages ahead of a window come first. What
-    the request itself asks is always part of the tail.
+    A correction of an older message stands where the client shows it. A covered stretch is skipped,
+    a stretch that was not sent comes from the store, and everything else is the client's own JSON,
+    in its order. Unknown messages ahead of a window come first. What the request itself asks is
+    always part of the tail.
     """
     sent_count = sent.count
     cells = memory.views[-1].cells if memory.views and sent_count else ()
@@ -53,7 +53,39 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     if since:
         first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since
-    return tuple(pieces)
+    return tuple(_join_steps(pieces))
+
+
+def _join_steps(pieces: list[Piece]) -> list[Piece]:
+    """Return the messages with each stored call right before its results. A turn that was under way
+    beside the step is stored between them, and comes before the step here. What the client shows in
+    such an order itself stays so."""
+    late_calls = _find_late_calls(pieces)
+    if not late_calls:
+        return pieces
+    joined: list[Piece] = []
+    for i, piece in enumerate(pieces):
+        if i not in late_calls:
+            joined += [pieces[call] for call, result in late_calls.items() if result == i]
+            joined.append(piece)
+    return joined
+
+
+def _find_late_calls(pieces: list[Piece]) -> dict[int, int]:
+    """Return the messages with calls that other messages part from their results, each with its
+    first result, as indices."""
+    callers: dict[str, int] = {}
+    step = 0  # where the step begins that the next result may belong to
+    late_calls: dict[int, int] = {}
+    for i, piece in enumerate(pieces):
+        if piece.answers is not None:
+            call = callers.get(piece.answers, i)
+            if call < step and not (pieces[call].sent and piece.sent):
+                late_calls.setdefault(call, i)
+        elif not piece.calls or (i and pieces[i - 1].answers is not None):
+            step = i  # neighbouring messages with calls are one step
+        callers.update(dict.fromkeys(piece.calls, i))
+    return late_calls
 
 
 def put_in_look_ups(pieces: Sequence[Piece], look_ups: Mapping[int, LookedUp]) -> tuple[Piece, ...]:
