@@ -9,6 +9,7 @@ with their results.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -199,6 +200,7 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
         (shown | exchange.required)
         - seen
         - _late_results(exchange, observed)
+        - _unanswered_steps(exchange, raw)
         - exchange.client.talk.unsure
         - exchange.client.talk.changes.excused(exchange.started)
     )
@@ -249,6 +251,22 @@ def _late_results(exchange: Exchange, observed: set[str]) -> set[str]:
     answers = exchange.client.talk.answers
     noted = observed | exchange.client.talk.changes.excused(exchange.started)
     return {one for one, call in answers.items() if call in noted and one not in exchange.shown}
+
+
+def _unanswered_steps(exchange: Exchange, raw: Sequence[str]) -> set[str]:
+    """Calls without all of their results, and those that came. No server takes them once something
+    else was said, so they are left out where the client does not show them."""
+    talk = exchange.client.talk
+    counts = {
+        node.id: len(node.calls) for client in talk.clients for node in client.nodes if node.calls
+    }
+    told = Counter(call for result, call in talk.answers.items() if result in set(raw))
+    stored = set(talk.live.values())
+    known = Counter(call for result, call in talk.answers.items() if result in stored)
+    calls = {call for call, count in counts.items() if told[call] < count}
+    steps = {call for call in calls if known[call] < counts[call]}
+    results = {result for result, call in talk.answers.items() if call in steps}
+    return (calls | results) - set(exchange.shown)
 
 
 def _check_tools(exchange: Exchange, raw: Sequence[str]) -> None:

@@ -94,6 +94,12 @@ def ask(thread: Thread, words: str) -> tuple[Piece, ...]:
             id="neighbouring calls are one step",
         ),
         pytest.param(
+            build_thread("u1 cx+y rx u2 a2"),
+            "ry",
+            "[u1] [u2] [a2] [cx+y] [rx] ry",
+            id="the results that came before go with their call",
+        ),
+        pytest.param(
             build_thread("u1 a1 u2 a2"), "u1 a1", "u1 a1", id="a prefill is the last message"
         ),
         pytest.param(

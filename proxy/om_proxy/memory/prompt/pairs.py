@@ -48,6 +48,8 @@ def find_broken_pieces(pieces: Sequence[Piece], memory: Memory, sent: SentHistor
         if waiting and waiting & _list_known_results(pieces[caller], memory, sent):
             is_fault = True
             broken.update(range(caller, i))
+        elif waiting and not piece.calls and not any(p.sent for p in pieces[caller:i]):
+            broken.update(range(caller, i))  # the results never came, or are still to come
         calls = piece.calls
         if calls or waiting:
             caller, waiting = i, frozenset(calls)

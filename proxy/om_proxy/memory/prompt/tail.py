@@ -57,18 +57,29 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
 
 
 def _join_steps(pieces: list[Piece]) -> list[Piece]:
-    """Return the messages with each stored call right before its results. A turn that was under way
-    beside the step is stored between them, and comes before the step here. What the client shows in
-    such an order itself stays so."""
+    """Return the messages with each call right before its results. A turn that was under way beside
+    the step is stored between them, and comes before the step here. What the client shows in such
+    an order itself stays so."""
     late_calls = _find_late_calls(pieces)
     if not late_calls:
         return pieces
+    steps = {call: _list_step(pieces, call) for call in late_calls}
+    moved = {i for step in steps.values() for i in step}
     joined: list[Piece] = []
     for i, piece in enumerate(pieces):
-        if i not in late_calls:
-            joined += [pieces[call] for call, result in late_calls.items() if result == i]
+        if i not in moved:
+            calls = [call for call, result in late_calls.items() if result == i]
+            joined += [pieces[k] for call in calls for k in steps[call]]
             joined.append(piece)
     return joined
+
+
+def _list_step(pieces: list[Piece], call: int) -> list[int]:
+    """Return the message with the call and those of its results that stand right behind it."""
+    end = call + 1
+    while end < len(pieces) and pieces[end].answers in pieces[call].calls:
+        end += 1
+    return list(range(call, end))
 
 
 def _find_late_calls(pieces: list[Piece]) -> dict[int, int]:
@@ -80,7 +91,7 @@ def _find_late_calls(pieces: list[Piece]) -> dict[int, int]:
     for i, piece in enumerate(pieces):
         if piece.answers is not None:
             call = callers.get(piece.answers, i)
-            if call < step and not (pieces[call].sent and piece.sent):
+            if call < step and not all(between.sent for between in pieces[call : i + 1]):
                 late_calls.setdefault(call, i)
         elif not piece.calls or (i and pieces[i - 1].answers is not None):
             step = i  # neighbouring messages with calls are one step
