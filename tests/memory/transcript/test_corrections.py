@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from om_proxy.memory.model import Cell
@@ -219,6 +221,24 @@ def test_history_full_is_cut_at_the_first_difference(sent: str) -> None:
 def test_a_turn_as_always_reads_no_text() -> None:
     """Texts are read only where fingerprints leave a message of the past without a place."""
     thread = build_thread(LONG)
-    for sent in (LONG + " u4", LONG + " u4 a4 u5", LONG, "u1 a1 u2", "u1 a1 u9", "u7", "a3 u4"):
+    for sent in ("a3 u4", LONG + " u4", LONG + " u4 a4 u5", LONG, "u1 a1 u2", "u1 a1 u9", "u7"):
         ask(thread, sent)
     assert thread.compared == 0
+
+
+@pytest.mark.parametrize("size", [5, 7])
+def test_a_window_whose_old_messages_all_look_different(size: int) -> None:
+    """Its client stamps all but the newest message, so no fingerprint is known: the texts are."""
+    thread, shown = Thread(), list[bytes]()
+    for turn in range(12):
+        shown.append(raw("user", f"Question number {turn}, what is the price of item {turn}?"))
+        window = [_stamp(one) for one in shown[-size:-1]] + shown[-1:]
+        answer = raw("assistant", f"Item number {turn} costs {turn} coins at the market.")
+        thread.turn(window, answer)
+        shown.append(answer)
+    assert len(thread.live()) == 24
+
+
+def _stamp(message: bytes) -> bytes:
+    said = json.loads(message)
+    return raw(said["role"], f"[2026-03-02 09:04] {said['content']}")

@@ -106,7 +106,9 @@ def _list_unmatched_seqs(
 ) -> list[int]:
     """Return the stored messages after the certain prefix that the request shows in no place as
     they are."""
-    certain = [cell.to_seq for cell in verdict.cells if cell.sent_to <= verdict.certain]
+    certain = [
+        cell.to_seq for cell in verdict.cells if cell.sent_from < cell.sent_to <= verdict.certain
+    ]
     asked = sent.first_asked_index()  # what is asked may only repeat an older text
     shown = Counter(item.fp for item in sent.items(verdict.certain, asked))
     seqs: list[int] = []
@@ -374,6 +376,7 @@ def _part_cells_at(
         following = transcript.index_of(seq)
         before = [cell._replace(sent_to=middle, to_seq=transcript.seq_before(following))]
         cell = cell._replace(sent_from=middle, from_seq=transcript.live[following].seq)
-    if not is_shown:
+    is_paired = cell.kind in ("same", "altered") and cell.from_seq == seq
+    if not is_shown and not is_paired:
         before.append(Cell("unsent", cell.sent_from, cell.sent_from, seq, seq))
     return [*cells[:place], *before, cell, *cells[place + 1 :]]
