@@ -29,10 +29,14 @@ FOREIGN = [
     [HERE, ("origin", "chrome-extension://abc")], [HERE, ("origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
     [HERE, ("sec-fetch-site", "cross-site")], [HERE, ("sec-fetch-site", "same-site"), ("origin", "http://app.evil.example")],
     [HERE, ("origin", "http://127.0.0.1:8400"), ("sec-fetch-site", "cross-site")],
-    [HERE, ("x-forwarded-for", "8.8.8.8")], [HERE, ("x-forwarded-for", "127.0.0.1, 10.0.0.3")], [HERE, ("x-real-ip", "10.0.0.8")], [HERE, ("forwarded", "for=192.0.2.60")],
-    [HERE, ("forwarded", 'for="[2001:db8::1]:4711"')], [HERE, ("x-forwarded-host", "proxy.example")], [HERE, ("forwarded", "host=proxy.example")], [HERE, ("x-forwarded-for", "unknown")],
     # other machines, and names that no stranger can own
     [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "om-proxy:8400")], [("host", "host.docker.internal:8400")], [("host", "printer.local")], [("host", "app.localhost:8400")],
+]  # fmt: skip
+
+# by a reverse proxy on this machine
+FORWARDED = [
+    [HERE, ("x-forwarded-for", "8.8.8.8")], [HERE, ("x-forwarded-for", "127.0.0.1, 10.0.0.3")], [HERE, ("x-real-ip", "10.0.0.8")], [HERE, ("forwarded", "for=192.0.2.60")],
+    [HERE, ("forwarded", 'for="[2001:db8::1]:4711"')], [HERE, ("x-forwarded-host", "proxy.example")], [HERE, ("forwarded", "host=proxy.example")], [HERE, ("x-forwarded-for", "unknown")],
 ]  # fmt: skip
 
 # the name of a page that merely resolves to this machine
@@ -64,26 +68,27 @@ def test_a_program_of_this_machine_spends_the_key(sent: list[tuple[str, str]]) -
 
 @pytest.mark.parametrize("sent", FOREIGN)
 def test_a_stranger_needs_a_credential(sent: list[tuple[str, str]]) -> None:
-    """A page of another site, a forwarded request and another machine. A browser asks before it
-    sends a page's credential, and a preflight has none."""
+    """A page of another site and another machine. A browser asks before it sends a page's
+    credential, and a preflight has none."""
     assert [may_spend(sent, key) for key in NO_KEYS] == [False] * 7
     assert [may_spend(sent, key) for key in ANY_KEYS] == [True] * 4
 
 
-@pytest.mark.parametrize("sent", REBOUND)
-def test_under_a_stranger_s_name_no_credential_counts(sent: list[tuple[str, str]]) -> None:
-    """A page under a name that resolves to this machine can send any credential unasked."""
+@pytest.mark.parametrize("sent", [*REBOUND, *FORWARDED])
+def test_where_anybody_may_ask_no_credential_counts(sent: list[tuple[str, str]]) -> None:
+    """A page under a name that resolves to this machine can send any credential unasked, and so can
+    whoever reaches a reverse proxy."""
     assert [may_spend(sent, key) for key in (*NO_KEYS, *ANY_KEYS)] == [False] * 11
 
 
-@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *REBOUND])
+@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *FORWARDED, *REBOUND])
 def test_off_loopback_everybody_needs_a_credential(sent: list[tuple[str, str]]) -> None:
     """No host name says who is local there."""
     assert [may_spend(sent, key, OPEN) for key in NO_KEYS] == [False] * 7
     assert [may_spend(sent, key, OPEN) for key in ANY_KEYS] == [True] * 4
 
 
-@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *REBOUND])
+@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *FORWARDED, *REBOUND])
 def test_with_keys_the_key_decides(sent: list[tuple[str, str]]) -> None:
     """Every route has asked for a key of `auth.keys` before."""
     assert may_spend(sent, [OWN_KEY], KEYED)

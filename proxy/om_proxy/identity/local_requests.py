@@ -21,7 +21,7 @@ _FORWARDED_HOST = re.compile(r"\bhost=\"?([^;,\"]*)", re.IGNORECASE)
 def is_local_request(values_by_name: ValuesByName) -> bool:
     """Return whether a program of this machine sent the request, and no proxy forwarded it for
     another machine. The caller already knows that the connection came over loopback."""
-    return not (_is_cross_site(values_by_name) or _is_forwarded(values_by_name))
+    return not (_is_cross_site(values_by_name) or is_forwarded(values_by_name))
 
 
 def is_loopback_host(host: str) -> bool:
@@ -69,7 +69,7 @@ def _is_loopback_origin(origins: Sequence[str]) -> bool:
     return origin is not None and is_loopback_host(origin[1])
 
 
-def _is_forwarded(values_by_name: ValuesByName) -> bool:
+def is_forwarded(values_by_name: ValuesByName) -> bool:
     """Return whether a proxy on this machine forwards the request of another machine, because all
     requests of such a proxy come over loopback. A client that lies in a forwarding header only
     loses its access."""

@@ -5,9 +5,10 @@ The rule: a caller who may not read memory may not spend a key that it did not b
 - With `auth.keys`, every route asks for one of these keys before it comes here.
 - Without them, the caller needs a credential, or must be a program of this machine on a loopback
   bind (identity/local_requests.py).
-- On a loopback bind, a credential does not count under a host name that a stranger can own. The
-  operator's key replaces the credential, so no model server ever checks it, and a page whose name
-  merely resolves to this machine (DNS rebinding) can send any.
+- On a loopback bind, a credential does not count under a host name that a stranger can own, nor
+  where a reverse proxy forwards the request of another machine. The operator's key replaces the
+  credential, so no model server ever checks it. A page whose name merely resolves to this machine
+  (DNS rebinding) can send any, and so can whoever reaches the reverse proxy.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from om_proxy.identity.identity_rules import (
     SITE_HEADER,
     IdentityRules,
 )
-from om_proxy.identity.local_requests import is_local_request, read_host_name
+from om_proxy.identity.local_requests import is_forwarded, is_local_request, read_host_name
 from om_proxy.identity.tenants import has_credential
 
 SPENDING_MESSAGE = (
     "upstream.api_key is not for this request: it comes from a web page of another site, from "
     "another machine, or under a host name that is not this machine's. Either set auth.keys and "
-    "send one of them as `Authorization: Bearer …`, or ask from this machine as http://127.0.0.1"
+    "send one of them as `Authorization: Bearer …`, or ask from this machine as http://127.0.0.1, "
+    "and from a page under that very name"
 )
 PREFLIGHT_HEADER = b"access-control-request-method"  # of a browser, before a page's own request
 _READ_HEADERS = frozenset(
@@ -59,6 +61,8 @@ def _may_spend(headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules) -
         return has_credential(values_by_name)
     if is_local_request(values_by_name):
         return True
+    if is_forwarded(values_by_name):
+        return False
     hosts = values_by_name.get("host", [])
     return has_credential(values_by_name) and not any(map(_is_public_name, hosts))
 

@@ -61,7 +61,7 @@ def find_own_token(headers: Headers, own_tokens: Collection[bytes]) -> str | Non
     for name, value in headers:
         if name in _CREDENTIAL_NAMES:
             whole = value.strip(b" \t")
-            without_scheme = whole.partition(b" ")[2].strip(b" \t")
+            without_scheme = (whole.split(None, 1) or [whole])[-1]
             for token in own_tokens:
                 if hmac.compare_digest(whole, token) or hmac.compare_digest(without_scheme, token):
                     return name.decode("latin-1")
