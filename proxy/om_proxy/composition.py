@@ -156,6 +156,9 @@ def create_look_up_performer(
         settings = policies.current.settings
         if not settings.embedding_models:
             return None
+        # a made-up key has no messages, so its searches cost no call of the operator's
+        if not await store.threads(key.tenant, key.resource, limit=1):
+            return None
         model = None if key.thread == RESOURCE_THREAD else (await memories.load(key)).model
         return choose_embedding(settings, model, key.resource)
 
