@@ -21,4 +21,15 @@ async def read_written_text(text: str, *, redact: bool, how_to_remove: str) -> s
             "text",
         )
     whole = text.strip().encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return await asyncio.to_thread(redact_secrets, whole) if redact else whole
+    if not redact:
+        return whole
+    redacted = await asyncio.to_thread(
+        redact_secrets, whole
+    )  # what stands for a secret may be longer
+    if len(redacted) > MAX_NOTE_CHARS:
+        raise BadRequest(
+            f"without its secrets, the note has more than {MAX_NOTE_CHARS} characters; shorten it",
+            "om_bad_text",
+            "text",
+        )
+    return redacted
