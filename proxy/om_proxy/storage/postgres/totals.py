@@ -12,7 +12,7 @@ THREADS_PER_PAGE = 2_000  # some milliseconds
 
 # Of the page: its number of threads and its last id, then the fields of StoreTotals. A thread that
 # shares its resource's log has none of its own.
-SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending)::bigint, sum(log_tokens - reflected_tokens)::bigint,
+SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending)::bigint, sum(greatest(log_tokens - reflected_tokens, 0))::bigint,
     sum(reflected_tokens)::bigint, count(*) FILTER (WHERE is_due), count(*) FILTER (WHERE parked) FROM (
         SELECT id, parked, least(greatest(pending, 0), {MAX_COUNTED_TOKENS}) AS pending,
             least(greatest(log_tokens, 0), {MAX_COUNTED_TOKENS}) AS log_tokens,

@@ -33,7 +33,7 @@ def _count(listed: ListedRow, now: float) -> StoreTotals:
     )
     return StoreTotals(
         pending,
-        log - reflected,
+        max(0, log - reflected),
         reflected,
         int(is_due),
         int(row.parked),

@@ -20,7 +20,7 @@ def _count_in_state(name: str) -> str:
 
 # Of the page: its number of threads and its last id, then the fields of StoreTotals. A thread that
 # shares its resource's log has none of its own.
-SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending), sum(log_tokens - reflected_tokens),
+SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending), sum(max(0, log_tokens - reflected_tokens)),
     sum(reflected_tokens), sum(is_due), sum(parked) FROM (
         SELECT id, parked, max(0, min({MAX_COUNTED_TOKENS}, pending)) AS pending,
             {_count_in_state("log_tokens")} AS log_tokens,
