@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply, Request
 from om_proxy.background.recounting import Recounter
-from om_proxy.errors import NotFound, StorageError, Unwritable, raise_site
+from om_proxy.errors import NotFound, OmError, StorageError, Unwritable, raise_site
+from om_proxy.facts import Uncommitted
 from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.expiry import is_near_expiry
@@ -350,7 +351,11 @@ class Engine:
         that came_at of these turns is by."""
         self._successor = successor, clock_step_s
         for turn in self._deferred.take_missed():
-            self.defer_missed(turn)
+            key = turn.caller.key
+            try:
+                self.defer_missed(turn)
+            except OmError as exc:  # such as a token that has expired since
+                self._memories.facts.emit(Uncommitted(key, type(exc).__name__))
 
     def defer_missed(self, turn: MissedTurn) -> None:
         """Keep a turn whose memory could not be read. Store it once it can be read."""
