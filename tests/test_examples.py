@@ -210,7 +210,9 @@ def image_environment() -> dict[str, str]:
 def test_the_composed_service_s_settings() -> None:
     """The variables of image and compose file are settings of ours, and the ports meet."""
     service = composed()
-    env = image_environment() | service["environment"] | {"OM_PROXY_ADMIN_TOKEN": "set"}
+    env = (
+        image_environment() | service["environment"] | {"OM_PROXY_ADMIN_TOKEN": "0123456789abcdef"}
+    )
     ours = {name: value for name, value in env.items() if name.startswith("OM_PROXY")}
     assert len(ours) == 4
     settings = parse("", env=ours)

@@ -152,7 +152,7 @@ def list_figure_parts(turn: PreparedTurn) -> list[Part]:
             return 1
 
     plain = cast(Store, AnsweringStore())
-    measured = figures.measure(plain)
+    measured = figures.measure(plain, lambda: facts)
     return [
         Part("figures: the facts of a turn", count_turns),
         Part("figures: a call of the store", lambda count: asyncio.run(ask(measured, count))),

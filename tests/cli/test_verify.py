@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ CONFIG = ("--config", "om.yaml")
 def test_faults_and_their_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stored thread of these tests has chains that nothing follows from."""
+    """A chain that does not follow from the one before it is named, and computed anew."""
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "r", "t\u202e"), "bees"))
+    with closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as database:
+        database.execute("UPDATE message SET chain = zeroblob(16) WHERE seq = 2")
     assert main(["verify", *CONFIG]) == 1
     out = capsys.readouterr().out
     assert "of resource r, tenant local: a chain does not follow" in out

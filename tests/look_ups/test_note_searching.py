@@ -107,7 +107,7 @@ async def test_lines_with_more_of_the_words_come_first(conversations: StoredConv
 async def test_lines_of_a_log_that_threads_share(conversations: StoredConversations) -> None:
     """Each names the messages of its threads; of one thread its entries alone are searched."""
     parts = {
-        name: (Part(conversations.label(key), 0, 4, b""),)
+        name: (Part(conversations.label(key), 0, 4, bytes(16)),)
         for name, key in (("a", CURRENT_KEY), ("b", OTHER_KEY))
     }
     await add_log(

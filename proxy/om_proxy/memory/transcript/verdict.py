@@ -2,15 +2,15 @@
 changes.
 
 The verdict lists cells. A cell lays a stretch of the client's view beside a stretch of the
-transcript. Five kinds are judged here:
+transcript. There are seven kinds, the last two of them for corrections (corrections.py):
 
-    same     sent and stored messages one to one, equal
-    altered  one to one, another text: the client's is forwarded, the stored one may be observed
-    folded   a stored stretch the client shows differently, or left out between messages it shows
-    extra    sent, stored nowhere: a summary ahead of a window, filler, a moved reminder
-    unsent   stored, beyond the client's window: filled from the store
-
-Two more kinds tell of corrections: `replaced` and `corrected` (corrections.py).
+    same       sent and stored messages one to one, equal
+    altered    one to one, another text: the client's is forwarded, the stored one may be observed
+    folded     a stored stretch the client shows differently, or left out between messages it shows
+    extra      sent, stored nowhere: a summary ahead of a window, filler, a moved reminder
+    unsent     stored, beyond the client's window: filled from the store
+    replaced   one to one; the stored text no longer holds
+    corrected  where the new text of that message is stored; nowhere yet without a `seq`
 """
 
 from __future__ import annotations
