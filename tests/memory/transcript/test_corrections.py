@@ -218,6 +218,25 @@ def test_history_full_is_cut_at_the_first_difference(sent: str) -> None:
     assert thread.cases[-2:] == ["edit", "extend"]
 
 
+def test_history_full_revives_no_branch_in_other_words() -> None:
+    """A correction is not taken for an older branch, whose notes hold its old text."""
+    thread = build_covered_thread(LONG, 2)
+    thread.observe(2)
+    ask(thread, "u1 a1 u2 aX u3 a3 u4", FULL)
+    sent = "u1 aY u2 aX u3 a3 u4 a4 u5"
+    assert ask(thread, sent, FULL) == sent
+    assert thread.cases[-2:] == ["edit", "edit"]
+    assert render_live_words(thread) == sent + " a5"
+
+
+def test_history_full_goes_back_to_an_older_branch() -> None:
+    thread = build_covered_thread(LONG, 4)
+    ask(thread, "u1 a1 u2 aX u3 a3 u4", FULL)
+    ask(thread, LONG + " u5", FULL)
+    assert thread.cases[-1] == "switch"
+    assert render_live_words(thread) == LONG + " u5 a5"
+
+
 def test_a_turn_as_always_reads_no_text() -> None:
     """Texts are read only where fingerprints leave a message of the past without a place."""
     thread = build_thread(LONG)

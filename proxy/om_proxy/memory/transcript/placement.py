@@ -54,7 +54,7 @@ def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | 
     verdict = place_by_calls(transcript, sent, prefix, _place_residue)
     if isinstance(verdict, NeedOutline):
         return verdict
-    return prefer_other_branch(transcript, sent, prefix, verdict)
+    return prefer_other_branch(transcript, sent, prefix, verdict, place_history)
 
 
 def _place_first_results(transcript: StoredTranscript, sent: SentHistory) -> CertainPrefix | None:
@@ -102,16 +102,23 @@ def _place_residue(
     return _place_without_prefix(transcript, sent)
 
 
+PlaceAll = Callable[[StoredTranscript, SentHistory], Verdict | NeedOutline]
+
+
 def prefer_other_branch(
-    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, verdict: Verdict
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    verdict: Verdict,
+    place: PlaceAll,
 ) -> Verdict | NeedOutline:
-    """Return the verdict on a superseded branch if the request fits it better than the live one;
-    else `verdict`."""
+    """Return the verdict of `place` on a superseded branch if the request fits it better than the
+    live one; else `verdict`."""
     if not transcript.has_superseded or not _is_ambiguous(transcript, sent, verdict):
         return verdict
     if not transcript.complete:
         return NEED_OUTLINE
-    return _match_other_branch(transcript, sent, prefix, verdict) or verdict
+    return _match_other_branch(transcript, sent, prefix, verdict, place) or verdict
 
 
 def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, verdict: Verdict) -> bool:
@@ -321,7 +328,11 @@ def _place_near_end(
 
 
 def _match_other_branch(
-    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, verdict: Verdict
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    verdict: Verdict,
+    place: PlaceAll,
 ) -> Verdict | None:
     """Match the request with the superseded branch that holds most of what would be new. None: no
     branch holds more of it than the live one."""
@@ -329,7 +340,7 @@ def _match_other_branch(
     other = switch_branch(transcript, leaf) if leaf else None
     if other is None:
         return None
-    there = place_history(other, sent)
+    there = place(other, sent)
     assert not isinstance(there, NeedOutline)  # `other` is complete
     fork = last_shared_seq(transcript.live, other.live)
     kept = other.end if there.cut_seq is None else there.cut_seq

@@ -216,7 +216,7 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
     verdict = place_by_calls(transcript, sent, prefix, _place_one_to_one)
     if isinstance(verdict, NeedOutline) or not verdict.cells:
         return verdict
-    return prefer_other_branch(transcript, sent, prefix, verdict)
+    return prefer_other_branch(transcript, sent, prefix, verdict, _replace_full_history)
 
 
 def _place_one_to_one(
