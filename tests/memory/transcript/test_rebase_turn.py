@@ -9,7 +9,7 @@ from om_proxy.memory.model import Item, Memory
 from om_proxy.memory.prompt.tail import build_tail
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn
-from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
+from om_proxy.memory.transcript.reconcile import Hints, History, SentHistory, Verdict
 from tests.memory.clients import (
     Thread,
     build_covered_thread,
@@ -344,3 +344,18 @@ def test_background_work_in_between_changes_nothing() -> None:
     thread.activate(1)
     memory = closed(thread.memory, verdict, sent, "4")
     assert live(memory) == "u3 a3 u4 a4"
+
+
+@pytest.mark.parametrize("history", ["auto", "full"])
+def test_a_text_that_was_noted_meanwhile_is_corrected_and_not_replaced(history: History) -> None:
+    """Else the turn's record said that the new text was noted, and no prompt told it."""
+    thread = build_thread(LONG)
+    hints = Hints(history)
+    verdict, sent = open_turn(thread, "u1 aX u2 a2 u3 a3 u4", hints)
+    assert verdict.swaps
+    thread.observe(4)
+    assert rebase_turn(thread.memory, verdict, sent) is None
+    thread.close(thread.reconcile(sent, hints), sent, reply("4"))
+    _, _, pieces = thread.ask(chat("u1 aX u2 a2 u3 a3 u4 a4 u5"), hints)
+    assert "aX" in forwarded_words(pieces)
+    assert "aX" in render_live_words(thread)

@@ -33,8 +33,9 @@ def rebase_turn(
     memory: Memory, verdict: Verdict, sent: SentHistory, asked_at: float = 0.0
 ) -> Verdict | None:
     """Return the verdict of the same turn on top of what was committed since. None: the messages
-    before it are gone, or what came since had ended before this request came, and was only stored
-    late. So reconcile again. `asked_at`: when the request came; 0: not known.
+    before it are gone, or a text that it replaces is noted by now, or what came since had ended
+    before this request came, and was only stored late. So reconcile again. `asked_at`: when the
+    request came; 0: not known.
 
     The client had not seen the messages after `verdict.end`, so it cannot have meant to take them
     back. They are never superseded, and this turn follows them. The one exception is a reply to the
@@ -42,7 +43,8 @@ def rebase_turn(
     attempt stores nothing twice.
     """
     if memory.end == verdict.end:
-        return verdict
+        is_noted = any(seq <= memory.chunked_to for seq, _ in verdict.swaps)
+        return None if is_noted else verdict
     verdict = delay_corrections(verdict)
     transcript = StoredTranscript.of(memory)
     if verdict.revive or (verdict.end and not transcript.is_live(verdict.end)):
