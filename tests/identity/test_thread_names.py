@@ -6,8 +6,10 @@ import pytest
 
 from om_proxy.errors import BadRequest, Unauthorized
 from om_proxy.identity.callers import identify
+from om_proxy.identity.header_values import group_by_name
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.identity.thread_names import read_names
 from om_proxy.identity.user_token import Claims, sign_claims
 from tests.identity.examples import (
     KEYED,
@@ -20,6 +22,7 @@ from tests.identity.examples import (
     headers,
     token,
 )
+from tests.identity.test_sessions import OPENCODE, SUB_AGENT
 
 
 @pytest.mark.parametrize(
@@ -196,3 +199,19 @@ def test_a_token_for_one_thread_reads_that_alone(thread: str | None) -> None:
     assert caller.key.thread == "chat-7"
     assert caller.choose_look_up_scope("resource") == ("thread" if thread else "resource")
     assert caller.choose_look_up_scope("thread") == "thread"
+
+
+@pytest.mark.parametrize("claimed", ["chat-7", None])
+@pytest.mark.parametrize(
+    "sent",
+    [{}, {"x-om-thread": "chat-7"}, {"x-om-resource": "ada"}, OPENCODE, SUB_AGENT],
+    ids=["none", "thread", "resource", "session", "sub-agent"],
+)
+def test_the_claim_alone_says_what_a_token_opens(claimed: str | None, sent: dict[str, str]) -> None:
+    """No header narrows a token for a resource, or widens one for a thread. A sub-agent has a
+    thread of its own, so a token for one thread names none for it."""
+    values = group_by_name(headers(x_om_token=token(thread=claimed), **sent))
+    names = read_names(values, SIGNED, LOCAL_TENANT)
+    assert (names.resource, names.only_thread) == ("ada", claimed)
+    if claimed and sent is SUB_AGENT:
+        assert names.thread is None

@@ -285,7 +285,8 @@ ERROR_CODE_ROWS = (
         "`upstream.api_key` would pay, `auth.keys` is not set, and the request comes from another "
         "site's page, from elsewhere, or beyond loopback without a credential: set `auth.keys`, and "
         "send one of them. Below `/om`: the route shows nothing but text, and "
-        "`server.admin_reads: false` hides text from the admin token",
+        "`server.admin_reads: false` hides text from the admin token; or `X-OM-Token` does not open "
+        "a route about others too: `/import`, `/audit`, `/receipts`, a list if it names a thread",
         "403",
     ),
     _create_row(

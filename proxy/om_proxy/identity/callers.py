@@ -152,5 +152,5 @@ def _make_caller(
         timezone,
         scope,
         has_named_resource=has_named_resource,
-        is_for_one_thread=names.is_for_one_thread,
+        is_for_one_thread=names.only_thread is not None,
     )

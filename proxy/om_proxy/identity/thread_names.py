@@ -31,7 +31,8 @@ class RequestNames(NamedTuple):
     resource: str | None = None
     expires: float | None = None  # None: the names come without a token
     not_before: float = -math.inf
-    is_for_one_thread: bool = False  # whether the token names the thread
+    # the thread that the token is for, whatever conversation the headers name; None: no such one
+    only_thread: str | None = None
 
 
 def read_names(
@@ -129,5 +130,4 @@ def _read_token(
         names = RequestNames(None if is_sub_agent else claimed_thread)
     else:
         names = _add_session(thread, owner, session)
-    is_for_one_thread = claimed_thread is not None
-    return RequestNames(names.thread, owner, claims.exp, claims.nbf, is_for_one_thread)
+    return RequestNames(names.thread, owner, claims.exp, claims.nbf, claimed_thread)

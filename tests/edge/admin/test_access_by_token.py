@@ -14,9 +14,17 @@ from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 from om_proxy.identity.user_token import Claims, sign_claims
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, BODIES, OWN, QUERIES
+from tests.identity.test_sessions import OPENCODE, SUB_AGENT
 
 SIGNING = "0123456789abcdef0123456789abcdef"
 CANARY = "violin-of-bob"
+# headers that name a conversation, and none that a token opens: a sub-agent's has its own thread
+NAMING_HEADERS = {
+    "none": {},
+    "thread": {"x-om-thread": "trip"},
+    "session": OPENCODE,
+    "sub-agent": SUB_AGENT,
+}
 
 
 def sign(secret: str = SIGNING, **claims: Any) -> dict[str, str]:
@@ -41,6 +49,11 @@ async def get(run: Running, path: str, headers: dict[str, str]) -> httpx.Respons
     return await run.http.get(f"{run.base}/om/v1{path}", headers=headers)
 
 
+async def look_up(run: Running, thread: str, headers: dict[str, str]) -> httpx.Response:
+    url = f"{run.base}/om/v1/threads/{thread}/recall?resource=ada"
+    return await run.http.post(url, headers=headers, json={"mode": "search", "query": "shed"})
+
+
 async def list_threads(run: Running, headers: dict[str, str]) -> set[str]:
     items = (await get(run, "/threads", headers)).json()["items"]
     return {f"{item['resource']}/{item['thread']}" for item in items}
@@ -55,7 +68,6 @@ async def test_a_token_opens_its_resource(run: Running) -> None:
         "ada/home",
     }
     for path, status in (
-        ("/threads/trip?resource=ada", 200),
         ("/threads/trip?resource=bob", 404),
         ("/threads/trip", 404),
         ("/resources/bob/pins", 404),
@@ -68,9 +80,20 @@ async def test_a_token_opens_its_resource(run: Running) -> None:
         assert ((await get(run, path, sign())).status_code, path) == (status, path)
 
 
-async def test_a_token_for_a_thread_opens_that_thread(run: Running) -> None:
-    """Not its neighbours of the same resource, nor lists."""
-    only = sign(thread="trip")
+@pytest.mark.parametrize("naming", NAMING_HEADERS)
+async def test_no_header_narrows_a_token_for_a_resource(run: Running, naming: str) -> None:
+    """Its lists and each of its threads are open, whatever thread a header names."""
+    sent = {**sign(), **NAMING_HEADERS[naming]}
+    assert await list_threads(run, sent) == {"ada/trip", "ada/home"}
+    for thread in ("trip", "home"):
+        assert (await get(run, f"/threads/{thread}?resource=ada", sent)).status_code == 200
+    assert "a shed" in (await look_up(run, "trip", sent)).text
+
+
+@pytest.mark.parametrize("naming", NAMING_HEADERS)
+async def test_a_token_for_a_thread_opens_that_thread(run: Running, naming: str) -> None:
+    """Not its neighbours of the same resource, nor lists, whatever conversation a header names."""
+    only = {**sign(thread="trip"), **NAMING_HEADERS[naming]}
     assert (await get(run, "/threads/trip?resource=ada", only)).status_code == 200
     for path, status in (
         ("/threads/home?resource=ada", 404),
@@ -79,9 +102,11 @@ async def test_a_token_for_a_thread_opens_that_thread(run: Running) -> None:
         ("/export?resource=ada", 403),
     ):
         assert ((await get(run, path, only)).status_code, path) == (status, path)
-    url = f"{run.base}/om/v1/threads/trip/recall?resource=ada"
-    found = await run.http.post(url, headers=only, json={"mode": "search", "query": "shed"})
-    assert "a shed" not in found.text
+    assert "a shed" not in (await look_up(run, "trip", only)).text
+    home = f"{run.base}/om/v1/threads/home?resource=ada"
+    for method, sent in (("PATCH", {"json": {"title": "Mine"}}), ("DELETE", {})):
+        refused = await run.http.request(method, home, headers=only, **sent)
+        assert (refused.status_code, method) == (404, method)
 
 
 async def test_no_route_shows_another_resource(run: Running) -> None:

@@ -20,6 +20,7 @@ from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
 from tests.e2e.running import Chat, Running, run_with_scripted_models
+from tests.identity.test_sessions import OPENCODE, SUB_AGENT
 from tests.storage.memory_builder import MemoryBuilder
 from tests.support.hostile_texts import encode_json, list_utf8_texts
 from tests.support.long_forms import IS_LONG, long_form
@@ -245,6 +246,20 @@ async def test_a_users_token_reads_its_resource_alone(run: Running) -> None:
     expired = sign_claims(Claims(resource="alice", exp=now - 60), secret)
     refused = await post(run, {}, {**OWN, "x-om-token": expired})
     assert refused.status_code == 401
+
+
+@pytest.mark.parametrize("claimed", ["trip", None])
+async def test_the_claim_alone_says_what_a_token_reads(run: Running, claimed: str | None) -> None:
+    """A header that names a conversation neither opens another thread nor closes one."""
+    await run.chat("second", **{"x-om-resource": "alice"}).say("SECOND violin")
+    claims = Claims(resource="alice", exp=run.clock.now + 60, thread=claimed)
+    token = {**OWN, "x-om-token": sign_claims(claims, TOKEN_SECRET.encode())}
+    for sent in (SUB_AGENT, OPENCODE, {"x-om-thread": "trip"}):
+        found, _ = await use(run, "search_memory", {"query": "SECOND"}, {**token, **sent})
+        read, is_error = await use(run, "read_messages", {"thread": "second"}, {**token, **sent})
+        for text in (found, read):
+            assert ("SECOND violin" in text) is (claimed is None), (sent, text)
+        assert is_error is (claimed is not None)
 
 
 async def test_the_route_itself(run: Running) -> None:

@@ -49,11 +49,12 @@ class Visitor(NamedTuple):
         if only is None:
             return query
         if key is not None and key.resource:
-            is_own_thread = only.thread is None or key.thread == only.thread
+            # what the token names counts, never what the headers name
+            is_own_thread = only.only_thread in (None, key.thread)
             if key.resource != only.resource or not is_own_thread:
                 raise NotFound("there is no memory of it")
             return query
-        if key is not None or only.thread is not None or not hasattr(query, "resource"):
+        if key is not None or only.only_thread is not None or not hasattr(query, "resource"):
             raise Forbidden(
                 "X-OM-Token opens its own threads only, and this route is about others too; "
                 "leave it out"

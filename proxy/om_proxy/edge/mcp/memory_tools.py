@@ -122,7 +122,7 @@ class MemoryTools:
 
     async def _look_up(self, mode: str, asked: _Asked) -> str:
         key = asked.resource_key
-        if asked.call.thread is not None or asked.reader.thread is not None:
+        if asked.call.thread is not None or asked.reader.only_thread is not None:
             key = await self._find_thread(asked)
         is_one_thread = key.thread != RESOURCE_THREAD and mode != "messages"
         memory = await self.services.look_ups.memories.load(key)
@@ -130,7 +130,7 @@ class MemoryTools:
             key,
             choose_reading_scope(
                 "thread" if is_one_thread else "resource",
-                is_for_one_thread=asked.reader.thread is not None,
+                is_for_one_thread=asked.reader.only_thread is not None,
             ),
             self._find_zone(memory),
             self._find_settings(memory).memory.retrieval.tokens,
@@ -144,7 +144,7 @@ class MemoryTools:
         """Return the thread that a call names, by its own name or by its id. Raise LookUpFault: in
         the same words for an unknown one and for another's."""
         written = asked.call.thread
-        only = asked.reader.thread
+        only = asked.reader.only_thread
         memories = self.services.look_ups.memories
         key = asked.resource_key
         if written is not None:
@@ -190,7 +190,7 @@ class MemoryTools:
         """Return the memory whose notes are asked for, and the thread's label. Without a thread it
         is the log that the resource's threads share, or the thread that is its own resource."""
         memories = self.services.look_ups.memories
-        if asked.call.thread is not None or asked.reader.thread is not None:
+        if asked.call.thread is not None or asked.reader.only_thread is not None:
             key = await self._find_thread(asked)
             return await memories.load(key), shorten_label(memories.label(key))
         shared = await memories.load(asked.resource_key)

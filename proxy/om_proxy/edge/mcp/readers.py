@@ -33,7 +33,7 @@ class Reader(NamedTuple):
     who: str  # in the audit
     resource: str | None = None  # of a header; or the only one, for a user's token
     has_token: bool = False
-    thread: str | None = None  # the only one, if a user's token names it
+    only_thread: str | None = None  # if a user's token names it
     is_admin: bool = False
 
     def may_read(self, resource: str) -> bool:
@@ -72,4 +72,10 @@ def _identify_user(
         raise Unauthorized("a token is sent together with the credential of its application")
     names = read_names(values, config.identity, tenant)
     check_times(names, now)
-    return Reader(tenant, USER_OF_APPLICATION, names.resource, has_token=True, thread=names.thread)
+    return Reader(
+        tenant,
+        USER_OF_APPLICATION,
+        names.resource,
+        has_token=True,
+        only_thread=names.only_thread,
+    )

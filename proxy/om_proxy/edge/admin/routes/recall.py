@@ -16,9 +16,10 @@ from om_proxy.edge.admin.requests import MAX_NUMBER, AdminCall
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import BadRequest, NotFound, StorageError
+from om_proxy.identity.callers import choose_reading_scope
 from om_proxy.look_ups.performing import LookUpResult, ReadingRights
 from om_proxy.memory.dates import find_zone
-from om_proxy.memory.model import Key, Scope
+from om_proxy.memory.model import Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
 from om_proxy.memory.recall.excerpts import cut_excerpt
 from om_proxy.memory.recall.faults import LookUpFault
@@ -130,7 +131,8 @@ async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
         memory.timezone, call.config.settings.effective(None, key.resource).memory.timezone
     )
     only = call.visitor.confined_to
-    scope: Scope = "resource" if only is None or only.thread is None else "thread"
+    is_for_one_thread = only is not None and only.only_thread is not None
+    scope = choose_reading_scope("resource", is_for_one_thread=is_for_one_thread)
     rights = ReadingRights(key, scope, zone, MAX_ANSWER_TOKENS, with_superseded=body.superseded)
     fields = {name: value for name, value in msgspec.to_builtins(body).items() if value is not None}
     try:
