@@ -11,13 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
+from om_proxy.apis.api import Unreadable
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES, find_route
 from om_proxy.errors import StorageError
 from om_proxy.storage.records import AuditRecord
+from om_proxy.turns.preview import ContextPreviewer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import (
     ADMIN_TOKEN,
+    BODIES,
     CHANGES,
     CREDENTIALS,
     OWN,
@@ -214,6 +217,22 @@ async def test_pages_of_the_audit(run: Running) -> None:
         cursor = page["cursor"]
     assert ids == sorted(ids, reverse=True)
     assert len(set(ids)) == 5
+
+
+@pytest.mark.parametrize("fault", [Unreadable(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
+async def test_a_fault_behind_the_body_is_not_the_callers(
+    run: Running, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """A stored text that cannot be read does not mean that the body was no chat request."""
+
+    async def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(ContextPreviewer, "preview", fail)
+    body = BODIES["POST", "/threads/{thread}/context"]
+    answer = await ask(run, "POST", "/threads/crates/context", OWN, body)
+    assert answer.status_code == 500
+    assert "chat request" not in answer.text
 
 
 def test_every_handler_has_its_route() -> None:

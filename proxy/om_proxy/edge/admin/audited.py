@@ -3,12 +3,11 @@ forget it. The admin API and the command ask here."""
 
 from __future__ import annotations
 
-from om_proxy.apis.api import Unreadable
 from om_proxy.edge.admin.requests import AdminCall
 from om_proxy.edge.admin.route import AdminRoute, Answer
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.admin.streamed_answer import StreamedAnswer
-from om_proxy.errors import BadRequest, Conflict, StorageError
+from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 
 # the count of a change that the store broke off: a part of it may be done
@@ -16,15 +15,6 @@ UNFINISHED = "unfinished"
 
 
 async def answer_route(route: AdminRoute, services: AdminServices, call: AdminCall) -> Answer:
-    """Return the route's answer, as `_perform` does. Raise BadRequest for a body that cannot be
-    read as a chat request: its messages are read late."""
-    try:
-        return await _perform(route, services, call)
-    except (Unreadable, UnicodeDecodeError) as exc:
-        raise BadRequest("the body is not a chat request that can be read, in UTF-8") from exc
-
-
-async def _perform(route: AdminRoute, services: AdminServices, call: AdminCall) -> Answer:
     """Return the route's answer. A change is recorded once it has succeeded; one that the store
     broke off too, since a part of it may be done. What only reads is recorded once an hour, if it
     sends text: HEAD sends none."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from om_proxy.apis.api import Request
+from om_proxy.apis.api import Request, Unreadable
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.answers import repair_text
 from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ThreadQuery
@@ -18,12 +19,14 @@ from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
 from om_proxy.edge.recall_offers import RecallRecord
+from om_proxy.errors import BadRequest
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
 from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
 from om_proxy.memory.prompt.message_diff import MessageDiff, diff_messages
 from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.off_loop import MANY_BYTES, run_off_loop
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.work_kinds import PREVIEW
 from om_proxy.turns.preview import Preview, PromptPart, read_prepared
@@ -164,6 +167,23 @@ def read_caller(call: AdminCall) -> Caller:
     )
 
 
+async def read_chat_request(body: bytes) -> Request:
+    """Return the chat request in a body. Raise BadRequest if it or one of its messages cannot be
+    read. A turn reads messages late, and could not say whether it was one of the body's."""
+    try:
+        return await run_off_loop(len(body), partial(_parse_whole, body), MANY_BYTES)
+    except (Unreadable, UnicodeDecodeError) as exc:
+        raise BadRequest("the body is not a chat request that can be read, in UTF-8") from exc
+
+
+def _parse_whole(body: bytes) -> Request:
+    request = CHAT.parse_request(body)
+    request.readable.decode()
+    for raw in request.messages:
+        CHAT.read_item(raw, key=b"")
+    return request
+
+
 def describe_preview(preview: Preview, offer: RecallRecord | None = None) -> ContextAnswer:
     """Describe a preview. `offer`: of the tool for look-ups; None: it is not for this request."""
     turn = preview.turn
@@ -258,7 +278,7 @@ async def preview_text(services: AdminServices, call: AdminCall) -> ContextAnswe
 
 async def preview_request(services: AdminServices, call: AdminCall) -> ContextAnswer:
     """Preview a whole chat request."""
-    return await _preview(services, call, CHAT.parse_request(call.body), read_caller(call))
+    return await _preview(services, call, await read_chat_request(call.body), read_caller(call))
 
 
 async def _preview(

@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from om_proxy.apis.registry import CHAT
 from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ExportLines, Query, ThreadQuery
 from om_proxy.edge.admin.route import AdminRoute
-from om_proxy.edge.admin.routes.context import read_caller
+from om_proxy.edge.admin.routes.context import read_caller, read_chat_request
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import require_resource
 from om_proxy.errors import BadRequest, UsageError
@@ -109,7 +108,7 @@ async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswe
 async def import_messages(services: AdminServices, call: AdminCall) -> ImportedMessageCounts:
     """Import the messages of a chat request: a whole history, from its first message on."""
     await _require_known_tenant(services, call)
-    request = CHAT.parse_request(call.body)
+    request = await read_chat_request(call.body)
     if not request.messages:
         raise BadRequest("there are no messages besides instructions", param="messages")
     upstream = call.config.require_upstream(request.model)
