@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Key, Memory, resource_key, sum_framed_tokens
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change, ResourceWakeup
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -51,7 +51,9 @@ async def count_lost_wakeups(stores: list[Store], rounds: int) -> int:
         async def speak(store: Store, before: Memory) -> None:
             said = replace(MemoryBuilder(before.key).chat(2).memory(), scope="resource")
             after = replace(said, version=before.version, row_id=before.row_id)
-            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, 40))
+            # more than one turn holds, and less than both do
+            due_tokens = sum_framed_tokens(after.tail) + 1
+            await store.commit_shared(Change(before, after), None, ResourceWakeup(5.0, due_tokens))
 
         await asyncio.gather(*map(speak, stores, threads))
         missed += await stores[0].due_threads(5.0, 9) != (LOG_KEY,)

@@ -269,5 +269,5 @@ async def test_a_prompt_that_parts_a_call_from_its_result_does_not_go_out() -> N
         whole = await t.open([*PARTED, user("next")])
         assert (whole.status, whole.reason, whole.body) == ("degraded", "tool-pairs", None)
         alone = await t.open([user("next")])
-        assert (alone.status, alone.reason) == ("degraded", "tool-pairs")
+        assert (alone.status, alone.reason) == ("applied", None)
         assert [m["role"] for m in read_forwarded(alone)] == ["system", "user", "assistant", "user"]

@@ -64,12 +64,9 @@ def _is_call_known(piece: Piece, calls: Sequence[str], memory: Memory, sent: Sen
         item = sent.item(index)
         if item.role != "tool":
             return piece.answers in item.calls
-    # the client shows nothing before it, or nothing of it; a stored result may have come after its
-    # call was noted, because other turns ended in between
-    return any(
-        piece.answers in mark.calls and (piece.sent or mark.seq > memory.coverage)
-        for mark in memory.marks
-    )
+    # the client shows nothing before it, or nothing of it; a result may come after its call was
+    # noted, because other turns ended in between
+    return any(piece.answers in mark.calls and mark.seq > memory.coverage for mark in memory.marks)
 
 
 def _list_known_results(piece: Piece, memory: Memory, sent: SentHistory) -> set[str]:
