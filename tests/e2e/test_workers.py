@@ -26,7 +26,15 @@ TOLD = (
 def children(pid: int) -> set[int]:
     """The serving processes below this one; not the helper that multiprocessing starts besides."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-    return {int(p) for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()}
+    return {int(p) for p in found if b"spawn_main" in read_command(p)}
+
+
+def read_command(pid: str) -> bytes:
+    """Return the command line of a process; nothing if it has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes are found in /proc")

@@ -21,8 +21,7 @@ class TestSimulatedStore(StoreContract):
     test_a_repaired_thread_keeps_its_row = None  # type: ignore[assignment] # as above
     test_restored_threads_share_their_log = None  # type: ignore[assignment] # as above
     test_a_thread_loses_settings_that_break_a_rule = None  # type: ignore[assignment] # as above
-    # it holds memories as they are: nothing is decoded, so nothing is put aside
-    test_values_that_no_memory_has_are_put_aside = None  # type: ignore[assignment]
+    test_values_that_no_memory_has_are_put_aside = None  # type: ignore[assignment] # decodes none
     test_secret_of_another_store = None  # type: ignore[assignment] # as above
 
     @pytest.fixture
