@@ -64,6 +64,8 @@ def main() -> int:
         plan = replace(SCHEDULES["kills"](0.0), kills=0, seed=told.seed, rolls=told.rolls)
     if told.plant == "host-clock":
         plan = replace(plan, clock_offsets_s=WRONG_CLOCKS_S)
+    if told.store == "redis" and (plan.turns_before_restore or plan.shared_commit_s):
+        options.error("a Redis is not taken back to a copy, nor slowed down: use --store postgres")
     print(f"{plan}\n", flush=True)
     with keep_logs_of_failure() as folder, ExitStack() as stack:
         server: OwnPostgres | OwnRedis | None = None
