@@ -40,9 +40,9 @@ async def test_an_extra_that_fails_gives_its_fallback() -> None:
     async def find_later() -> int:
         return place["c"]
 
-    assert facts.try_extra("due", KEY, lambda: place["a"], 7) == 1
-    assert facts.try_extra("due", KEY, lambda: place["b"], 7) == 7
-    assert await facts.await_extra("held", None, find_later, 7) == 7
+    assert facts.try_extra("due", KEY, 7, lambda: place["a"]) == 1
+    assert facts.try_extra("due", KEY, 7, lambda: place["b"]) == 7
+    assert await facts.await_extra("held", None, 7, find_later) == 7
     said = [(f.key, f.extra, f.error) for f in heard if isinstance(f, ExtraFailed)]
     assert said == [(KEY, "due", "KeyError"), (None, "held", "KeyError")]
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -61,6 +60,7 @@ TurnExtra = Literal[
     "facts",  # one subscriber of facts
 ]
 TURN_EXTRAS: tuple[TurnExtra, ...] = get_args(TurnExtra)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -297,22 +297,39 @@ class Facts:
 
     def emit(self, fact: Fact) -> None:
         for notify in self._subscribers[type(fact)]:
-            self.try_extra("facts", None, partial(notify, fact), None)
+            try:
+                notify(fact)
+            except Exception as exc:
+                self.report_extra("facts", None, exc)
 
-    def try_extra(self, extra: TurnExtra, key: Key | None, run: Callable[[], T], fallback: T) -> T:
-        """Return what the extra returns, or `fallback` if it raises. `key`: of the turn's thread."""
+    def try_extra(
+        self,
+        extra: TurnExtra,
+        key: Key | None,
+        fallback: T,
+        run: Callable[P, T],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Return what `run` returns, or `fallback` if it raises. `key`: of the turn's thread."""
         try:
-            return run()
+            return run(*args, **options)
         except Exception as exc:
             self.report_extra(extra, key, exc)
             return fallback
 
     async def await_extra(
-        self, extra: TurnExtra, key: Key | None, run: Callable[[], Awaitable[T]], fallback: T
+        self,
+        extra: TurnExtra,
+        key: Key | None,
+        fallback: T,
+        run: Callable[P, Awaitable[T]],
+        *args: P.args,
+        **options: P.kwargs,
     ) -> T:
         """Do the same as `try_extra` for an extra that waits."""
         try:
-            return await run()
+            return await run(*args, **options)
         except Exception as exc:
             self.report_extra(extra, key, exc)
             return fallback

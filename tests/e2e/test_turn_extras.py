@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from om_proxy.facts import TURN_EXTRAS, ExtraFailed, Facts, TurnExtra, Uncommitted
+from om_proxy.facts import TURN_EXTRAS, ExtraFailed, Facts, TurnEnded, TurnExtra, Uncommitted
 from om_proxy.memory.model import Key, Memory
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
@@ -73,25 +73,32 @@ async def count_failures(run: Running) -> float:
 def break_extra(monkeypatch: pytest.MonkeyPatch, broken: TurnExtra) -> None:
     try_extra, await_extra = Facts.try_extra, Facts.await_extra
 
-    def fail() -> Any:
+    def fail(*_: Any) -> Any:
         raise RuntimeError(QUESTION)
 
-    async def fail_later() -> Any:
+    async def fail_later(*_: Any) -> Any:
         raise RuntimeError(QUESTION)
 
     def try_broken(
-        self: Facts, extra: TurnExtra, key: Key | None, run: Callable[[], Any], fallback: Any
+        self: Facts,
+        extra: TurnExtra,
+        key: Key | None,
+        fallback: Any,
+        run: Callable[..., Any],
+        *args: Any,
     ) -> Any:
-        return try_extra(self, extra, key, fail if extra == broken else run, fallback)
+        return try_extra(self, extra, key, fallback, fail if extra == broken else run, *args)
 
     async def await_broken(
         self: Facts,
         extra: TurnExtra,
         key: Key | None,
-        run: Callable[[], Awaitable[Any]],
         fallback: Any,
+        run: Callable[..., Awaitable[Any]],
+        *args: Any,
     ) -> Any:
-        return await await_extra(self, extra, key, fail_later if extra == broken else run, fallback)
+        run = fail_later if extra == broken else run
+        return await await_extra(self, extra, key, fallback, run, *args)
 
     monkeypatch.setattr(Facts, "try_extra", try_broken)
     monkeypatch.setattr(Facts, "await_extra", await_broken)
@@ -106,10 +113,18 @@ async def test_it_fails_alone(
     lost: list[Uncommitted] = []
     run.app.facts.subscribe(failed.append, ExtraFailed)
     run.app.facts.subscribe(lost.append, Uncommitted)
+    is_broken = broken == "facts"
+
+    def refuse_fact(_: Any) -> None:
+        if is_broken:
+            raise RuntimeError(QUESTION)
+
+    run.app.facts.subscribe(refuse_fact, TurnEnded)
     counted = await count_failures(run)
     with monkeypatch.context() as patch:
         break_extra(patch, broken)
         assert await say(run, broken, QUESTION) == ANSWER
+    is_broken = False
     memory = await load(run, broken)
     stored = [json.loads(message.item.raw)["content"] for message in memory.tail]
     assert stored == ([QUESTION] if broken in OF_THE_REPLY else [QUESTION, ANSWER])

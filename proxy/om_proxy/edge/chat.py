@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -278,8 +277,10 @@ class ChatRoute:
         split = None
         if turn.reconciled.verdict.style != "window":
             sent = turn.reconciled.sent
-            build = partial(self._api.build_split, turn.request, sent.digests, self._seed)
-            split = self._facts.try_extra("split", turn.key, build, None)
+            build = self._api.build_split
+            split = self._facts.try_extra(
+                "split", turn.key, None, build, turn.request, sent.digests, self._seed
+            )
         self._splits.keep(turn.key, split)
 
     async def _open_turn(
@@ -356,7 +357,7 @@ class ChatRoute:
         )
         self._facts.emit(ended)
         if exchange.span is not None:
-            self._facts.try_extra("facts", ended.key, partial(exchange.span.end, ended), None)
+            self._facts.try_extra("facts", ended.key, None, exchange.span.end, ended)
 
 
 def choose_bypass_reason(exc: Exception) -> Reason:

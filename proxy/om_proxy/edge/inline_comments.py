@@ -35,7 +35,7 @@ class InlineComments:
         if self._written is None:
             self.close()
             # without them the client gets its reply
-            self._written = self._facts.try_extra("inline", self._key, self._write, b"")
+            self._written = self._facts.try_extra("inline", self._key, b"", self._write)
         return self._written
 
     def _write(self) -> bytes:

@@ -109,7 +109,7 @@ class TurnClosing:
                 answer,
                 send,
                 receipt=facts.try_extra(
-                    "receipt", key, partial(build_receipt, exchange), [*NO_MEMORY_RECEIPT]
+                    "receipt", key, [*NO_MEMORY_RECEIPT], build_receipt, exchange
                 ),
                 reader=reader,
                 before_end=before_end if reader and should_store else None,
@@ -143,12 +143,13 @@ class TurnClosing:
     async def _read_reply(self, exchange: Exchange, reader: ReplyCopy) -> Reply:
         """Read the copy of a reply, with its look-ups. Return an empty Reply if it cannot be read."""
         key = exchange.caller.key
-        reply = await self._facts.await_extra("reply_copy", key, reader.finish, Reply())
+        reply = await self._facts.await_extra("reply_copy", key, Reply(), reader.finish)
         if exchange.recall is None or not exchange.recall.steps:
             exchange.usage = reply.usage
             return reply
-        take = partial(take_rounds, exchange, exchange.recall, reply)
-        return self._facts.try_extra("rounds", key, take, reply)
+        return self._facts.try_extra(
+            "rounds", key, reply, take_rounds, exchange, exchange.recall, reply
+        )
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
         """Store the turn of a request without an answer. Wait for that up to 5 s."""
@@ -250,13 +251,13 @@ class TurnClosing:
     ) -> None:
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
-            shadow = self._facts.try_extra("shadow", key, partial(find_ready, shadow_task), None)
+            shadow = self._facts.try_extra("shadow", key, None, find_ready, shadow_task)
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
                 later_rounds = recall.later_usages if recall is not None else ()
-                account = partial(accountant.account, turn, reply, shadow, later_rounds)
+                account = accountant.account
                 delivery.accounted = accounted = await self._facts.await_extra(
-                    "ledger", key, account, NOTHING_ACCOUNTED
+                    "ledger", key, NOTHING_ACCOUNTED, account, turn, reply, shadow, later_rounds
                 )
                 if shadow is None and shadow_task is not None and reply is not None:
                     add_late = partial(self._add_late_shadow, turn, reply, accounted)
@@ -283,18 +284,18 @@ class TurnClosing:
         shadow_task: asyncio.Task[ShadowPrompt | None],
     ) -> None:
         key = turn.opened.key
-        find = partial(find_ready, shadow_task)
-        if shadow := self._facts.try_extra("shadow", key, find, None):
-            add = partial(self._engine.add_late_shadow, turn, reply, accounted, shadow)
-            self._facts.try_extra("ledger", key, add, None)
+        if shadow := self._facts.try_extra("shadow", key, None, find_ready, shadow_task):
+            add = self._engine.add_late_shadow
+            self._facts.try_extra("ledger", key, None, add, turn, reply, accounted, shadow)
 
     def _count_passed(self, exchange: Exchange, reply: Reply | None) -> None:
         """Account for a request whose memory had no part in its prompt."""
         key, request = exchange.caller.key, exchange.request
         if key is not None and request is not None and reply is not None:
             account = self._engine.accountant.account_passed
-            count = partial(account, key, request.model, len(exchange.body), reply)
-            self._facts.try_extra("ledger", key, count, None)
+            self._facts.try_extra(
+                "ledger", key, None, account, key, request.model, len(exchange.body), reply
+            )
 
     def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
         """Record a reply that is both stored and sent to its end. This is called when either is

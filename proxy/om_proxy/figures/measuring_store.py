@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -60,11 +59,10 @@ class MeasuringStore(ForwardingStore):
             place = self._series.find(STORE_SECONDS, op, outcome)
             self._series.observe(place, STORE_SECONDS.bounds, seconds)
 
-        self._get_facts().try_extra("figures", None, observe, None)
+        self._get_facts().try_extra("figures", None, None, observe)
 
     def _record_done(self, op: str, seconds: float) -> None:
-        count = partial(self._count_done, op, seconds)
-        self._get_facts().try_extra("figures", None, count, None)
+        self._get_facts().try_extra("figures", None, None, self._count_done, op, seconds)
 
     def _count_done(self, op: str, seconds: float) -> None:
         """Count a call. Every request makes several, so their places are remembered; none is 0."""

@@ -262,8 +262,8 @@ class Memories(MemoryLoader):
     # ── beside a commit: a fault of one of these costs only that ──────────────────────────────────
 
     def _list_events(self, before: Memory, after: Memory, cause: Cause) -> tuple[Event, ...]:
-        list_events = partial(self.events.list_of_change, before, after, cause)
-        return self.facts.try_extra("events", after.key, list_events, ())
+        list_events = self.events.list_of_change
+        return self.facts.try_extra("events", after.key, (), list_events, before, after, cause)
 
     def _with_due(self, memory: Memory) -> Memory:
         """Return the memory with when its work is due, and whether that needs a caller."""
@@ -276,17 +276,16 @@ class Memories(MemoryLoader):
                 needs_caller=policy.needs_caller(memory),
             )
 
-        return self.facts.try_extra("due", memory.key, find_due, memory)
+        return self.facts.try_extra("due", memory.key, memory, find_due)
 
     def _find_wakeup(self, memory: Memory) -> ResourceWakeup | None:
         def find() -> ResourceWakeup | None:
             return self._policies.current.resource_wakeup(memory, self.clock())
 
-        return self.facts.try_extra("due", memory.key, find, None)
+        return self.facts.try_extra("due", memory.key, None, find)
 
     def _tell_watchers(self, key: Key, events: Sequence[Event]) -> None:
-        tell = partial(self.events.tell_watchers, key, events)
-        self.facts.try_extra("watchers", key, tell, None)
+        self.facts.try_extra("watchers", key, None, self.events.tell_watchers, key, events)
 
     def _hold(self, written: Memory) -> Memory:
         """Hold the memory for the next request. Return it with cached sums."""
@@ -296,7 +295,7 @@ class Memories(MemoryLoader):
             self.held.put(committed)
             return committed
 
-        return self.facts.try_extra("held", written.key, hold, written)
+        return self.facts.try_extra("held", written.key, written, hold)
 
     def emit_forgotten(self, key: Key) -> None:
         """Emit the fact that work was dropped because its thread was forgotten after it began."""

@@ -94,8 +94,10 @@ class Committer:
         """
         facts = self.memories.facts
         if look_ups is not None:
-            count = partial(self._count_look_ups, look_ups, turn.request.model or "")
-            look_ups = await facts.await_extra("look_up_tokens", turn.key, count, None)
+            model = turn.request.model or ""
+            look_ups = await facts.await_extra(
+                "look_up_tokens", turn.key, None, self._count_look_ups, look_ups, model
+            )
         attempt = partial(
             self._try_commit,
             turn,
@@ -112,9 +114,10 @@ class Committer:
             committed = await retry_on_conflict(attempt)
         if committed.memory is None or look_ups is None:
             return committed
-        check_stored = LookUpKeeper(self.memories).check_stored
-        check_quotes = partial(check_stored, turn, committed.memory, look_ups)
-        stored = await facts.await_extra("quotes", turn.key, check_quotes, committed.memory)
+        check_stored, memory = LookUpKeeper(self.memories).check_stored, committed.memory
+        stored = await facts.await_extra(
+            "quotes", turn.key, memory, check_stored, turn, memory, look_ups
+        )
         return replace(committed, memory=stored)
 
     async def commit_late(
@@ -242,9 +245,11 @@ class Committer:
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
         if look_ups is not None:
-            choose = partial(LookUpKeeper(self.memories).choose_kept, turn, look_ups)
             # if it cannot be known whether they quote a thread that is gone, none are kept
-            look_ups = await self.memories.facts.await_extra("look_ups", turn.key, choose, None)
+            choose = LookUpKeeper(self.memories).choose_kept
+            look_ups = await self.memories.facts.await_extra(
+                "look_ups", turn.key, None, choose, turn, look_ups
+            )
         after, interrupted_messages = await self._apply_turn(
             turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups, ended_at
         )
@@ -297,8 +302,7 @@ class Committer:
             reply_tokens = counts[0]
         # no message was counted: its encoding stays unknown
         elif item is not None or reconciled.tokens:
-            find_name = partial(self.token_counter.encoding, model)
-            encoding = facts.try_extra("tokens", turn.key, find_name, "")
+            encoding = facts.try_extra("tokens", turn.key, "", self.token_counter.encoding, model)
         else:
             encoding = ""
         verdict = reconciled.verdict
@@ -357,8 +361,9 @@ class Committer:
             await self._write(memory, after, entry)
 
     def _copy_rendered_values(self, turn: OpenedTurn, memory: Memory) -> Memory:
-        copy = partial(copy_rendered_values, turn, memory)
-        return self.memories.facts.try_extra("prompt_values", turn.key, copy, memory)
+        return self.memories.facts.try_extra(
+            "prompt_values", turn.key, memory, copy_rendered_values, turn, memory
+        )
 
     def add_unstored(self, turn: OpenedTurn, entry: TurnEntry | None) -> None:
         """Keep what a turn that stores nothing adds to the ledger. The thread's next commit writes
@@ -390,7 +395,7 @@ class Committer:
             ledger = join_ledgers(before.ledger, unstored) if unstored else before.ledger
             return ledger if entry is None else add_turn(ledger, entry)
 
-        ledger = self.memories.facts.try_extra("ledger", before.key, add_up, before.ledger)
+        ledger = self.memories.facts.try_extra("ledger", before.key, before.ledger, add_up)
         try:
             return await self.memories.commit(
                 before, replace(after, ledger=ledger), interrupted, began_at=began_at

@@ -250,17 +250,18 @@ class Engine:
         self, turn: OpenedTurn, reply: Reply | None
     ) -> tuple[Item | None, Item | None]:
         """Return the reply as it is stored: a complete one, or what came of one that broke off."""
-        read = partial(self._reconciler.read_reply_item, turn, reply)
-        item = await self._memories.facts.await_extra("reply_item", turn.key, read, None)
+        read = self._reconciler.read_reply_item
+        item = await self._memories.facts.await_extra(
+            "reply_item", turn.key, None, read, turn, reply
+        )
         return (item, None) if reply is not None and reply.complete else (None, item)
 
     def _start_due_work(self, turn: OpenedTurn, committed: CommittedTurn) -> None:
         if committed.memory is None:
             return
         facts = self._memories.facts
-        facts.try_extra("wake", turn.key, partial(self._wake, turn), None)
-        recount = partial(self._recount, turn, committed.memory)
-        facts.try_extra("recount", turn.key, recount, None)
+        facts.try_extra("wake", turn.key, None, self._wake, turn)
+        facts.try_extra("recount", turn.key, None, self._recount, turn, committed.memory)
 
     def _wake(self, turn: OpenedTurn) -> None:
         key = turn.key if turn.scope == "thread" else resource_key(turn.key)
@@ -400,11 +401,12 @@ class Engine:
         """Close the turn if this very reply is stored already: a retry that got the stored reply
         needs no commit. Return the seq of the reply, or 0 if the turn is not closed."""
         facts, key = self._memories.facts, turn.opened.key
-        find = partial(self.committer.find_stored_reply_seq, turn.opened, reply)
-        reply_seq = facts.try_extra("repeat", key, find, 0)
+        find = self.committer.find_stored_reply_seq
+        reply_seq = facts.try_extra("repeat", key, 0, find, turn.opened, reply)
         if reply_seq:
-            account = partial(self.accountant.account_repeated, turn, reply)
-            self.committer.add_unstored(turn.opened, facts.try_extra("ledger", key, account, None))
+            account = self.accountant.account_repeated
+            entry = facts.try_extra("ledger", key, None, account, turn, reply)
+            self.committer.add_unstored(turn.opened, entry)
         return reply_seq
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
@@ -414,8 +416,8 @@ class Engine:
 
     def _record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
         if reply_seq and turn.reconciled.sent.count == 1:
-            record = partial(self.deliveries.record, turn.key, reply_seq)
-            self._memories.facts.try_extra("delivery", turn.key, record, None)
+            record = self.deliveries.record
+            self._memories.facts.try_extra("delivery", turn.key, None, record, turn.key, reply_seq)
 
     async def store_unanswered(self, turn: PreparedTurn, ended_at: float | None = None) -> None:
         """Store the new messages of a request that the upstream could not answer, unless it forks.

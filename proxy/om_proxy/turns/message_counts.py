@@ -21,7 +21,7 @@ async def count_messages(
     async def count() -> tuple[Mapping[int, int], str]:
         return await token_counter.count(raws, model), token_counter.encoding(model)
 
-    counted = await facts.await_extra("tokens", key, count, None)
+    counted = await facts.await_extra("tokens", key, None, count)
     if counted is not None:
         return counted
     return {n: estimate_tokens(raw.decode("utf-8", "replace")) for n, raw in raws.items()}, ""
