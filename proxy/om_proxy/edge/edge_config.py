@@ -38,6 +38,7 @@ class EdgeConfig:
     side_prompts: tuple[re.Pattern[str], ...]
     # of the admin token and the metrics token, which never go upstream
     own_tokens: tuple[bytes, ...] = field(default=(), repr=False)
+    has_operator_key: bool = False  # of any upstream
     upstreams: dict[str | None, UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -79,6 +80,7 @@ class EdgeConfig:
                 for token in (settings.server.admin_token, settings.telemetry.metrics_token)
                 if token is not None and token.get_secret_value() not in dict(keys).values()
             ),
+            has_operator_key=any(upstream.api_key is not None for upstream in settings.upstream),
             side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
         )
 
@@ -97,7 +99,7 @@ class EdgeConfig:
                 "server.admin_token as X-OM-Admin and below /om only, and a key for the model here"
             )
         is_at_stake = upstream.api_key is not None or (
-            self.holds_upstream_key and is_preflight(headers)
+            self.has_operator_key and is_preflight(headers)
         )
         if is_at_stake and not may_spend_operator_key(headers, self.identity):
             raise Forbidden(SPENDING_MESSAGE)
@@ -133,11 +135,6 @@ class EdgeConfig:
         if upstream is None:
             raise BadRequest(NO_UPSTREAM, "om_no_upstream", "model")
         return upstream
-
-    @property
-    def holds_upstream_key(self) -> bool:
-        """True if any upstream has a key of the operator's."""
-        return any(upstream.api_key is not None for upstream in self.settings.upstream)
 
     @property
     def has_catch_all_upstream(self) -> bool:
