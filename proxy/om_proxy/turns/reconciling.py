@@ -287,12 +287,11 @@ class Reconciler:
         texts: Texts | None = None
         has_outline = False
         while True:
-            compare = partial(_reconcile_with, build_transcript, sent, hints, texts)
-            answer = (
-                compare()
-                if message_count <= MANY_MESSAGES
-                else await run_off_loop(message_count, compare)
-            )
+            if message_count <= MANY_MESSAGES:
+                answer = reconcile(build_transcript(), sent, hints, texts)
+            else:
+                compare = partial(_reconcile_with, build_transcript, sent, hints, texts)
+                answer = await run_off_loop(message_count, compare)
             if isinstance(answer, NeedTexts):
                 texts = await self._read_texts(memory, answer.seqs)
                 message_count += len(answer.seqs)

@@ -53,8 +53,9 @@ def apply_turn(
     )
     answer = [(reply, reply_tokens, now)] if reply is not None and not has_stored_reply else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    corrections = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
-    new = [*corrections, *_new_messages(memory, verdict, sent, tokens, now, cut_seq)]
+    new = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
+    if verdict.new:
+        new += _new_messages(memory, verdict, sent, tokens, now, cut_seq)
     added = [*new, *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
     if answer and look_ups:
@@ -122,11 +123,7 @@ def _new_messages(
 ) -> Iterator[tuple[Item, int, float]]:
     """Yield the new messages with their tokens and times. A message that only moves keeps its
     time, and one that joins before it was said no later."""
-    seen_at = (
-        {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
-        if verdict.new
-        else {}
-    )
+    seen_at = {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
     items = [(index, sent.item(index)) for index in verdict.new]
     times = [seen_at.get(item.fp, now) for _, item in items]
     for place in reversed(range(len(times) - 1)):
