@@ -10,6 +10,7 @@ bytes all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ class ChatReplyReader:
         return self._reading.finish() if self._reading is not None else Reply()
 
 
-_NULL = Raw(b"null")
+_NULL, _ZERO = Raw(b"null"), Raw(b"0")
 Scalar = str | int | float | bool | None
 
 
@@ -70,6 +71,7 @@ class _Choice(msgspec.Struct):
 
 
 NO_CHOICE = _Choice()
+USUAL_REPLY_START = b'{"role":"assistant",'
 
 
 class _Completion(msgspec.Struct):
@@ -134,20 +136,15 @@ class _WholeReply:
         choices = _list_choices(completion.choices)
         if choices is None:
             return Reply()
-        by_index = {
-            _choose_index(_read_remark(choice.index), position): choice
-            for position, choice in enumerate(choices)
-        }
-        first = by_index.pop(0, NO_CHOICE)
-        others = [bytes(by_index[index].message) for index in sorted(by_index)]
+        first, *others = _sort_choices(choices)
         error = _is_error(completion.error)
         return Reply(
-            message=_add_missing_role(_object_or_none(bytes(first.message))),
+            message=_add_missing_role(_read_message(first)),
             complete=not error,
             finish_reason=_text_or_none(_read_remark(first.finish_reason)),
             usage=read_usage(_read_remark(completion.usage)),
             error=error,
-            others=tuple(raw for raw in others if _object_or_none(raw)),
+            others=tuple(raw for raw in map(_read_message, others) if raw),
         )
 
 
@@ -161,10 +158,29 @@ def _list_choices(choices: Raw) -> list[_Choice] | None:
     return _decode(_choices, choices)  # type: ignore[no-any-return]  # the decoder's own type
 
 
+def _sort_choices(choices: Sequence[_Choice]) -> list[_Choice]:
+    """Return the choices in the order of their indices; an empty one first where the first is
+    missing."""
+    if len(choices) == 1 and choices[0].index in (_NULL, _ZERO):
+        return [choices[0]]
+    by_index = {
+        _choose_index(_read_remark(choice.index), position): choice
+        for position, choice in enumerate(choices)
+    }
+    return [by_index.pop(0, NO_CHOICE), *(by_index[index] for index in sorted(by_index))]
+
+
+def _read_message(choice: _Choice) -> bytes | None:
+    raw = bytes(choice.message)
+    return raw if raw.startswith(b"{") else None
+
+
 def _add_missing_role(message: bytes | None) -> bytes | None:
     """Return the message with a role: some servers leave it out. A stream's message has it by
     default too."""
-    if message is None or isinstance(_read_remark(_speaker.decode(message).role), str):
+    if message is None or message.startswith(USUAL_REPLY_START):
+        return message
+    if isinstance(_read_remark(_speaker.decode(message).role), str):
         return message
     return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
 
@@ -309,7 +325,3 @@ def _is_error(error: Raw) -> bool:
 
 def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _object_or_none(raw: bytes) -> bytes | None:
-    return raw if raw.startswith(b"{") else None
