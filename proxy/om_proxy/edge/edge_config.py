@@ -35,6 +35,8 @@ class EdgeConfig:
     identity: IdentityRules
     # never sent upstream: identity headers and their aliases; see `select_upstream_headers`
     own_headers: frozenset[bytes]
+    # the same, without those that carry the caller's own credential
+    own_headers_beside_key: frozenset[bytes]
     side_prompts: tuple[re.Pattern[str], ...]
     # of the admin token and the metrics token, which never go upstream
     own_tokens: tuple[bytes, ...] = field(default=(), repr=False)
@@ -75,6 +77,7 @@ class EdgeConfig:
                 token_required=settings.auth.token_required,
             ),
             own_headers=own_headers,
+            own_headers_beside_key=own_headers - CREDENTIAL_HEADERS,
             own_tokens=tuple(
                 token.get_secret_value().encode()
                 for token in (settings.server.admin_token, settings.telemetry.metrics_token)
@@ -116,7 +119,7 @@ class EdgeConfig:
         caller's credential.)
         """
         if has_provider_credential(headers, self.identity):
-            return select_request_headers(headers, self.own_headers - CREDENTIAL_HEADERS)
+            return select_request_headers(headers, self.own_headers_beside_key)
         api_key = upstream.api_key.get_secret_value() if upstream.api_key else None
         return replace_credential(select_request_headers(headers, self.own_headers), api_key)
 

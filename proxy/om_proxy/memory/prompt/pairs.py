@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Memory
-from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.prompt.tail import Piece, has_steps
 from om_proxy.memory.transcript.sent_history import SentHistory
 
 
@@ -31,6 +31,8 @@ NOTHING_BROKEN = BrokenPieces(frozenset(), False)
 def find_broken_pieces(pieces: Sequence[Piece], memory: Memory, sent: SentHistory) -> BrokenPieces:
     """Return the messages that must not go out. `memory`: the projected one. Where the prompt is
     whole, nothing else is read."""
+    if not has_steps(pieces):
+        return NOTHING_BROKEN
     broken: set[int] = set()
     is_fault = False
     caller, waiting = 0, frozenset[str]()

@@ -56,11 +56,17 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     return tuple(_join_steps(pieces))
 
 
+def has_steps(pieces: Sequence[Piece]) -> bool:
+    """Return whether any message calls a tool or is a result; in a plain talk none does."""
+    # a list, because a generator takes twice as long
+    return bool([1 for piece in pieces if piece.calls or piece.answers is not None])
+
+
 def _join_steps(pieces: list[Piece]) -> list[Piece]:
     """Return the messages with each call right before its results. A turn that was under way beside
     the step is stored between them, and comes before the step here. What the client shows in such
     an order itself stays so."""
-    late_calls = _find_late_calls(pieces)
+    late_calls = _find_late_calls(pieces) if has_steps(pieces) else {}
     if not late_calls:
         return pieces
     steps = {call: _list_step(pieces, call) for call in late_calls}
