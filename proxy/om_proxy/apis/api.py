@@ -175,6 +175,11 @@ class Api(Protocol):
         in place of its messages, each with its look-ups. Every other byte stays. Empty texts leave
         no trace."""
 
+    def write_plain_body(self, request: Request, body: bytes) -> bytes | None:
+        """Return the prompt `body` with messages of role, text, tool calls and ids alone, in place of
+        those that the request does not hold itself. None: nothing would change, or the body cannot
+        be read."""
+
     def drop_texts(self) -> None:
         """Drop the texts that were kept to write them faster: people may have forgotten them."""
 

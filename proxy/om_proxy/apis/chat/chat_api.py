@@ -8,6 +8,7 @@ from om_proxy.apis.api import Api, Request
 from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool, round_chunks
 from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.apis.chat.layout import assemble, drop_texts
+from om_proxy.apis.chat.plain_form import write_plain_body
 from om_proxy.apis.chat.plain_rounds import take_out_calls
 from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.apis.chat.splice import StreamSplice
@@ -24,6 +25,7 @@ class ChatApi:
     name = "chat"
 
     drop_texts = staticmethod(drop_texts)
+    write_plain_body = staticmethod(write_plain_body)
     build_split = staticmethod(chat_request.build_request_split)
     has_replies = staticmethod(chat_request.has_replies)
     read_item = staticmethod(chat_request.read_item)
