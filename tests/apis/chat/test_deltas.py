@@ -197,3 +197,81 @@ def test_what_is_deep_is_counted() -> None:
     JsonValueBudget().spend_nested(deep)
     with pytest.raises(ReplyTooLarge):
         JsonValueBudget(100_000).spend_nested(deep)
+
+
+def text_part(text: str, **more: Any) -> Delta:
+    return {"type": "text", "text": text, **more}
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "merged"),
+    [
+        ("content", ["a", [THINKING], "b", "c"], [text_part("a"), THINKING, text_part("bc")]),
+        ("content", ["", [THINKING], "", [THINKING]], [THINKING, THINKING]),
+        ("content", [[text_part("a")], [text_part("b")], "c"], "abc"),
+        ("content", ["a", THINKING, text_part("b")], [text_part("a"), THINKING, text_part("b")]),
+        ("content", ["a", ["b"], 5], "ab5"),
+        ("content", [[text_part("a", index=0)], "b"], [text_part("a", index=0), text_part("b")]),
+        ("reasoning", ["a", "b", ["c"], "d", "e", {"f": "g"}], ["ab", "c", "de", {"f": "g"}]),
+        ("odd", [{"a": "b", "c": [1]}, {"a": "d", "c": [2], "index": 3}], {"a": "bd", "c": [1, 2], "index": 3}),
+        ("odd", [{"a": "b"}, {"a": "b"}], {"a": "b"}),
+        ("odd", [{"a": "b"}, [{"c": "d"}], {"e": "f"}], [{"a": "b"}, {"c": "d"}, {"e": "f"}]),
+        ("odd", [1, 2, 2.5, "a"], [2.5, "a"]),
+        ("function_call", [{"arguments": {}}, {"arguments": '{"a":'}, {"arguments": "1}"}], {"arguments": '{"a":1}'}),
+        ("function_call", [{"arguments": {"a": 1}}, {"arguments": {"b": 2}}], {"arguments": {"a": 1, "b": 2}}),
+        ("function_call", ["a", {"arguments": "b"}], ["a", {"arguments": "b"}]),
+    ],
+)  # fmt: skip
+def test_a_member_may_change_its_kind(name: str, values: list[Any], merged: Any) -> None:
+    """All that it said stays, in order; in a content, texts side by side are one."""
+    assert built([{name: value} for value in values])[name] == merged
+
+
+def test_one_call_may_stand_without_a_list() -> None:
+    """It is put together like any other."""
+    deltas = [{"tool_calls": {"id": "c", "function": {"name": "f"}}}, call(id="c", x="y")]
+    assert built(deltas)["tool_calls"] == [{"id": "c", "function": {"name": "f"}, "x": "y"}]
+
+
+@st.composite
+def streams_of_any_kinds(draw: st.DrawFn) -> tuple[list[Delta], list[str]]:
+    """Deltas whose members change their kinds as they like, and every word in them, each different."""
+    words: list[str] = []
+
+    def word() -> str:
+        words.append(f"<{len(words)}>")
+        return words[-1]
+
+    def value(depth: int) -> Any:
+        kind = draw(
+            st.sampled_from(["text", "text", "list", "object", "part", "number", "nothing"])
+        )
+        if kind == "text" or depth > 2:
+            return word()
+        if kind == "list":
+            return [value(depth + 1) for _ in range(draw(st.integers(0, 2)))]
+        if kind == "object":
+            names = draw(
+                st.lists(st.sampled_from(["a", "b", "arguments"]), max_size=2, unique=True)
+            )
+            return {name: value(depth + 1) for name in names}
+        if kind == "part":
+            return {"type": "text", "text": word()}
+        return 7 if kind == "number" else None
+
+    names = st.sampled_from(["content", "reasoning", "audio", "function_call", "odd"])
+    count = draw(st.integers(1, 6))
+    deltas = [{draw(names): value(0) for _ in range(draw(st.integers(1, 2)))} for _ in range(count)]
+    return deltas, words
+
+
+@given(streams_of_any_kinds())
+def test_nothing_that_was_received_is_dropped(stream: tuple[list[Delta], list[str]]) -> None:
+    """Whatever kind a member has at any point, each word is in the message."""
+    deltas, words = stream
+    given_words = [word for word in words if word in str(deltas)]
+    message = str(built(deepcopy(deltas)))
+    assert [word for word in given_words if word not in message] == []

@@ -115,6 +115,17 @@ def test_a_long_stream_is_read_on_its_way() -> None:
     assert len(reader.finish().message or b"") > 1_000_000
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_stream_whose_content_changes_its_kind(size: int) -> None:
+    """Text, then parts, then text again: all of it is there, wherever the bytes are cut."""
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    contents = ["Grü", "ße ", [thinking], "", "😀", [thinking, {"type": "text", "text": "!"}], "?"]
+    stream = b"".join(delta({"content": content}) for content in contents)
+    content = json.loads(read(stream + DONE, size=size).message or b"")["content"]
+    texts = [{"type": "text", "text": text} for text in ("Grüße ", "😀", "!?")]
+    assert content == [texts[0], thinking, texts[1], thinking, texts[2]]
+
+
 def test_cut_stream() -> None:
     """A stream cut anywhere gives what had come, and is complete only once its end was
     announced."""
@@ -136,7 +147,7 @@ def test_cut_stream() -> None:
         pytest.param([{"reasoning_content": "think"}, {"reasoning_content": "ing"}, {"content": "x"}], {"role": "assistant", "content": "x", "reasoning_content": "thinking"}, id="reasoning"),
         pytest.param([{"odd": "a", "n": 1, "l": [1]}, {"odd": "b", "n": 2, "l": [2]}], {"role": "assistant", "content": None, "odd": "ab", "n": 2, "l": [1, 2]}, id="unknown"),
         pytest.param([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], {"role": "assistant", "content": "ab"}, id="role-repeated"),
-        pytest.param([{"content": [{"type": "text", "text": "a"}]}, {"content": "b"}], {"role": "assistant", "content": "b"}, id="kind-changes"),
+        pytest.param([{"content": [{"type": "text", "text": "a"}]}, {"content": "b"}], {"role": "assistant", "content": "ab"}, id="kind-changes"),
         pytest.param([{"audio": {"id": "a", "data": "AA", "transcript": "he"}}, {"audio": {"data": "BB", "transcript": "llo", "expires_at": 5}}], {"role": "assistant", "content": None, "audio": {"id": "a", "data": "AABB", "transcript": "hello", "expires_at": 5}}, id="audio"),
         pytest.param([{"function_call": {"name": "f", "arguments": ""}}, {"function_call": {"arguments": "{}"}}], {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}, id="function-call"),
     ],

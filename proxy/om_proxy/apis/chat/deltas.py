@@ -1,9 +1,10 @@
 """Put a streamed message together from its deltas, as its clients do.
 
-Strings are pieces of one string, lists are pieces of one list, and `null` adds nothing. An id or a
-type comes once, or is repeated as a whole. `index` names the tool call that a delta belongs to.
-Servers get that wrong in three known ways, and the message must still be the one that the client
-builds:
+Strings are pieces of one string, lists are pieces of one list, the members of objects are pieces of
+one object, and `null` adds nothing. Where a member changes from one of these kinds to another, all
+that it said becomes one list; in a message's content, a text is a part of it. An id or a type comes
+once, or is repeated as a whole. `index` names the tool call that a delta belongs to. Servers get
+that wrong in three known ways, and the message must still be the one that the client builds:
 
 - several calls under the same index: a new id together with a name begins a new call;
 - a new id in every piece of the same call: without a name, the piece continues its call;
@@ -15,11 +16,11 @@ reply is read on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from om_proxy.apis.json_text import MAX_JSON_VALUES
+from om_proxy.apis.json_text import MAX_JSON_VALUES, write_json
 
 # A new member counts as so many values, because it takes as much memory. No message has a hundred
 # thousand members.
@@ -27,7 +28,10 @@ MEMBER_VALUES = 10
 CALL_VALUES = 100  # a new tool call counts as so many; no reply has ten thousand calls
 REPLACED_MEMBERS = frozenset(("id", "role", "type"))
 CONTAINER_TYPES = (list, dict)
-# objects whose members come in pieces
+# of a delta or of a call in it: they are read, and no member of the message
+PLACING_MEMBERS = ("tool_calls", "index")
+TEXT_PART_MEMBERS = {"type", "text"}
+# objects whose members come in pieces from their first delta on
 NESTED_MEMBERS = frozenset(("audio", "function", "function_call"))
 
 
@@ -81,6 +85,18 @@ class _TextPieces:
         return "".join(self.pieces)
 
 
+class _PartText(_TextPieces):
+    """The pieces of a text part in a list of parts."""
+
+    __slots__ = ()
+
+
+class _Members(dict[str, Any]):
+    """The members of an object that is being put together."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class StreamedCall:
     """A tool call that is being put together."""
@@ -125,8 +141,13 @@ class MessageBuilder:
         """Add a delta. Return the calls that its tool calls belong to; None for one that is no
         object."""
         calls = delta.get("tool_calls")
-        touched = self._add_calls(calls) if isinstance(calls, list) else []
-        _merge(self._fields, delta, self._budget)
+        try:
+            touched = self._add_calls(calls) if isinstance(calls, list) else []
+            if isinstance(calls, dict):
+                self._add_call(calls)
+            _merge(self._fields, delta, self._budget, PLACING_MEMBERS)
+        except RecursionError:
+            raise ReplyTooLarge("JSON nested deeper than any model says") from None
         return touched
 
     def list_calls(self) -> list[tuple[StreamedCall, dict[str, Any]]]:
@@ -138,6 +159,9 @@ class MessageBuilder:
         others = {name: _finish_value(value) for name, value in self._fields.items()}
         role = others.pop("role", "assistant")
         content = others.pop("content", None)
+        written = self._fields.get("content")
+        if isinstance(written, list) and len(written) == 1 and isinstance(written[0], _PartText):
+            content = str(written[0])
         if self._calls:
             others["tool_calls"] = [_finish_value(call.fields) for call in self._sort_calls()]
         if content is None and not others:
@@ -151,7 +175,7 @@ class MessageBuilder:
 
     def _add_call(self, delta: Mapping[str, Any]) -> StreamedCall:
         call = self._find_call(delta) or self._begin_call(delta)
-        _merge(call.fields, delta, self._budget)
+        _merge(call.fields, delta, self._budget, PLACING_MEMBERS)
         if id_ := _read_id(call.fields):
             first = self._first_by_id.setdefault(id_, call)
             if call.position < first.position:  # the earlier call got its id later
@@ -203,30 +227,110 @@ def _has_name(call: Mapping[str, Any]) -> bool:
     return isinstance(function, dict) and bool(function.get("name"))
 
 
-def _merge(into: dict[str, Any], delta: Mapping[str, Any], budget: JsonValueBudget) -> None:
+def _merge(
+    into: dict[str, Any],
+    delta: Mapping[str, Any],
+    budget: JsonValueBudget,
+    skipped: Collection[str] = (),
+) -> None:
     for name, value in delta.items():
-        if value is None or name in ("tool_calls", "index"):
+        if value is None or name in skipped:
             continue
         if (old := into.get(name)) is None:
             budget.spend(MEMBER_VALUES)
+        elif value == []:
+            continue
         into[name] = _merge_value(name, old, value, budget)
 
 
 def _merge_value(name: str, old: Any, new: Any, budget: JsonValueBudget) -> Any:
-    """Merge a member's old and new value. If their kinds differ, return the new one."""
+    """Merge a member's old and new value. The newest of two numbers counts."""
     if isinstance(new, str):
-        return (old or new) if name in REPLACED_MEMBERS else _extend_text(name, old, new)
-    if isinstance(new, dict) and name in NESTED_MEMBERS:
-        inner = old if isinstance(old, dict) else {}
-        _merge(inner, new, budget)
-        return inner
-    if isinstance(new, CONTAINER_TYPES):
+        if name in REPLACED_MEMBERS:
+            return old or new
+        if old is None or type(old) is _TextPieces:
+            return _extend_text(name, old, new)
+    elif isinstance(new, dict) and (
+        isinstance(old, dict) or (old is None and name in NESTED_MEMBERS)
+    ):
+        return _merge_objects(old, new, budget)
+    elif isinstance(new, CONTAINER_TYPES):
         budget.spend_nested(new)
+    is_first = old is None and not isinstance(new, list) and name != "content"
+    if is_first or name in REPLACED_MEMBERS or (_is_number(old) and _is_number(new)):
+        return new
+    if name == "arguments" and not isinstance(old, list) and not isinstance(new, list):
+        return _join_arguments(old, new)
+    return _extend_list(name, old, new, budget)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _merge_objects(
+    old: dict[str, Any] | None, new: Mapping[str, Any], budget: JsonValueBudget
+) -> dict[str, Any]:
+    """Merge an object into the one before it. The same object again adds nothing."""
+    members = old if isinstance(old, _Members) else _Members()
+    if old is not None and old is not members:
+        if old == new:
+            return old
+        _merge(members, old, budget)
+    _merge(members, new, budget)
+    return members
+
+
+def _join_arguments(old: Any, new: Any) -> _TextPieces:
+    """Return a call's arguments as one text, where a text follows an object or goes before it. An
+    empty object stands for arguments that are to come."""
+    text = _TextPieces()
+    for value in (old, new):
+        if value:  # pieces of a text are true, and may be empty
+            is_text = isinstance(value, str | _TextPieces)
+            text.add(str(value) if is_text else write_json(_finish_value(value)))
+    return text
+
+
+def _extend_list(name: str, old: Any, new: Any, budget: JsonValueBudget) -> list[Any]:
+    """Return a list of all that a member said. The builder's own list grows in place."""
+    items: list[Any] = old if isinstance(old, list) else []
+    if old is not None and items is not old:
+        _add_item(name, items, old, budget)
     if isinstance(new, list):
-        merged = old if isinstance(old, list) else []  # the builder's own list grows in place
-        merged.extend(new)
-        return merged
-    return new
+        if name != "content":
+            items.extend(new)
+            return items
+        for item in new:
+            _add_item(name, items, item, budget)
+    else:
+        _add_item(name, items, new, budget)
+    return items
+
+
+def _add_item(name: str, items: list[Any], item: Any, budget: JsonValueBudget) -> None:
+    """Add to a list what came outside one, or a part of a content. A text goes on with the text
+    before it."""
+    text = _read_item_text(item, is_part=name == "content")
+    if text is None:
+        items.append(item)
+    elif text:
+        if not (items and isinstance(items[-1], _TextPieces)):
+            budget.spend(MEMBER_VALUES)
+            items.append(_PartText() if name == "content" else _TextPieces())
+        items[-1].add(text)
+
+
+def _read_item_text(item: Any, *, is_part: bool) -> str | None:
+    """Return a text's own text; None for anything else. In a content, all but objects are texts."""
+    if isinstance(item, str | _TextPieces):
+        return str(item)
+    if not is_part:
+        return None
+    if isinstance(item, dict):
+        is_text = item.keys() == TEXT_PART_MEMBERS and item["type"] == "text"
+        return item["text"] if is_text and isinstance(item["text"], str) else None
+    return write_json(item)
 
 
 def _extend_text(name: str, old: Any, piece: str) -> _TextPieces:
@@ -244,5 +348,11 @@ def _finish_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finish_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [*value]  # a copy: the builder's own list may grow further
+        return [_finish_item(item) for item in value]  # a copy: the builder's own list may grow
     return value
+
+
+def _finish_item(item: Any) -> Any:
+    if isinstance(item, _PartText):
+        return {"type": "text", "text": str(item)}
+    return _finish_value(item) if isinstance(item, _TextPieces | _Members) else item
