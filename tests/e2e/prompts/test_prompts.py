@@ -10,7 +10,7 @@ from tests.e2e.prompts.running import find_faulty, place_of_file, render, run_pr
 
 PROMPTS_OF_KIND = 14
 # their prompts still have faults
-UNMENDED = {"corrections", "first-edited"}
+UNMENDED = {"first-edited"}
 
 
 def choose_kinds() -> dict[str, Kind]:

@@ -90,6 +90,23 @@ def test_a_corrected_message_can_be_corrected_again() -> None:
     assert render_live_words(thread).endswith("uX u4 a4 uY u5 a5 u6 a6 u2 u7 a7")
 
 
+def test_the_newest_of_many_corrections_reaches_the_model() -> None:
+    """However many were corrected and noted before, and wherever they stand."""
+    words = [f"{role}{n}" for n in range(1, 61) for role in "ua"]
+    thread = build_covered_thread(" ".join(words), 120)
+    for n in range(30):
+        place = 25 * n % 117
+        words[place] = f"{words[place][0]}X{n}"
+        for turn in range(200 + 10 * n, 210 + 10 * n):  # more than there are recorded requests
+            words.append(f"u{turn}")
+            is_new = turn == 200 + 10 * n
+            expected = f"{words[place]} u{turn}" if is_new else f"u{turn}"
+            assert ask(thread, " ".join(words)) == expected
+            words.append(f"a{turn}")
+            thread.observe(9)
+            thread.activate(1)
+
+
 def test_going_back_behind_a_correction_keeps_it() -> None:
     """A fork before the place where a correction is stored takes back what was said, not the
     correction that it shows."""

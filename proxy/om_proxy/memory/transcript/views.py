@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
-from om_proxy.memory.transcript.verdict import Verdict, is_pending, merge_neighbours
+from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
 
 # above it, covered cells are joined: a view stays small however long the thread is
 MAX_CELLS = 16
+# so many stay apart: nothing else tells what they replace
+MAX_COVERED_CORRECTIONS = 32
 
 
 def record_view(
@@ -110,23 +112,21 @@ def _view_cells(verdict: Verdict, first: int, coverage: int) -> tuple[Cell, ...]
 
 def _merge_covered(cells: Sequence[Cell], coverage: int) -> tuple[Cell, ...]:
     """Join each run of covered cells: none of them is forwarded, and stored messages stand for them
-    if they are uncovered. A corrected message stays apart until its newest text is covered."""
-    open_places = {
-        cell.sent_from
-        for cell in cells
-        if cell.kind == "corrected" and (is_pending(cell) or cell.to_seq > coverage)
-    }
+    if they are uncovered. The newest corrections stay apart, and those that are uncovered."""
+    places = sorted((cell.to_seq, cell.sent_from) for cell in cells if cell.kind == "corrected")
+    apart = {place for seq, place in places if not 0 < seq <= coverage}
+    apart.update(place for _, place in places[-MAX_COVERED_CORRECTIONS:])
     merged: list[Cell] = []
     for cell in cells:
         last = merged[-1] if merged else None
-        if last and all(_is_covered(one, coverage, open_places) for one in (last, cell)):
+        if last and all(_is_covered(one, coverage, apart) for one in (last, cell)):
             merged[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
         else:
             merged.append(cell)
     return tuple(merged)
 
 
-def _is_covered(cell: Cell, coverage: int, open_places: Set[int]) -> bool:
+def _is_covered(cell: Cell, coverage: int, apart: Set[int]) -> bool:
     if cell.kind in ("replaced", "corrected"):
-        return cell.sent_from not in open_places
+        return cell.sent_from not in apart
     return cell.kind not in ("extra", "unsent") and cell.to_seq <= coverage
