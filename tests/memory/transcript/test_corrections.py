@@ -183,6 +183,19 @@ def test_an_own_rendering_is_not_forwarded_beside_its_notes() -> None:
     assert render_live_words(thread) == words + " u9 a9"
 
 
+def test_an_own_rendering_that_grows_with_each_request_is_not_forwarded() -> None:
+    """A client renders what is older than eight messages, so two more each time: the first few are
+    taken for corrections, and noted; nothing is forwarded beside its notes for good."""
+    thread, words = Thread(), list[str]()
+    for turn in range(75):
+        words.append(f"u{turn}")
+        shown = [f"{word[0]}x{n}" if n < len(words) - 8 else word for n, word in enumerate(words)]
+        assert len(ask(thread, " ".join([*shown[:-1], words[-1]])).split()) < 16, turn
+        words.append(f"a{turn}")
+        thread.observe(4)
+        thread.activate(3)
+
+
 @pytest.mark.parametrize("hints", [Hints(), FULL, Hints("window")])
 def test_messages_that_only_look_different_are_the_same(hints: Hints) -> None:
     """Cut and stamped old messages of both roles stay covered, under each header, and the stored

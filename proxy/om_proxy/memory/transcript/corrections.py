@@ -25,6 +25,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Cell, Mark, View
+from om_proxy.memory.transcript.matching import is_speech
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from om_proxy.memory.transcript.verdict import (
@@ -34,8 +35,6 @@ from om_proxy.memory.transcript.verdict import (
     pending_cell,
 )
 from om_proxy.memory.transcript.wordings import Texts, is_shortened, match_wordings
-
-SPEAKING_ROLES = ("user", "assistant")
 
 MIN_ALTERED_STRETCH = 5  # two corrected exchanges in a row are four messages
 MIN_ALTERED_SHARE = 0.75
@@ -93,12 +92,8 @@ def _list_unplaced(transcript: StoredTranscript, sent: SentHistory, verdict: Ver
     if not older:
         return []
     known = {mark.fp for mark in transcript.live}
-    return [i for i in sorted(older) if _is_speech(sent, i) and sent.item(i).fp not in known]
-
-
-def _is_speech(sent: SentHistory, index: int) -> bool:
-    item = sent.item(index)
-    return item.role in SPEAKING_ROLES and not item.calls
+    items = {i: sent.item(i) for i in sorted(older)}
+    return [i for i, item in items.items() if is_speech(item) and item.fp not in known]
 
 
 def _list_unmatched_seqs(
@@ -115,7 +110,7 @@ def _list_unmatched_seqs(
     for mark in reversed(transcript.marks_after(max(certain, default=0))):
         if shown[mark.fp]:
             shown[mark.fp] -= 1  # of repeated texts, the newest are likelier shown as they are
-        elif mark.role in SPEAKING_ROLES and not mark.calls:
+        elif is_speech(mark):
             seqs.append(mark.seq)
     return seqs[::-1]
 
@@ -172,7 +167,7 @@ def _list_changed(
     return [
         one
         for one in _list_altered(transcript, verdict, ("altered",))
-        if verdict.certain <= one.sent < asked and _is_speech(sent, one.sent)
+        if verdict.certain <= one.sent < asked and is_speech(sent.item(one.sent))
     ]
 
 
@@ -184,7 +179,7 @@ def _list_altered(
         for cell in verdict.cells
         if cell.kind in kinds
         for index, mark in _pair_cell(transcript, cell)
-        if mark.role in SPEAKING_ROLES and not mark.calls
+        if is_speech(mark)
     ]
 
 

@@ -11,6 +11,7 @@ from om_proxy.memory.model import Item, Mark
 
 GroupKey = TypeVar("GroupKey", bound=Hashable)
 
+SPEAKING_ROLES = ("user", "assistant")
 REMINDER_ROLES = ("system", "developer")  # in mid-conversation clients move them about
 
 # docs/spec/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order they
@@ -40,6 +41,11 @@ class Pair(NamedTuple):
     stored: int
     same: bool
     hard: bool
+
+
+def is_speech(message: Item | Mark) -> bool:
+    """Return whether a user or an assistant says something, and calls no tool."""
+    return message.role in SPEAKING_ROLES and not message.calls
 
 
 class MatchScore(NamedTuple):

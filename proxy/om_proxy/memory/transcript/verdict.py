@@ -15,14 +15,14 @@ transcript. There are seven kinds, the last two of them for corrections (correct
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from om_proxy.memory.model import Cell, Mark, Style, View
-from om_proxy.memory.transcript.matching import REMINDER_ROLES, Pair
+from om_proxy.memory.model import Cell, Item, Mark, Style, View
+from om_proxy.memory.transcript.matching import REMINDER_ROLES, Pair, is_speech
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 
@@ -174,42 +174,35 @@ def pair_equal_stretches(
     prefix: CertainPrefix,
     pairs: Sequence[Pair],
 ) -> Sequence[Pair]:
-    """Return the pairs with those of stretches before a pair in which neither side has an equal
-    message, but both have as many, of the same roles: the client shows them in other words."""
+    """Return the pairs with those of stretches before a pair in which both sides have as many
+    messages, each equal to the one at its place or in words that are unknown: the client shows them
+    in other words."""
     filled: list[Pair] = []
     next_sent, next_stored = prefix.sent, prefix.stored
     seen: frozenset[bytes] | None = None
     for pair in pairs:
         count = pair.sent - next_sent
         begins_together = bool(next_sent) or not transcript.missing
-        if count > 0 and count == pair.stored - next_stored and begins_together:
-            if seen is None:
-                seen = transcript.count_texts().seen
-            if _are_other_words(transcript, sent, next_sent, next_stored, count, seen):
+        if 0 < count == pair.stored - next_stored and begins_together:
+            seen = seen or transcript.count_texts().seen
+            sides = [
+                (sent.item(next_sent + k), transcript.live[next_stored + k]) for k in range(count)
+            ]
+            if all(
+                item.fp == mark.fp or _is_in_other_words(item, mark, seen) for item, mark in sides
+            ):
+                equal = [item.fp == mark.fp for item, mark in sides]
                 filled += [
-                    Pair(next_sent + k, next_stored + k, same=False, hard=False)
-                    for k in range(count)
+                    Pair(next_sent + k, next_stored + k, same=is_equal, hard=is_equal)
+                    for k, is_equal in enumerate(equal)
                 ]
         filled.append(pair)
         next_sent, next_stored = pair.sent + 1, pair.stored + 1
     return filled
 
 
-def _are_other_words(
-    transcript: StoredTranscript,
-    sent: SentHistory,
-    next_sent: int,
-    next_stored: int,
-    count: int,
-    seen: frozenset[bytes],
-) -> bool:
-    items = sent.items(next_sent, next_sent + count)
-    marks = transcript.live[next_stored : next_stored + count]
-    return all(
-        item.role == mark.role in ("user", "assistant")
-        and not (item.calls or mark.calls or item.fp in seen)
-        for item, mark in zip(items, marks, strict=True)
-    )
+def _is_in_other_words(item: Item, mark: Mark, seen: Set[bytes]) -> bool:
+    return item.role == mark.role and is_speech(item) and is_speech(mark) and item.fp not in seen
 
 
 # ── cells ─────────────────────────────────────────────────────────────────────────────────────────
