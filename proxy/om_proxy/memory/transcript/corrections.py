@@ -70,6 +70,8 @@ def list_compared_seqs(
     almost always none."""
     if verdict.repeats is not None or not transcript.count:
         return ()
+    if verdict.case == "extend" and len(verdict.new) == 1 == len(verdict.cells):
+        return ()  # most requests: all but the question is known
     unplaced = _list_unplaced(transcript, sent, verdict)
     waiting = [one.seq for one in _list_waiting(verdict)] if verdict.new else []
     if not unplaced and not waiting:
