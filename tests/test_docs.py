@@ -117,10 +117,11 @@ def test_commands_exist(file: Path) -> None:
 
 
 def test_every_command_is_told() -> None:
-    """Nobody has to look into the code for what there is; README begins with the demo."""
+    """Nobody has to look into the code for what there is; README names the two that set all up."""
     page = (reference.FOLDER / "cli.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^## om-proxy (\S+)$", page, flags=re.M)) == commands()
     assert "scripts/demo" in README
+    assert "scripts/test" in README
 
 
 def test_no_template_is_left_in_the_commands() -> None:
@@ -176,12 +177,15 @@ def test_variables_are_settings() -> None:
 
 
 def test_settings_named_in_passing_exist() -> None:
-    """A dotted key in a sentence is a key of the file."""
+    """A dotted key in a sentence is a key of the file, also where `memory.` is left out."""
     known = keys_of(Settings().model_dump())
     sections = "|".join(Settings.model_fields)
     found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", PAGES))
     assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
     known |= {f"upstream.{name}" for name in UpstreamSettings.model_fields}
+    below_memory = set(re.findall(r"`((?:observation|reflection|retrieval)\.[a-z_.]+)[`:]", PAGES))
+    assert "observation.thread_title" in below_memory
+    found |= {f"memory.{key}" for key in below_memory}
     # they begin like a setting
     events_of_log = {
         "memory.uncommitted",
