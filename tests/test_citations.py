@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
+from om_proxy.agents.reflector import REQUESTED_SHARES
 from om_proxy.identity.sessions import CLIENT_SESSIONS
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.transcript import (
@@ -205,9 +205,8 @@ def test_weights_of_the_alignment() -> None:
 
 def test_guidance_of_the_reflector() -> None:
     text = " ".join(read(SPEC / "behaviour.md").split())
-    for shares in (SIZE_SHARES, ACCEPTED_SHARES):
-        *first, last = map(str, shares.values())
-        assert f"{', '.join(first)} or {last} of" in text
+    *first, last = map(str, REQUESTED_SHARES.values())
+    assert f"{', '.join(first)} or {last} of" in text
 
 
 def told_cases() -> set[str]:

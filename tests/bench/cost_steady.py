@@ -34,7 +34,7 @@ def write_as_accepted(source: int, accept_below: int) -> int:
 
 def write_as_asked(source: int, accept_below: int) -> int:
     """A reflection of the size the prompt names."""
-    return compute_requested_tokens("none", source, accept_below)
+    return compute_requested_tokens("none", accept_below)
 
 
 @dataclass(slots=True)

@@ -23,19 +23,13 @@ from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.observations import ParsedNotes, parse_reflection, refuse_cut_off
 
 MAX_ANSWERS = 4
-# A level asks for a share of the notes' size, or of the accepted size if that is less. So an answer
-# of the requested size is always accepted, with some room for models that count badly.
-SIZE_SHARES: dict[wording.Level, float] = {
-    "none": 0.65,
-    "gentle": 0.55,
-    "strong": 0.4,
-    "stronger": 0.25,
-}
-ACCEPTED_SHARES: dict[wording.Level, float] = {
-    "none": 0.9,
-    "gentle": 0.85,
-    "strong": 0.7,
-    "stronger": 0.6,
+# A level asks for a share of the accepted size. So an answer of the requested size is always
+# accepted, with some room for models that count badly.
+REQUESTED_SHARES: dict[wording.Level, float] = {
+    "none": 0.89,
+    "gentle": 0.8,
+    "strong": 0.65,
+    "stronger": 0.45,
 }
 
 
@@ -67,16 +61,15 @@ class Attempt:
         return replace(self, earlier=earlier)
 
     def write_guidance(self, source_tokens: int, accept_below: int) -> str:
-        max_tokens = compute_requested_tokens(self.level, source_tokens, accept_below)
+        max_tokens = compute_requested_tokens(self.level, accept_below)
         return wording.write_guidance(
             self.level, source_tokens=source_tokens, max_tokens=max_tokens, earlier=self.earlier
         )
 
 
-def compute_requested_tokens(level: wording.Level, source_tokens: int, accept_below: int) -> int:
+def compute_requested_tokens(level: wording.Level, accept_below: int) -> int:
     """Return the tokens that a level asks for. An answer of that size is always accepted."""
-    size = min(SIZE_SHARES[level] * source_tokens, ACCEPTED_SHARES[level] * accept_below)
-    return max(1, min(int(size), accept_below - 1))
+    return max(1, min(int(REQUESTED_SHARES[level] * accept_below), accept_below - 1))
 
 
 class Reflector(MemoryAgent):

@@ -341,7 +341,7 @@ def test_without_buffering_reflection_is_synchronous_too() -> None:
     assert decisions.decide_after_reply(long, UNBUFFERED) is None
     assert decisions.decide_before_forwarding(short, UNBUFFERED, ANY) is None
     assert decisions.decide_before_forwarding(long, UNBUFFERED, ANY) == Reflect(
-        1, 11_001, wait=True
+        1, 14_001, wait=True
     )
 
 
@@ -510,13 +510,13 @@ def test_an_open_tool_call_is_never_cut() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
-    [([19_999], None), ([4_000] * 5, Reflect(2, 4_401)), ([30_000], Reflect(1, 16_501))],
+    [([19_999], None), ([4_000] * 5, Reflect(2, 5_601)), ([30_000], Reflect(1, 21_001))],
 )
 def test_a_reflection_is_prepared_from_half_of_the_threshold(
     sizes: list[int], expected: Reflect | None
 ) -> None:
-    """The oldest entries are condensed in the background from R × 0.5 on, accepted at little more
-    than half of their size."""
+    """The oldest entries are condensed in the background from R × 0.5 on, accepted at seven
+    tenths of their size."""
     assert decisions.decide_after_reply(with_log(memory(chat(1, 100)), *sizes), LIMITS) == expected
 
 
@@ -529,15 +529,15 @@ def test_one_reflection_is_prepared_at_a_time() -> None:
 
 def test_at_the_threshold_without_one_it_is_made_in_the_background() -> None:
     """No request waits from R to 1.2 R: a reflection is started after the reply."""
-    made = with_log(memory(chat(1, 100)), 24_000, 23_999)
+    made = with_log(memory(chat(1, 100)), 27_000, 20_999)
     assert decisions.decide_before_forwarding(made, LIMITS, ANY) is None
-    assert decisions.decide_after_reply(made, LIMITS) == Reflect(1, 13_201)
+    assert decisions.decide_after_reply(made, LIMITS) == Reflect(1, 18_901)
 
 
 def test_an_unproductive_reflection_is_not_waited_for_again() -> None:
     """No request waits for an unproductive reflection again while the log has not grown."""
     made = with_log(memory(chat(1, 100)), 50_000)
-    assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(1, 27_501, wait=True)
+    assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(1, 35_001, wait=True)
     assert (
         decisions.decide_before_forwarding(transitions.mark_unproductive(made, 50_000), LIMITS, ANY)
         is None
@@ -568,7 +568,7 @@ def test_a_request_waits_for_a_reflection_from_its_block() -> None:
     """A request waits at 1.2 R if no reflection is ready. The log comes below R with what is
     accepted."""
     made = with_log(memory(chat(1, 100)), *[4_000] * 12)
-    assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(5, 11_001, wait=True)
+    assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(7, 19_601, wait=True)
 
 
 # ── due, and back to an older state ───────────────────────────────────────────────────────────────
@@ -594,4 +594,4 @@ def test_a_later_reflection_waits_until_the_log_is_nearly_full() -> None:
     nearly = replace_log(
         later, entries=(*later.log.entries[:-1], replace(later.log.entries[-1], tokens=4_003))
     )
-    assert decisions.reflection_due(nearly, Limits()) == Reflect(3, 6_599, start=1)
+    assert decisions.reflection_due(nearly, Limits()) == Reflect(3, 8_399, start=1)

@@ -31,7 +31,7 @@ def test_the_whole_log_is_condensed() -> None:
     """Whatever its size; the instruction goes to the reflector."""
     log = with_log(memory(chat(1, 50)), 100, 300)
     assert decide_wish(log, ReflectNow("Keep names."), LIMITS) == Reflect(
-        2, 221, wait=True, instruction="Keep names."
+        2, 281, wait=True, instruction="Keep names."
     )
 
 

@@ -45,6 +45,5 @@ def _reflect_log(memory: Memory, wish: ReflectNow) -> Reflect | None:
     entries = memory.log.entries
     if not memory.log.tokens:
         return None
-    whole = condensing.LogStretch(0, len(entries), memory.log.tokens)
-    accept_below = condensing.acceptance_limit(whole)
+    accept_below = condensing.acceptance_limit(condensing.take_whole_log(entries))
     return Reflect(len(entries), accept_below, wait=True, instruction=wish.instruction)
