@@ -8,7 +8,6 @@ import pytest
 
 from om_proxy.agents.llm import Target
 from om_proxy.agents.targets import (
-    DEFAULT_MODEL,
     OPENAI_BASE_URL,
     Choice,
     choose_targets,
@@ -19,6 +18,7 @@ from om_proxy.errors import ModelError
 OWN = Target(
     "gpt-4o", "direct", "https://up.example/v1", (("authorization", "Bearer secret-of-the-caller"),)
 )
+DEFAULT_MODEL = "gemini/gemini-3.5-flash-lite"
 BASE = "http://models.example:8000/v1"
 
 
@@ -30,7 +30,12 @@ def chosen(
     size: int = 0,
 ) -> tuple[Target, ...]:
     return choose_targets(
-        choice, inherited=inherited, api_base=api_base, api_key=api_key, input_tokens=size
+        choice,
+        inherited=inherited,
+        api_base=api_base,
+        api_key=api_key,
+        input_tokens=size,
+        default_model=DEFAULT_MODEL,
     )
 
 

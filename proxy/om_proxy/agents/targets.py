@@ -2,7 +2,7 @@
 
 The first rule that fits holds:
 - `inherit`: the request's own model, upstream and credential.
-- `default`: Gemini 2.5 Flash.
+- `default`: a small model of Gemini, which the caller names.
 - `openai/<name>`: straight over HTTP, to `api_base` or OpenAI itself.
 - any name with an `api_base`: straight, unless its provider has an API of its own (Anthropic,
   Bedrock, …).
@@ -27,7 +27,6 @@ from om_proxy.errors import ModelError
 # api_base, api_key
 Choice: TypeAlias = str | Sequence[Any] | Mapping[Any, Any]
 
-DEFAULT_MODEL = "gemini/gemini-2.5-flash"
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 MAX_RETRIES = 2  # of one model; with the first try the three of docs/spec/behaviour.md#failures
 
@@ -102,17 +101,22 @@ def choose_targets(
     api_base: str | None,
     api_key: str | None,
     input_tokens: int,
+    default_model: str,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Target, ...]:
     """Return the models to try, in order; never empty.
 
     `inherited` is None if no request's credential is at hand: `inherit` is then skipped. Raises
     ModelError if nothing else is chosen. `input_tokens` choose the tier. `environ` holds providers'
-    keys.
+    keys. `default_model` is what `default` means.
     """
+    models = (
+        replace(model, name=default_model) if model.name == "default" else model
+        for model in _list_models(choice, input_tokens)
+    )
     targets = tuple(
         target
-        for model in _list_models(choice, input_tokens)
+        for model in models
         if (
             target := _choose_target(
                 _with_shared_server(model, api_base, api_key), inherited, environ or {}
@@ -177,7 +181,7 @@ def _choose_target(
 ) -> Target | None:
     if model.name == "inherit":
         return inherited
-    name, base = DEFAULT_MODEL if model.name == "default" else model.name, model.base
+    name, base = model.name, model.base
     provider, _, rest = name.partition("/")
     if provider == "openai" and rest:
         return _build_direct_target(model, rest, base or OPENAI_BASE_URL, inherited, environ)

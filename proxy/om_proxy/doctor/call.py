@@ -18,7 +18,7 @@ from om_proxy.agents.targets import choose_model, choose_targets
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import ModelBusy, ModelError, Unusable
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
-from om_proxy.models import TokenCounter, find_abilities
+from om_proxy.models import TokenCounter, choose_default_model, find_abilities
 from om_proxy.settings import Effective, Settings
 from om_proxy.settings.validation_messages import redact_credentials
 from om_proxy.upstream import AiohttpTransport
@@ -99,6 +99,7 @@ def _choose_targets(
         api_base=memory.api_base,
         api_key=memory.api_key.get_secret_value() if memory.api_key else None,
         input_tokens=0,
+        default_model=choose_default_model(),
         environ=environ,
     )
 

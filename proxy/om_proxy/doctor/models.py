@@ -1,4 +1,4 @@
-"""Warn of the configured memory models: weak or expensive models, and missing credentials."""
+"""Warn of the configured memory models: expensive or outdated models, and missing credentials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from om_proxy.agents.credentials import list_missing_variables, list_models
 from om_proxy.agents.retries import MAX_TRIES
 from om_proxy.agents.targets import OPENAI_BASE_URL
-from om_proxy.models import list_model_warnings
+from om_proxy.models import choose_default_model, list_model_warnings
 from om_proxy.settings import Effective, Settings, render_value
 
 
@@ -33,8 +33,8 @@ def list_memory_model_warnings(effective: Effective, actor: str | None) -> list[
 
 def _list_names(choice: object, actor: str | None) -> Iterator[str]:
     for name in (model.name for model in list_models(choice)):
-        resolved_name = actor if name == "inherit" else name
-        if resolved_name is not None and resolved_name != "default":
+        resolved_name = {"inherit": actor, "default": choose_default_model()}.get(name, name)
+        if resolved_name is not None:
             yield resolved_name
 
 

@@ -8,20 +8,25 @@ from om_proxy.models.price_list import (
     Abilities,
     Price,
     find_abilities,
+    find_deprecation_date,
     find_listed_name,
     find_price,
 )
+from om_proxy.models.small_models import choose_default_model, find_small_model
 
 __all__ = [
     "Abilities",
     "Price",
     "TokenCounter",
+    "choose_default_model",
     "count_tokens",
     "create_encoder",
     "find_abilities",
+    "find_deprecation_date",
     "find_encoding_name",
     "find_listed_name",
     "find_price",
+    "find_small_model",
     "list_model_warnings",
     "load_ranks",
 ]

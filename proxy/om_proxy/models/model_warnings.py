@@ -1,27 +1,33 @@
-"""Warn about models that are known to observe badly, or to cost too much."""
+"""Warn about models that cost too much, are too small, or are no longer served."""
 
 from __future__ import annotations
 
-import re
+from datetime import date, timedelta
 
-from om_proxy.models.price_list import find_abilities, find_price
+from om_proxy.models.price_list import find_abilities, find_deprecation_date, find_price
+from om_proxy.models.small_models import read_today
 
 # dollars an input token: the price of GPT-4o, which is known to be too expensive for this work
 EXPENSIVE_INPUT_PRICE = 2.5e-6
 # a reflector's window must be this many times `reflect_from_tokens`: its prompt, the log above the
 # threshold and an answer must fit too
 REFLECTOR_WINDOW_FACTOR = 1.5
+# long enough ahead to choose another model in the next release of a configuration
+DEPRECATION_NOTICE = timedelta(days=60)
 
-_POOR_OBSERVERS = re.compile(r"claude.*4[.-]5(?!\d)")  # the reference implementation's experience
 
-
-def list_model_warnings(model: str, *, reflect_from_tokens: int | None = None) -> tuple[str, ...]:
+def list_model_warnings(
+    model: str, *, reflect_from_tokens: int | None = None, today: date | None = None
+) -> tuple[str, ...]:
     """List what an operator should know before this model observes. With `reflect_from_tokens`, the
     model also reflects, from that threshold on."""
     warnings = []
-    if _POOR_OBSERVERS.search(model.lower()):
+    today = today or read_today()
+    deprecated = find_deprecation_date(model)
+    if deprecated and today + DEPRECATION_NOTICE >= deprecated:
+        words = "its provider ends" if today < deprecated else "its provider has ended"
         warnings.append(
-            f"{model} is known to observe and reflect badly; `memory.model: default` is a tested choice"
+            f"{model}: {words} it on {deprecated} by the price list; choose another memory model"
         )
     price = find_price(model)
     if price and price.input >= EXPENSIVE_INPUT_PRICE:

@@ -6,6 +6,7 @@ import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from functools import cache, lru_cache
 
 import msgspec
@@ -53,6 +54,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of pl
     cache_creation_input_token_cost: _Number = None
     supports_vision: bool | None = None
     supports_sampling_params: bool | None = None
+    deprecation_date: str | None = None
 
 
 def find_price(model: str) -> Price | None:
@@ -79,6 +81,21 @@ def find_listed_name(model: str) -> str | None:
     """Return the name by which the table lists a model; None if it does not."""
     table = _read_table()
     return next((name for name in _list_names(model) if name in table), None)
+
+
+def find_deprecation_date(model: str) -> date | None:
+    """Return the day from which a model's provider may no longer serve it; None if none is known.
+
+    The table lists a model under several names, and not each of them has the date: the earliest one
+    counts. Another provider's own date for the model (`azure/…`) is not asked for."""
+    table = _read_table()
+    names = [*_list_names(model)]
+    texts = [
+        entry.deprecation_date
+        for name in (*names, f"gemini/{names[-1]}")
+        if (entry := table.get(name)) and entry.deprecation_date
+    ]
+    return min(filter(None, map(_parse_date, texts)), default=None)
 
 
 def find_abilities(model: str) -> Abilities:
@@ -110,6 +127,8 @@ def _list_names(model: str) -> Iterator[str]:
     while "/" in model:
         model = model.partition("/")[2]
         yield model
+    if model.startswith("claude-") and "." in model:  # routers write `claude-haiku-4.5`
+        yield model.replace(".", "-")
 
 
 @cache
@@ -147,6 +166,13 @@ def _parse_entry(text: msgspec.Raw) -> _Entry | None:
 def _parse_amount(value: _Number) -> float | None:
     try:
         return None if value is None else float(value)
+    except ValueError:
+        return None
+
+
+def _parse_date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
     except ValueError:
         return None
 

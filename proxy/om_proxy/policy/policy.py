@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from om_proxy.agents.llm import Target
-from om_proxy.agents.targets import DEFAULT_MODEL, choose_model
+from om_proxy.agents.targets import choose_model
 from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import ContextOptions, layout_for
-from om_proxy.models import find_price
+from om_proxy.models import choose_default_model, find_price
 from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.changes import ResourceWakeup
@@ -175,7 +175,7 @@ def add_prices(effective: Effective, actor: str) -> Effective:
         effective.observer_model,
         effective.limits.interval_tokens or effective.limits.observe_from_tokens,
     )
-    observer = {"inherit": actor, "default": DEFAULT_MODEL}.get(name, name)
+    observer = {"inherit": actor, "default": choose_default_model()}.get(name, name)
     actor_prices = find_price(actor)
     observer_prices = find_price(observer)
     if actor_prices is None or observer_prices is None:

@@ -8,6 +8,7 @@ import structlog
 
 from om_proxy.agents.llm import Target
 from om_proxy.agents.targets import Choice, choose_targets, is_above_largest_tier
+from om_proxy.models import choose_default_model
 from om_proxy.policy import MemoryContext
 
 logger = structlog.get_logger("memory")
@@ -28,5 +29,6 @@ def choose_memory_models(
         api_base=config.api_base,
         api_key=key,
         input_tokens=input_tokens,
+        default_model=choose_default_model(),
         environ=environ,
     )

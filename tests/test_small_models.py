@@ -1,0 +1,111 @@
+"""The small models that make notes, and the dates on which models end."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+
+from om_proxy import models
+from om_proxy.models import price_list, small_models
+
+OPENAI, ROUTER = "https://api.openai.com/v1", "https://openrouter.ai/api/v1"
+NOVEMBER = date(2026, 11, 28)
+
+
+@pytest.mark.parametrize(
+    ("actor", "base_url", "small"),
+    [
+        ("gpt-4o", OPENAI, "gpt-5-mini"),
+        ("gpt-of-tomorrow", OPENAI, "gpt-5-mini"),
+        ("claude-sonnet-4-5", "https://api.anthropic.com/v1", "claude-haiku-4-5"),
+        (
+            "gemini-3.5-flash",
+            "https://generativelanguage.googleapis.com/v1beta/openai",
+            "gemini-3.5-flash-lite",
+        ),
+        ("anthropic/claude-sonnet-4.5", ROUTER, "anthropic/claude-haiku-4.5"),
+        ("openai/gpt-4o", ROUTER, "openai/gpt-5-mini"),
+        ("meta-llama/llama-3.3-70b-instruct", ROUTER, None),
+        # as cheap as the small one, or cheaper: it makes its own notes
+        ("gpt-5-mini", OPENAI, None),
+        ("gpt-4o-mini", OPENAI, None),
+        ("anthropic/claude-haiku-4.5", ROUTER, None),
+        # a server that says nothing about whose models it has
+        ("gpt-4o", "http://127.0.0.1:4000/v1", None),
+        ("gpt-4o", "https://api.openai.com.example/v1", None),
+        ("gpt-4o", None, None),
+    ],
+)
+def test_a_small_model(actor: str, base_url: str | None, small: str | None) -> None:
+    """The small model belongs to the server that the actor is asked on, and costs less."""
+    assert models.find_small_model(actor, base_url, NOVEMBER) == small
+
+
+def test_a_model_that_has_ended_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first name that is not past its date is taken; without one, there is no small model."""
+    monkeypatch.setitem(
+        small_models.SMALL_MODELS_BY_HOST, "api.openai.com", ("gpt-4.1-nano", "gpt-5-nano")
+    )
+    assert models.find_small_model("gpt-4o", OPENAI, date(2026, 10, 22)) == "gpt-4.1-nano"
+    assert models.find_small_model("gpt-4o", OPENAI, date(2026, 10, 23)) == "gpt-5-nano"
+    monkeypatch.setitem(small_models.SMALL_MODELS_BY_HOST, "api.openai.com", ("gpt-4.1-nano",))
+    # another day: the choice of a day is kept
+    assert models.find_small_model("gpt-4o", OPENAI, date(2026, 10, 25)) is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *small_models.SMALL_MODELS_BY_HOST.values(),
+        *small_models.SMALL_MODELS_BY_MAKER.values(),
+        small_models.DEFAULT_MODELS,
+    ],
+)
+def test_every_list_has_a_model_that_is_served(names: tuple[str, ...]) -> None:
+    """Each name has a list price, and each list begins with a model that has not ended."""
+    assert all(models.find_price(name) for name in names)
+    ended = models.find_deprecation_date(names[0])
+    assert ended is None or ended > small_models.read_today(), (
+        f"replace {names[0]} in small_models.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "ended"),
+    [
+        # the plain name has the date, and the provider's own name has none
+        ("gemini/gemini-2.5-flash", date(2026, 10, 20)),
+        ("gemini-2.5-flash", date(2026, 10, 20)),
+        # the other way round
+        ("gemini-3.1-flash-lite-preview", date(2026, 5, 25)),
+        # Azure ends it on another day
+        ("gpt-5-mini", None),
+        ("azure/gpt-5-mini", date(2027, 2, 9)),
+        ("nobody/knows-this", None),
+    ],
+)
+def test_the_day_on_which_a_model_ends(model: str, ended: date | None) -> None:
+    """All names of a model at its provider are looked up, and the earliest day counts."""
+    assert models.find_deprecation_date(model) == ended
+
+
+def test_a_date_that_is_none() -> None:
+    """A text that is no date says nothing."""
+    assert price_list._parse_date("one day") is None
+
+
+def test_a_model_that_ends_is_warned_of() -> None:
+    """The warning begins 60 days ahead and names the day."""
+    last_day = date(2026, 10, 20)
+    for days, words in ((61, None), (60, "ends it on 2026-10-20"), (0, "has ended it")):
+        found = models.list_model_warnings(
+            "gemini/gemini-2.5-flash", today=last_day - timedelta(days=days)
+        )
+        assert len(found) == (words is not None)
+        assert all(words in text for text in found if words)
+
+
+def test_the_default_is_a_model_that_is_served() -> None:
+    """`memory.model: default` names a model that gives no warning."""
+    assert models.list_model_warnings(models.choose_default_model()) == ()
