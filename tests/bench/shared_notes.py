@@ -39,8 +39,9 @@ from tests.e2e.running import Clock
 
 LEAST_EVIDENCE = 0.99  # of all questions' evidence, in the prompt of a new thread after a pause
 TURN_S, WEEK_S, HOUR_S = 60.0, 7 * 86_400.0, 3_600.0
-IDLE = "scope: resource, observation: {buffer_on_idle: true}"
-SETTINGS = {"buffer_on_idle": IDLE, "defaults": "scope: resource"}
+IDLE = "scope: resource"
+WITHOUT_IDLE = "scope: resource, observation: {buffer_on_idle: false}"
+SETTINGS = {"defaults": IDLE, "buffer_on_idle: false": WITHOUT_IDLE}
 KEPT_CHARACTERS = 60  # of a turn, in its note
 
 _MARK = re.compile(r"\[(D\d+:\d+)\] ?(.*)")

@@ -312,6 +312,9 @@ def compute_limits(
         if observation.previous_observer_tokens is False
         else observation.previous_observer_tokens,
         buffer_after_idle_s=(idle_s or cache_lifetime_s) if observation.buffer_on_idle else None,
+        share_after_idle_s=None
+        if observation.buffer_on_idle is False
+        else idle_s or cache_lifetime_s,
         reflect_from_tokens=reflect_from_tokens,
         reflect_ahead_from_tokens=max(1, round(reflect_from_tokens * reflection.buffer_activation))
         if is_buffering

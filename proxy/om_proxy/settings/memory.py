@@ -80,7 +80,7 @@ class ObservationSettings(Section):
     block_timeout: Duration = 20.0
     previous_observer_tokens: TokensOrAll = 2_000
     max_tokens_per_batch: Count = 10_000
-    buffer_on_idle: bool = False
+    buffer_on_idle: bool | None = None  # None: where threads share a log
     instruction: str | None = None
     prompt: Text = "default"
     thread_title: bool = False

@@ -17,7 +17,9 @@ from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Failures, Key
 from tests.memory.building import chat, chunk, memory, transcript
 
-LIMITS = Limits(observe_from_tokens=1_000, interval_tokens=200, keep_tokens=200)
+LIMITS = Limits(
+    observe_from_tokens=1_000, interval_tokens=200, keep_tokens=200, share_after_idle_s=None
+)
 SYNCHRONOUS = Limits(observe_from_tokens=1_000, interval_tokens=None, keep_tokens=0)
 NOW = 5_000.0
 LATELY = NOW - 50.0  # all prompt caches are warm
@@ -248,7 +250,7 @@ def test_what_stands_unanswered_does_not_settle(
 def test_when_all_are_left_alone() -> None:
     """`buffer_on_idle`: half an interval is worth a call once the one that spoke last has been
     silent long enough, and not before."""
-    idle = dataclasses.replace(LIMITS, buffer_after_idle_s=600.0)
+    idle = dataclasses.replace(LIMITS, share_after_idle_s=600.0)
     waiting = (waits("a", 60, at=-850.0), waits("b", 50, at=-549.0))
     assert due(*waiting, limits=idle) is None
     assert batches.next_look_at(waiting, idle, 0, NOW) == NOW + 1.0
@@ -302,7 +304,7 @@ def test_looking_again_when_notes_may_enter_the_log() -> None:
 
 def test_the_rest_is_observed_when_all_are_idle() -> None:
     """Less than half an interval, too, but not what is told word for word anyway."""
-    idle = Limits(buffer_after_idle_s=600.0)
+    idle = Limits(share_after_idle_s=600.0)
     assert due(waits("a", 250, at=-600), limits=idle) == ["a"]
     assert due(waits("a", 249, at=-600), limits=idle) is None
     assert due(waits("a", 250), limits=idle) is None

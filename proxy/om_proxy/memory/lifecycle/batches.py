@@ -118,11 +118,11 @@ def cold_threads_with_notes(
 
 
 def _idle_from(threads: Sequence[ThreadBacklog], limits: Limits) -> float | None:
-    """Return the unix seconds from which all threads count as idle, so that half an interval is
-    worth a call; None: never."""
-    if limits.buffer_after_idle_s is None or not threads:
+    """Return the unix seconds from which all threads count as idle, so that what is left is worth a
+    call; None: never."""
+    if limits.share_after_idle_s is None or not threads:
         return None
-    return max(thread.turn_at for thread in threads) + limits.buffer_after_idle_s
+    return max(thread.turn_at for thread in threads) + limits.share_after_idle_s
 
 
 def next_look_at(

@@ -40,6 +40,9 @@ class Limits:
     log_excerpt_tokens: int | None = 2_000
     # since the last turn, from when half an interval is worth a chunk; None: never
     buffer_after_idle_s: float | None = None
+    # since the last turn of all threads that share a log, from when the rest is observed; None:
+    # never
+    share_after_idle_s: float | None = 3_600.0
     # R: log tokens from which a finished reflection is swapped in
     reflect_from_tokens: int = 40_000
     # log tokens from which a reflection is made in the background; None: never
