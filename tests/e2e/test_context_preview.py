@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import orjson
 import pytest
 
 from om_proxy.memory.model import Key, Memory
+from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
@@ -299,3 +302,22 @@ async def test_a_body_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         await preview(run, "t", body)
         assert charged[0] >= 3 * 3_000_000
         assert budget.held_bytes == 0
+
+
+async def test_a_message_that_is_none_is_named_with_its_cure(tmp_path: Path) -> None:
+    """An older release or another program has written the row."""
+    async with run_with_scripted_models(tmp_path) as run:
+        await run.chat("mine").say("Hello.")
+        await run.app.background.wait_idle()
+    with closing(sqlite3.connect(tmp_path / "om.db")) as connection, connection:
+        connection.execute("UPDATE message SET raw = ?", (b"no json",))
+    async with run_with_scripted_models(tmp_path) as run:
+        answer = await run.http.get(
+            f"{run.base}/om/v1/threads/mine/context?text=And%20now%3F", headers=AUTH
+        )
+        assert answer.status_code == 503
+        assert "om-proxy verify --repair" in answer.json()["error"]["message"]
+        await verify_store(run.app.store, repairs=True)
+        repaired = await run.chat("mine").send([{"role": "user", "content": "And now?"}])
+        assert repaired[1]["status"] != "degraded"
+        assert b"no json" in run.models.requests[-1].body

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import orjson
 from msgspec.structs import replace
 
+from om_proxy.apis.api import Unreadable
+from om_proxy.apis.registry import read_item
 from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle.log_sharing import find_thread_coverage
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RESOURCE_THREAD,
+    Item,
     Memory,
     Message,
     Observation,
@@ -27,6 +31,7 @@ from om_proxy.storage.stored_rows import StoredMessage, WholeThread
 _Row = TypeVar("_Row", Message, Observation)
 MENDABLE_FIELDS = frozenset(("tokens", "source_tokens", "at", "depth"))
 WRONG_CHAIN = "a chain does not follow from the messages before it"
+_NO_KEY = bytes(32)  # fingerprints are not compared
 
 
 def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -> list[str]:
@@ -38,6 +43,8 @@ def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -
     # a shared log names the chains of its threads too, and is written with none of them
     if memory.scope == "thread" and _has_wrong_chain(live):
         faults.append(WRONG_CHAIN)
+    if _has_own_log(memory) and _find_reach(memory) != memory.coverage:
+        faults.append(_describe_reach(_find_reach(memory), memory.coverage))
     if [stored.parent for stored in live] != _parents(live):
         faults.append("a live message names another parent than the live message before it")
     if memory.covered_count != len(covered) or memory.covered_tokens != sum_framed_tokens(covered):
@@ -66,17 +73,10 @@ def find_lasting_faults(
     thread's in it."""
     memory = whole.memory
     faults = []
-    if memory.scope == "resource":
-        entries = shared_log.log.entries if shared_log else ()
-        reach = find_thread_coverage(entries, label)
-    else:
-        entries = memory.log.entries
-        reach = max((entry.last for entry in entries if not entry.is_rollback_note), default=0)
-    if memory.key.thread != RESOURCE_THREAD and reach != memory.coverage:
-        faults.append(
-            f"its notes reach message {reach}, and prompts leave out messages up to "
-            f"{memory.coverage}"
-        )
+    if memory.scope == "resource" and memory.key.thread != RESOURCE_THREAD:
+        reach = find_thread_coverage(shared_log.log.entries if shared_log else (), label)
+        if reach != memory.coverage:
+            faults.append(_describe_reach(reach, memory.coverage))
     if memory.scope == "resource" and _has_wrong_chain(_list_live(whole)):
         faults.append(WRONG_CHAIN)
     faults += _list_bad_fields(whole, mendable=False)
@@ -89,10 +89,21 @@ def find_lasting_faults(
     return faults
 
 
+def find_message_faults(whole: WholeThread) -> list[str]:
+    """Return which messages are not what their JSON says. `repair_thread` mends them. An import
+    finds these before it has a whole thread."""
+    return [
+        f"message {stored.message.seq} is not what its JSON says"
+        for stored in whole.messages
+        if _read_true_item(stored.message.item) != stored.message.item
+    ]
+
+
 def repair_thread(whole: WholeThread) -> WholeThread:
     """Return the thread with its chains, parents, counts and next numbers computed anew, and without
-    settings of its own that break a rule. Notes and recorded requests name the new chains."""
-    whole = _mend_values(whole)
+    settings of its own that break a rule. Notes and recorded requests name the new chains. Prompts
+    show each message again that no note of the thread's own log covers."""
+    whole = _mend_coverage(_mend_values(whole))
     key = whole.memory.key
     live = _list_live(whole)
     parents = dict(zip((stored.message.seq for stored in live), _parents(live), strict=True))
@@ -120,6 +131,30 @@ def repair_thread(whole: WholeThread) -> WholeThread:
     return load_rows(whole._replace(memory=counted))
 
 
+def _has_own_log(memory: Memory) -> bool:
+    return memory.scope == "thread" and memory.key.thread != RESOURCE_THREAD
+
+
+def _find_reach(memory: Memory) -> int:
+    entries = memory.log.entries
+    return max((entry.last for entry in entries if not entry.is_rollback_note), default=0)
+
+
+def _describe_reach(reach: int, coverage: int) -> str:
+    return f"its notes reach message {reach}, and prompts leave out messages up to {coverage}"
+
+
+def _read_true_item(item: Item) -> Item:
+    """Return the item as its JSON says. What is no message of a chat becomes the text of one. The
+    fingerprint stays: by it the client's message is known."""
+    try:
+        return replace(read_item(item.raw, _NO_KEY), fp=item.fp)
+    except Unreadable:
+        role = item.role if item.role == "assistant" else "user"
+        text = item.raw.decode("utf-8", "replace")
+        return Item(orjson.dumps({"role": role, "content": text}), role, item.fp)
+
+
 def _find_override_faults(memory: Memory) -> list[str]:
     try:
         if memory.overrides is not None:
@@ -145,7 +180,7 @@ def _list_bad_fields(whole: WholeThread, *, mendable: bool) -> list[str]:
 def _mend_values(whole: WholeThread) -> WholeThread:
     return whole._replace(
         messages=tuple(
-            stored._replace(message=_mend(stored.message, stored.message.item.raw))
+            stored._replace(message=_mend(_mend_item(stored.message), stored.message.item.raw))
             for stored in whole.messages
         ),
         observations=tuple(
@@ -153,6 +188,22 @@ def _mend_values(whole: WholeThread) -> WholeThread:
             for stored in whole.observations
         ),
     )
+
+
+def _mend_coverage(whole: WholeThread) -> WholeThread:
+    memory = whole.memory
+    reach = _find_reach(memory)
+    if not _has_own_log(memory) or reach == memory.coverage:
+        return whole
+    first = min((chunk.after for chunk in memory.chunks), default=reach)
+    kept = [o for o in whole.observations if o.state != "chunk" or first == reach]
+    covering = replace(memory, coverage=reach)
+    return whole._replace(memory=covering, observations=tuple(kept))
+
+
+def _mend_item(message: Message) -> Message:
+    item = _read_true_item(message.item)
+    return message if item == message.item else replace(message, item=item)
 
 
 def _mend(value: _Row, text: str | bytes) -> _Row:

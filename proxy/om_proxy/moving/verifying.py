@@ -8,7 +8,12 @@ from typing import Literal, NamedTuple
 from om_proxy.errors import Conflict, UnopenedText
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.moving.faults import find_lasting_faults, find_repairable_faults, repair_thread
+from om_proxy.moving.faults import (
+    find_lasting_faults,
+    find_message_faults,
+    find_repairable_faults,
+    repair_thread,
+)
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadInfo, ThreadPlace, ThreadSelection
 from om_proxy.storage.stored_rows import WholeThread
@@ -69,6 +74,7 @@ async def _verify_thread(
         repairable = find_repairable_faults(whole, await _find_info(store, key))
     if await store.version(key) != whole.memory.version:
         raise Conflict("the thread changed while it was verified")
+    repairable += find_message_faults(whole)
     result.threads += key.thread != RESOURCE_THREAD
     result.messages += len(whole.messages)
     if repairable and repairs:

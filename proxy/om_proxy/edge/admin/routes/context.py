@@ -19,7 +19,7 @@ from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
 from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.errors import BadRequest
+from om_proxy.errors import BadRequest, StorageError
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
@@ -307,6 +307,11 @@ async def _preview(
         )
     except TakenForSideRequest:
         return describe_unchanged(request, Reason.SIDE_REQUEST)
+    except msgspec.DecodeError as exc:  # the request was read before
+        raise StorageError(
+            "a stored message of the thread is no message of a chat: `om-proxy verify` names it, "
+            "and `om-proxy verify --repair` keeps its text as one"
+        ) from exc
     if offer is not None and not await services.recall_offers.can_look_up(found.turn):
         offer = None
     return describe_preview(found, offer)
