@@ -84,6 +84,7 @@ class TurnEnded(Struct, frozen=True):
     recall: Offer | None = None  # None: the tool for look-ups is not for this request
     recall_steps: int = 0
     later_rounds: int = 0  # of the reply, after the first
+    observer: str | None = None  # the model that makes notes of this conversation
 
 
 class LookUpsMade(Struct, frozen=True):

@@ -116,7 +116,13 @@ def asked(
     choice: Choice, api_base: str | None = None, api_key: str | None = None
 ) -> list[tuple[str, str | None, str | None]]:
     found = choose_targets(
-        choice, inherited=None, api_base=api_base, api_key=api_key, input_tokens=0, environ=ENVIRON
+        choice,
+        inherited=None,
+        api_base=api_base,
+        api_key=api_key,
+        input_tokens=0,
+        default_model="gemini/gemini-3.5-flash-lite",
+        environ=ENVIRON,
     )
     return [(target.model, target.base_url, target.api_key) for target in found]
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from om_proxy.agents.call_bill import CallBill, PaidCall
 from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.agents.retries import MAX_WAIT_S, ModelCaller, schedule_tries
+from om_proxy.agents.retries import (
+    GUESS_AGAIN_AFTER_S,
+    MAX_WAIT_S,
+    ModelCaller,
+    schedule_tries,
+)
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 from om_proxy.memory.usage import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, named, words
@@ -158,3 +164,47 @@ async def test_a_call_that_is_given_up_is_paid_for() -> None:
     asking.cancel()
     await asyncio.wait([asking])
     assert bill.calls == [PaidCall("a", Usage(5), True)]
+
+
+def refusal(status: int) -> ModelError:
+    error = ModelError("the memory model's server refused")
+    error.server_status = status
+    return error
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+async def test_a_guessed_model_that_is_refused_is_remembered(status: int) -> None:
+    """The request's own model answers, and is asked first from then on, for an hour and that
+    credential."""
+    now = [0.0]
+    llm = ScriptedLLM.of(refusal(status), "own", "own", refusal(status), "own", "small")
+    caller = ModelCaller(llm, tokens=words, sleep=Waits(), rng=Random(7), clock=lambda: now[0])
+    small = Target("small", is_guess=True, api_key="k")
+    asked = []
+    for now[0], key in ((0.0, "k"), (9.0, "k"), (9.0, "other"), (GUESS_AGAIN_AFTER_S + 1, "k")):
+        bill = CallBill()
+        await caller.ask([replace(small, api_key=key), A], lambda _: PROMPT, bill)
+        asked.append((bill.tries, bill.calls[0].model))
+    assert asked == [(2, "a"), (1, "a"), (2, "a"), (1, "small")]
+
+
+@pytest.mark.parametrize("second", [ModelError("no"), refusal(400)])
+async def test_a_refusal_of_the_prompt_is_not_remembered(second: ModelError) -> None:
+    """Where the request's own model does not answer either, the small one is asked again."""
+    llm = ScriptedLLM.of(refusal(400), second, "small")
+    caller = asker(llm, Waits())
+    targets = [Target("small", is_guess=True), A]
+    with pytest.raises(ModelError):
+        await caller.ask(targets, lambda _: PROMPT)
+    assert (await caller.ask(targets, lambda _: PROMPT)).text == "small"
+
+
+async def test_a_guessed_model_that_is_busy_is_not_remembered() -> None:
+    """It is asked twice, then the request's own model makes these notes."""
+    busy = ModelBusy("busy")
+    busy.server_status = 429
+    llm = ScriptedLLM.of(busy, busy, "own", "small")
+    caller = asker(llm, Waits())
+    targets = [Target("small", is_guess=True), A]
+    assert (await caller.ask(targets, lambda _: PROMPT)).text == "own"
+    assert (await caller.ask(targets, lambda _: PROMPT)).text == "small"

@@ -28,6 +28,7 @@ def chosen(
     api_base: str | None = None,
     api_key: str | None = None,
     size: int = 0,
+    small_model: str | None = None,
 ) -> tuple[Target, ...]:
     return choose_targets(
         choice,
@@ -36,12 +37,24 @@ def chosen(
         api_key=api_key,
         input_tokens=size,
         default_model=DEFAULT_MODEL,
+        small_model=small_model,
     )
 
 
 def test_inherit() -> None:
     """`inherit` means the request's own model, upstream and credential."""
     assert chosen("inherit", api_base=BASE, api_key="k") == (OWN,)
+
+
+def test_auto() -> None:
+    """`auto` means a small model on the request's own server with its credential, then the request's
+    own; only the latter where no small one is known."""
+    small = replace(OWN, model="small", is_guess=True)
+    assert chosen("auto", api_base=BASE, api_key="k", small_model="small") == (small, OWN)
+    assert chosen("auto") == (OWN,)
+    with pytest.raises(ModelError, match="auto"):
+        chosen("auto", inherited=None, small_model="small")
+    assert chosen("inherit", small_model="small") == (OWN,)
 
 
 def test_inherit_without_a_request() -> None:

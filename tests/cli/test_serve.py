@@ -38,10 +38,11 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     assert address == f"om-proxy {__version__} on {base}/v1"
     assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
     assert memory == [
-        "memory: on, scope thread, observer inherit, reflector inherit",
+        "memory: on, scope thread, observer auto, reflector auto",
         "store: sqlite:///om.db",
         "tokens: messages are observed at 30000, every 6000 new ones; about 6000 stay raw; a request waits at 36000",
         "tokens: observations are reflected at 40000, prepared from 20000; a request waits at 48000",
+        "memory model auto: on upstream, the request's own",
         f"dashboard: {base}/om/",
     ]
     assert "Traceback" not in err

@@ -8,9 +8,18 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.cli.banner import print_banner
-from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
-from om_proxy.settings import load, parse
+from om_proxy.doctor.models import (
+    describe_chosen_models,
+    list_memory_model_warnings,
+    list_missing_credentials,
+)
+from om_proxy.settings import Settings, load, parse
 
+TWO_SERVERS = """
+upstream:
+  - {name: claude, base_url: "https://api.anthropic.com/v1", match: ["claude-*"]}
+  - {name: local, base_url: "http://127.0.0.1:8000/v1"}
+"""
 VARIABLES = (
     "OPENAI_API_KEY",
     "GEMINI_API_KEY",
@@ -29,6 +38,10 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def list_missing(text: str, **environ: str) -> list[str]:
     settings = parse(text)
     return list_missing_credentials(settings, settings.effective(None), environ)
+
+
+def list_warnings_of(settings: Settings) -> list[str]:
+    return list_memory_model_warnings(settings, settings.effective(None), None)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +63,7 @@ def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
 @pytest.mark.parametrize(
     "memory",
     [
+        "{model: auto}",
         "{model: inherit}",
         "{model: openai/a, api_key: k}",
         "{model: [{model: openai/a, api_key: k}]}",
@@ -87,11 +101,8 @@ def test_models_in_lists_are_warned_of() -> None:
     """A model in a list gets the same warnings as alone."""
     names = ["anthropic/claude-opus-4-1", "openai/gpt-4.1-nano"]
     settings = parse(f"memory: {{model: [{', '.join(names)}]}}")
-    alone = [
-        list_memory_model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None)
-        for name in names
-    ]
-    assert list_memory_model_warnings(settings.effective(None), None) == list(
+    alone = [list_warnings_of(parse(f"memory: {{model: {name}}}")) for name in names]
+    assert list_warnings_of(settings) == list(
         dict.fromkeys(text for found in alone for text in found)
     )
 
@@ -100,13 +111,43 @@ def test_models_in_lists_are_warned_of() -> None:
 def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
     """A model whose `max_retries` exceeds the three tries in all gets a warning."""
     settings = parse(f"memory: {{model: [{{model: openai/a, max_retries: {retries}}}]}}")
-    assert (
-        any(
-            "max_retries" in text
-            for text in list_memory_model_warnings(settings.effective(None), None)
-        )
-        is told
-    )
+    assert any("max_retries" in text for text in list_warnings_of(settings)) is told
+
+
+@pytest.mark.parametrize(
+    ("text", "actor", "lines"),
+    [
+        ("", "gpt-4o", ["auto: on openai, gpt-5-mini"]),
+        ("", "gpt-5-mini", ["auto: on openai, gpt-5-mini"]),
+        ("", None, ["auto: on openai, gpt-5-mini, or the request's own where that costs no more"]),
+        (TWO_SERVERS, "llama", ["auto: on local, llama"]),
+        (
+            TWO_SERVERS,
+            None,
+            [
+                "auto: on claude, claude-haiku-4-5, or the request's own where that costs no more",
+                "auto: on local, the request's own",
+            ],
+        ),
+        ("memory: {model: default}", None, ["default: gemini/gemini-3.5-flash-lite"]),
+        ("memory: {model: inherit}", "gpt-4o", []),
+        ("memory: {enabled: false}", "gpt-4o", []),
+    ],
+)
+def test_the_choice_is_told(text: str, actor: str | None, lines: list[str]) -> None:
+    """`check` and the start say which models `auto` and `default` stand for."""
+    settings = parse(text)
+    told = describe_chosen_models(settings, settings.effective(actor), actor)
+    assert told == [f"memory model {line}" for line in lines]
+
+
+def test_the_actor_that_makes_its_own_notes_is_warned_of() -> None:
+    """A model that `inherit` asks is warned of like a configured one; with `auto`, the small one is
+    asked."""
+    for choice, words in (("inherit", ["expensive"]), ("auto", [])):
+        settings = parse(f"memory: {{model: {choice}}}")
+        found = list_memory_model_warnings(settings, settings.effective("gpt-4o"), "gpt-4o")
+        assert [word for word in ("expensive", "ended") if any(word in t for t in found)] == words
 
 
 def test_check_and_start_say_so(

@@ -15,6 +15,7 @@ from tests.memory.building import KEY, chat
 
 NOW = 1_700_000_000.0
 PRICED_MODEL = "openai/gpt-4.1-mini"
+KEYED_ELSEWHERE = "upstream: [{base_url: 'https://models.example/v1'}]"
 
 
 def policy_of(text: str) -> Policy:
@@ -98,6 +99,22 @@ def test_the_model_of_a_request_is_inherited_with_its_credential() -> None:
     assert found.inherited.headers == (("authorization", "Bearer sk-caller"),)
 
 
+@pytest.mark.parametrize(
+    ("text", "model", "observer"),
+    [
+        ("", "gpt-4o", "gpt-5-mini"),
+        ("", "gpt-5-mini", "gpt-5-mini"),
+        ("memory: {model: inherit}", "gpt-4o", "gpt-4o"),
+        ("memory: {model: [inherit, openai/notes]}", "gpt-4o", "gpt-4o"),
+        ("memory: {model: openai/notes}", "gpt-4o", "openai/notes"),
+        (KEYED_ELSEWHERE, "gpt-4o", "gpt-4o"),
+    ],
+)
+def test_a_context_names_the_model_that_observes(text: str, model: str, observer: str) -> None:
+    """The log of a turn tells it. `auto` is a small model of a known server, else the request's."""
+    assert context(policy_of(text), model=model).observer_name == observer
+
+
 # ── contexts without a request ────────────────────────────────────────────────────────────────────
 
 
@@ -146,6 +163,7 @@ models:
         (ONE_KEYED + CONFIGURED, "o5", False, False),
         (INHERITED_BY_ONE, "gpt-4o", True, True),
         (INHERITED_BY_ONE, "o5", False, True),
+        ("memory: {model: inherit}", "gpt-4o", True, True),
         ("memory: {model: [inherit, openai/notes]}", "gpt-4o", False, False),
     ],
 )
@@ -204,7 +222,7 @@ def test_list_prices_hold_where_the_operator_asks_for_economy() -> None:
     """And both models are known; they are looked up once for a pair."""
     policy = policy_of("memory: {economy: auto}")
     found = policy.base_settings(memory_of(PRICED_MODEL))
-    listed = find_price(PRICED_MODEL)
+    listed = find_price("gpt-5-mini")  # which `auto` chooses there
     assert listed is not None
     assert found.limits.prices is not None
     assert found.limits.prices.observer_input == listed.input

@@ -187,7 +187,12 @@ BOTH = ["a", {"model": "b", "max_retries": 0}]
 @pytest.mark.parametrize(
     ("text", "observer", "reflector"),
     [
-        ("memory: true", "inherit", "inherit"),
+        ("memory: true", "auto", "auto"),
+        ("memory: {model: auto}", "auto", "auto"),
+        ("memory: {model: inherit}", "inherit", "inherit"),
+        ("memory: {observation: {model: inherit}}", "inherit", "auto"),
+        ("memory: {model: auto, observation: {model: a}}", "a", "a"),
+        ("memory: {model: inherit}\nmodels: {m: {model: auto}}", "auto", "auto"),
         ("memory: {model: a}", "a", "a"),
         ("memory: {observation: {model: a}}", "a", "a"),
         ("memory: {reflection: {model: b}}", "b", "b"),
@@ -211,8 +216,8 @@ BOTH = ["a", {"model": "b", "max_retries": 0}]
     ],
 )  # fmt: skip
 def test_models(text: str, observer: object, reflector: object) -> None:
-    """The most specific level that sets a model decides. `inherit` on `memory` is the same as
-    unset; above it, it undoes a choice."""
+    """The most specific level that sets a model decides. `auto` and `inherit` on `memory` give way
+    to any model; above it, they undo a choice."""
     effective = parse(text).effective("m", "r")
     assert effective.observer_model == observer
     assert effective.reflector_model == reflector

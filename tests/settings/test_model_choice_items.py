@@ -37,7 +37,7 @@ def test_in_an_override() -> None:
     (item,) = settings.effective("gpt-4o").observer_model
     assert isinstance(item, dict)
     assert item["api_key"].get_secret_value() == KEY
-    assert settings.effective("other").observer_model == "inherit"
+    assert settings.effective("other").observer_model == "auto"
 
 
 def test_an_empty_key_is_none() -> None:
@@ -58,6 +58,7 @@ def test_an_empty_key_is_none() -> None:
             "must end before /chat/completions",
         ),
         (f'{{model: inherit, api_key: "{KEY}"}}', "leave api_base and api_key out"),
+        (f'{{model: auto, api_key: "{KEY}"}}', "leave api_base and api_key out"),
         ("{model: openai/a, api_key: [x]}", "api_key must be text"),
         ("{model: openai/a, max_retries: -1}", "not a whole number of 0 or more"),
     ],

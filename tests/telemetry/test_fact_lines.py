@@ -36,6 +36,7 @@ TURN = {
     "reason": None,
     "thread": "kitchen",
     "model": "m",
+    "observer": None,
     "tokens_received": 9,
     "tokens_sent": 5,
     "case": "append",
@@ -132,11 +133,11 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
         ),
         (
             Observed(KEY, 900, 90, True, "m"),
-            line("observed", "info", thread="kitchen", source=900, tokens=90, kept=True),
+            line("observed", "info", thread="kitchen", source=900, tokens=90, model="m", kept=True),
         ),
         (
             Reflected(KEY, 900, 90, "m"),
-            line("reflected", "info", thread="kitchen", source=900, tokens=90),
+            line("reflected", "info", thread="kitchen", source=900, tokens=90, model="m"),
         ),
         (
             MemoryWorkFailed(KEY, "observe", "om_model_busy", 2, ""),

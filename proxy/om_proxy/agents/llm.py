@@ -54,6 +54,8 @@ class Target:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_key: str | None = field(default=None, repr=False)
     max_retries: int = 2  # while the model is busy; retries.py limits the tries of a whole list
+    # whether the server may not know the model: it was chosen by a list of names
+    is_guess: bool = False
 
 
 class LLM(Protocol):

@@ -4,11 +4,13 @@ list. A model is asked again after a random wait, or the wait that its server na
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.llm import LLM, Answer, Prompt, Target
+from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
 MAX_TRIES = 3  # docs/spec/behaviour.md#failures; in a longer list every model gets one
@@ -16,6 +18,11 @@ MAX_TRIES = 3  # docs/spec/behaviour.md#failures; in a longer list every model g
 FIRST_WAIT_S = 1.0
 # a server that wants a longer wait is not asked again now: the thread backs off instead
 MAX_WAIT_S = 30.0
+# the server does not know the model, or not for this credential
+UNKNOWN_MODEL_STATUSES = frozenset({400, 403, 404, 422})
+# a guessed model that was refused is guessed again after this time
+GUESS_AGAIN_AFTER_S = 3_600.0
+MAX_REFUSED_GUESSES = 1_024
 
 
 class ModelCaller:
@@ -29,8 +36,14 @@ class ModelCaller:
         tokens: Callable[[str], int],
         sleep: Callable[[float], Awaitable[object]],
         rng: Random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._llm = llm
+        self._clock = clock
+        # by server, model and credential: when the server refused the model
+        self._refused_guesses: BoundedCache[tuple[object, ...], float] = BoundedCache(
+            max_items=MAX_REFUSED_GUESSES
+        )
         self._tokens = tokens
         self._sleep = sleep
         self._rng = rng
@@ -48,7 +61,8 @@ class ModelCaller:
         BrokenAnswer at once: the next model would get as long a prompt, and only a shorter one helps.
         """
         bill = bill or CallBill()
-        remaining_tries = schedule_tries(targets)
+        remaining_tries = schedule_tries(self._leave_out_refused(targets))
+        refused: list[Target] = []
         last_error: ModelError = ModelError("no model to ask")
         calls = 0
         while remaining_tries:
@@ -65,6 +79,8 @@ class ModelCaller:
                 raise
             except ModelError as exc:
                 last_error = exc
+                if target.is_guess and exc.server_status in UNKNOWN_MODEL_STATUSES:
+                    refused.append(target)
                 should_retry = (
                     isinstance(exc, ModelBusy)
                     and target in remaining_tries
@@ -74,8 +90,20 @@ class ModelCaller:
                     remaining_tries = [other for other in remaining_tries if other != target]
             else:
                 bill.add_answer(target, target_prompt, answer, self._tokens)
+                # another model took the prompt: the server refused the model, not the prompt
+                for guess in refused:
+                    self._refused_guesses.put(_identify_guess(guess), self._clock())
                 return answer
         raise last_error
+
+    def _leave_out_refused(self, targets: Sequence[Target]) -> Sequence[Target]:
+        """Leave out guessed models that their server has refused lately, unless nothing else is
+        left."""
+        return [target for target in targets if not self._is_refused(target)] or targets
+
+    def _is_refused(self, target: Target) -> bool:
+        refused_at = self._refused_guesses.get(_identify_guess(target))
+        return refused_at is not None and self._clock() < refused_at + GUESS_AGAIN_AFTER_S
 
     async def _wait_for_retry(self, busy: ModelBusy, calls: int) -> bool:
         """Wait before the same model is asked again. Return False at once if the server names too
@@ -88,6 +116,10 @@ class ModelCaller:
         # the jitter keeps threads from asking in the same instant
         await self._sleep(busy.retry_after_s + self._rng.uniform(0, FIRST_WAIT_S))
         return True
+
+
+def _identify_guess(target: Target) -> tuple[object, ...]:
+    return target.base_url, target.model, target.api_key, target.headers
 
 
 def schedule_tries(targets: Sequence[Target]) -> list[Target]:

@@ -2,6 +2,7 @@
 
 The first rule that fits holds:
 - `inherit`: the request's own model, upstream and credential.
+- `auto`: a small model on that upstream, which the caller names, then as `inherit`.
 - `default`: a small model of Gemini, which the caller names.
 - `openai/<name>`: straight over HTTP, to `api_base` or OpenAI itself.
 - any name with an `api_base`: straight, unless its provider has an API of its own (Anthropic,
@@ -102,37 +103,36 @@ def choose_targets(
     api_key: str | None,
     input_tokens: int,
     default_model: str,
+    small_model: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Target, ...]:
     """Return the models to try, in order; never empty.
 
-    `inherited` is None if no request's credential is at hand: `inherit` is then skipped. Raises
+    `inherited` is None if no request's credential is at hand: `auto` and `inherit` are then skipped. Raises
     ModelError if nothing else is chosen. `input_tokens` choose the tier. `environ` holds providers'
-    keys. `default_model` is what `default` means.
+    keys. `default_model` is what `default` means, and `small_model` the small model that `auto`
+    asks on the request's own server, if there is one.
     """
-    models = (
-        replace(model, name=default_model) if model.name == "default" else model
-        for model in _list_models(choice, input_tokens)
-    )
-    targets = tuple(
-        target
-        for model in models
-        if (
-            target := _choose_target(
-                _with_shared_server(model, api_base, api_key), inherited, environ or {}
-            )
-        )
-    )
+    targets: list[Target] = []
+    for model in _list_models(choice, input_tokens):
+        if model.name in ("auto", "inherit"):
+            if inherited and small_model and model.name == "auto":
+                targets.append(replace(inherited, model=small_model, is_guess=True))
+            targets += [inherited] if inherited else []
+        else:
+            name = default_model if model.name == "default" else model.name
+            named = _with_shared_server(replace(model, name=name), api_base, api_key)
+            targets.append(_choose_target(named, inherited, environ or {}))
     if not targets:
         raise ModelError(
             "no model to ask",
-            "`inherit` needs a request's credential, which is gone; the next request brings it",
+            "`auto` and `inherit` need a request's credential, which is gone; the next request brings it",
         )
-    return targets
+    return tuple(targets)
 
 
 def choose_model(choice: Choice, input_tokens: int) -> str:
-    """Return the name that is tried first, as written; it may be `inherit`."""
+    """Return the name that is tried first, as written; it may be `auto` or `inherit`."""
     return _list_models(choice, input_tokens)[0].name
 
 
@@ -178,9 +178,7 @@ def _read_tiers(choice: Choice) -> dict[int, Choice]:
 
 def _choose_target(
     model: NamedModel, inherited: Target | None, environ: Mapping[str, str]
-) -> Target | None:
-    if model.name == "inherit":
-        return inherited
+) -> Target:
     name, base = model.name, model.base
     provider, _, rest = name.partition("/")
     if provider == "openai" and rest:

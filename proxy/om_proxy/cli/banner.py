@@ -6,7 +6,11 @@ import os
 from collections.abc import Sequence
 
 from om_proxy import __version__
-from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.doctor.models import (
+    describe_chosen_models,
+    list_memory_model_warnings,
+    list_missing_credentials,
+)
 from om_proxy.settings import (
     Settings,
     list_open_keys,
@@ -25,6 +29,7 @@ def print_banner(settings: Settings, port: int) -> None:
         f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1",
         *render_upstreams(settings),
         *render_memory_summary(settings),
+        *describe_chosen_models(settings, effective, None),
     ]
     if settings.server.api != "off":
         lines.append(f"dashboard: http://{settings.server.host}:{port}/om/")
@@ -33,7 +38,7 @@ def print_banner(settings: Settings, port: int) -> None:
     warnings = [
         *list_missing_credentials(settings, effective, os.environ),
         *list_open_keys(settings),
-        *list_memory_model_warnings(effective, None),
+        *list_memory_model_warnings(settings, effective, None),
         *list_warnings(settings),
     ]
     lines += [f"warning: {warning}" for warning in warnings]
@@ -45,12 +50,13 @@ def print_worker_banner(settings: Settings, port: int) -> None:
     effective = settings.effective(None, None)
     warnings = [
         *list_missing_credentials(settings, effective, os.environ),
-        *list_memory_model_warnings(effective, None),
+        *list_memory_model_warnings(settings, effective, None),
     ]
     _print_lines(
         [
             f"om-proxy worker {__version__}, health at http://{settings.server.host}:{port}/readyz",
             *render_memory_summary(settings),
+            *describe_chosen_models(settings, effective, None),
             *(f"warning: {warning}" for warning in warnings),
         ]
     )

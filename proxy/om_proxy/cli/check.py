@@ -9,7 +9,11 @@ import os
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.embedding import list_vector_faults
-from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.doctor.models import (
+    describe_chosen_models,
+    list_memory_model_warnings,
+    list_missing_credentials,
+)
 from om_proxy.errors import StorageError
 from om_proxy.settings import (
     Settings,
@@ -69,7 +73,11 @@ def run(options: argparse.Namespace) -> int:
     comparison_faults = compare_key_store(settings)
     model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
-    lines = [*render_summary(settings, *model_and_resource), *_render_promises(settings)]
+    lines = [
+        *render_summary(settings, *model_and_resource),
+        *describe_chosen_models(settings, effective, options.model),
+        *_render_promises(settings),
+    ]
     if options.all:
         lines += ["", *render_settings(settings, *model_and_resource)]
     else:
@@ -79,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         *list_open_keys(settings),
         *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
-        *list_memory_model_warnings(effective, options.model),
+        *list_memory_model_warnings(settings, effective, options.model),
         *list_vector_faults(settings, os.environ),
     ]
     warning_lines = [f"warning: {text}" for text in warnings]

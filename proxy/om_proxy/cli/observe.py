@@ -20,7 +20,7 @@ from om_proxy.errors import BadRequest, UsageError
 # each call of a memory model
 NO_LIMIT_S = 1e6
 NO_MODEL_MESSAGE = (
-    "memory.model is inherit, and clients' credentials are not stored: set memory.model, or "
+    "memory.model is auto or inherit, and clients' credentials are not stored: set memory.model, or "
     "upstream[].api_key, or ask the running server by its admin API"
 )
 

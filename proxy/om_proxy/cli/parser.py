@@ -82,7 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="also make one tiny observer call, and print its answer",
     )
     doctor.add_argument(
-        "--model", help="the actor's model, as the client names it; `inherit` stands for it"
+        "--model",
+        help="the actor's model, as the client names it; `auto` and `inherit` depend on it",
     )
 
     token = commands.add_parser(

@@ -18,7 +18,7 @@ from om_proxy.agents.targets import choose_model, choose_targets
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import ModelBusy, ModelError, Unusable
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
-from om_proxy.models import TokenCounter, choose_default_model, find_abilities
+from om_proxy.models import TokenCounter, choose_default_model, find_abilities, find_small_model
 from om_proxy.settings import Effective, Settings
 from om_proxy.settings.validation_messages import redact_credentials
 from om_proxy.upstream import AiohttpTransport
@@ -26,7 +26,7 @@ from om_proxy.upstream import AiohttpTransport
 CALL_TIMEOUT_S = 60.0
 MAX_SHOWN_CHARS = 600  # of an answer
 NEEDS_MODEL_MESSAGE = (
-    "the observer call needs a model: memory.model is inherit, so name the model that clients use, as in "
+    "the observer call needs a model: memory.model depends on the model that clients use, so name one, as in "
     "doctor --call --model gpt-4o-mini"
 )
 SAMPLE_MESSAGES = (
@@ -59,7 +59,7 @@ async def try_observer(
 ) -> list[Finding]:
     """Ask the first observer model for notes of two messages. Return its answer as a finding,
     usable or not."""
-    if actor is None and choose_model(effective.observer_model, 0) == "inherit":
+    if actor is None and choose_model(effective.observer_model, 0) in ("auto", "inherit"):
         return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
     call = SingleCall(Routed(Direct(transport), litellm))
@@ -93,13 +93,15 @@ def _choose_targets(
 ) -> tuple[Target, ...]:
     """Choose the models to ask, in order."""
     memory = effective.memory
+    inherited = _build_inherited_target(settings, actor, environ)
     return choose_targets(
         effective.observer_model,
-        inherited=_build_inherited_target(settings, actor, environ),
+        inherited=inherited,
         api_base=memory.api_base,
         api_key=memory.api_key.get_secret_value() if memory.api_key else None,
         input_tokens=0,
         default_model=choose_default_model(),
+        small_model=find_small_model(inherited.model, inherited.base_url) if inherited else None,
         environ=environ,
     )
 

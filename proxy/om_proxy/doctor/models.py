@@ -7,19 +7,54 @@ from collections.abc import Iterator, Mapping
 from om_proxy.agents.credentials import list_missing_variables, list_models
 from om_proxy.agents.retries import MAX_TRIES
 from om_proxy.agents.targets import OPENAI_BASE_URL
-from om_proxy.models import choose_default_model, list_model_warnings
-from om_proxy.settings import Effective, Settings, render_value
+from om_proxy.models import find_small_model, list_model_warnings
+from om_proxy.policy import resolve_model
+from om_proxy.settings import (
+    REQUEST_MODELS,
+    Effective,
+    Settings,
+    UpstreamSettings,
+    render_value,
+)
 
 
-def list_memory_model_warnings(effective: Effective, actor: str | None) -> list[str]:
+def describe_chosen_models(
+    settings: Settings, effective: Effective, actor: str | None
+) -> list[str]:
+    """Describe which models `auto` and `default` stand for, for this actor or on each upstream."""
+    choices = (effective.observer_model, effective.reflector_model)
+    names = {model.name for choice in choices for model in list_models(choice)}
+    lines = []
+    if effective.memory.enabled and "auto" in names:
+        found = settings.upstream_for(actor)
+        upstreams = settings.upstream if actor is None else [found] if found else []
+        lines += [_describe_auto(upstream, actor) for upstream in upstreams]
+    if effective.memory.enabled and "default" in names:
+        lines.append(f"default: {resolve_model('default', '', None)}")
+    return [f"memory model {line}" for line in lines]
+
+
+def _describe_auto(upstream: UpstreamSettings, actor: str | None) -> str:
+    small = find_small_model(actor or "", upstream.base_url)
+    model = small or actor or "the request's own"
+    if small and actor is None:
+        model = f"{small}, or the request's own where that costs no more"
+    return f"auto: on {render_value(('name',), upstream.name)}, {model}"
+
+
+def list_memory_model_warnings(
+    settings: Settings, effective: Effective, actor: str | None
+) -> list[str]:
     """List the warnings about the models that observe and reflect (docs/spec/behaviour.md#models).
-    `inherit` means the actor's model, if it is given."""
+    `auto` and `inherit` need the actor's model."""
+    upstream = settings.upstream_for(actor)
+    base_url = upstream.base_url if upstream else None
     warnings = [
         text
-        for name in _list_names(effective.observer_model, actor)
+        for name in _list_names(effective.observer_model, actor, base_url)
         for text in list_model_warnings(name)
     ]
-    for name in _list_names(effective.reflector_model, actor):
+    for name in _list_names(effective.reflector_model, actor, base_url):
         warnings += list_model_warnings(
             name, reflect_from_tokens=effective.limits.reflect_from_tokens
         )
@@ -31,10 +66,9 @@ def list_memory_model_warnings(effective: Effective, actor: str | None) -> list[
     return list(dict.fromkeys(warnings))
 
 
-def _list_names(choice: object, actor: str | None) -> Iterator[str]:
+def _list_names(choice: object, actor: str | None, base_url: str | None) -> Iterator[str]:
     for name in (model.name for model in list_models(choice)):
-        resolved_name = {"inherit": actor, "default": choose_default_model()}.get(name, name)
-        if resolved_name is not None:
+        if resolved_name := resolve_model(name, actor or "", base_url):
             yield resolved_name
 
 
@@ -62,7 +96,7 @@ def _describe_missing(
     for name, own_base, has_key, _ in list_models(choice):
         base = own_base or memory.api_base
         shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
-        if name == "inherit" or has_key or shares_key:
+        if name in REQUEST_MODELS or has_key or shares_key:
             continue
         variables = list_missing_variables(name, base, environ)
         if not variables:

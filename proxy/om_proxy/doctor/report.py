@@ -17,6 +17,7 @@ from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.doctor.webhooks import examine_webhooks
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.settings import (
+    REQUEST_MODELS,
     Effective,
     Settings,
     list_open_keys,
@@ -58,7 +59,7 @@ def examine_configuration(
     """Examine which settings need attention, as `om-proxy check` warns of them."""
     warnings = [
         *list_warnings(settings, model, resource),
-        *list_memory_model_warnings(effective, model),
+        *list_memory_model_warnings(settings, effective, model),
     ]
     where = settings.file or "built-in defaults"
     # on loopback it may be meant so: no fault for whoever is the machine's only user
@@ -79,8 +80,9 @@ def examine_credentials(
         return [Finding(False, text) for text in missing]
     choices = (effective.observer_model, effective.reflector_model)
     names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
-    if list(names) == ["inherit"]:
-        return [Finding(True, "memory model: each request's own, with the request's credential")]
+    if names.keys() <= set(REQUEST_MODELS):
+        size = "a small one" if "auto" in names else "the request's own"
+        return [Finding(True, f"memory model: {size}, with the request's credential")]
     return [
         Finding(
             True,

@@ -1,7 +1,14 @@
 """The meaning of the settings for one memory: thresholds, prices, models, and when work is due."""
 
 from om_proxy.policy.memory_context import Instructions, MemoryContext
-from om_proxy.policy.policy import Policy, PolicyInForce
+from om_proxy.policy.policy import Policy, PolicyInForce, resolve_model
 from om_proxy.policy.prices import find_token_prices
 
-__all__ = ["Instructions", "MemoryContext", "Policy", "PolicyInForce", "find_token_prices"]
+__all__ = [
+    "Instructions",
+    "MemoryContext",
+    "Policy",
+    "PolicyInForce",
+    "find_token_prices",
+    "resolve_model",
+]

@@ -34,6 +34,8 @@ class MemoryContext:
     instructions: Instructions | None = field(default=None, repr=False)
     # this context without a thread's own settings, if it has any
     bare: MemoryContext | None = field(default=None, repr=False)
+    # the model that observes first, for the log
+    observer_name: str | None = None
 
     def with_instructions(self, instructions: Instructions) -> MemoryContext:
         """Return the context for the work of one turn."""
@@ -45,6 +47,7 @@ class MemoryContext:
             self.context_options,
             instructions,
             self.bare,
+            self.observer_name,
         )
 
     def with_overrides(self, overrides: bytes | None) -> MemoryContext:

@@ -13,7 +13,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import ContextOptions, layout_for
-from om_proxy.models import choose_default_model, find_price
+from om_proxy.models import choose_default_model, find_price, find_small_model
 from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.changes import ResourceWakeup
@@ -151,6 +151,7 @@ class Policy:
                 context.priorities,
                 shows_ranges=effective.memory.retrieval.enabled,
             ),
+            observer_name=name_observer(effective, model, upstream.base_url) if model else None,
         )
 
     # ── prices ────────────────────────────────────────────────────────────────────────────────────
@@ -165,17 +166,29 @@ class Policy:
         if priced is None:
             if len(self._priced) >= MAX_PRICED_PAIRS:
                 self._priced.clear()
-            priced = self._priced[actor, resource] = add_prices(effective, actor)
+            upstream = self.settings.upstream_for(actor)
+            base_url = upstream.base_url if upstream else None
+            priced = self._priced[actor, resource] = add_prices(effective, actor, base_url)
         return priced
 
 
-def add_prices(effective: Effective, actor: str) -> Effective:
+def name_observer(effective: Effective, actor: str, base_url: str | None) -> str:
+    """Return the name of the model that observes first for an actor on this server."""
+    limits = effective.limits
+    size = limits.interval_tokens or limits.observe_from_tokens
+    return resolve_model(choose_model(effective.observer_model, size), actor, base_url)
+
+
+def resolve_model(name: str, actor: str, base_url: str | None) -> str:
+    """Return the model that a name of the settings means for an actor on this server."""
+    if name == "auto":
+        return find_small_model(actor, base_url) or actor
+    return {"inherit": actor, "default": choose_default_model()}.get(name, name)
+
+
+def add_prices(effective: Effective, actor: str, base_url: str | None) -> Effective:
     """Return the settings with the list prices of actor and observer, if both are known."""
-    name = choose_model(
-        effective.observer_model,
-        effective.limits.interval_tokens or effective.limits.observe_from_tokens,
-    )
-    observer = {"inherit": actor, "default": choose_default_model()}.get(name, name)
+    observer = name_observer(effective, actor, base_url)
     actor_prices = find_price(actor)
     observer_prices = find_price(observer)
     if actor_prices is None or observer_prices is None:
@@ -191,8 +204,9 @@ def add_prices(effective: Effective, actor: str) -> Effective:
 
 
 def _is_inherited(effective: Effective) -> bool:
-    """Return whether a memory model is the request's own, and has no other to fall back to."""
-    return "inherit" in (effective.observer_model, effective.reflector_model)
+    """Return whether a memory model is asked on the request's own server, and no other one is."""
+    choices = (effective.observer_model, effective.reflector_model)
+    return any(choice in ("auto", "inherit") for choice in choices)
 
 
 def _key_bytes(part: object) -> int:

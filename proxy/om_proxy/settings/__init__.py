@@ -11,6 +11,7 @@ from om_proxy.settings.effective import (
 )
 from om_proxy.settings.loading import find_config_file, load, load_named_store, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
+from om_proxy.settings.model_choice import REQUEST_MODELS
 from om_proxy.settings.report import (
     THREAD_ORIGIN,
     SettingLine,
@@ -30,6 +31,7 @@ from om_proxy.settings.upstream_warnings import list_open_keys
 from om_proxy.settings.watching import WatchedSettings
 
 __all__ = [
+    "REQUEST_MODELS",
     "THREAD_ORIGIN",
     "ContextSettings",
     "Effective",

@@ -22,7 +22,7 @@ from om_proxy.settings.memory import (
     ReflectionSettings,
     expand_short_forms,
 )
-from om_proxy.settings.model_choice import INHERIT_MODEL, ModelChoice, choose_model
+from om_proxy.settings.model_choice import AUTO_MODEL, REQUEST_MODELS, ModelChoice, choose_model
 from om_proxy.settings.quantities import (
     MIN_BLOCK_AFTER_TOKENS,
     convert_multiple,
@@ -88,7 +88,7 @@ class Layer:
         level = self.level
         agents = (level.get("observation"), level.get("reflection"))
         sections = (level, *(agent for agent in agents if isinstance(agent, Mapping)))
-        return any(section.get("model") == INHERIT_MODEL for section in sections)
+        return any(section.get("model") in REQUEST_MODELS for section in sections)
 
     def get_path_in_file(self, key: Key) -> Key:
         """Return the path of a key in the file: `(layout,)` may be written inside `context`."""
@@ -373,7 +373,7 @@ def apply_layers(
     observer = choose_model(levels, "observation").choice
     reflector = choose_model(levels, "reflection").choice
     for section, model in (("observation", observer), ("reflection", reflector)):
-        if model != INHERIT_MODEL:
+        if model != AUTO_MODEL:
             merged[section] = merge_levels([merged.get(section, {}), {"model": model}])
     retrieval = merged.get("retrieval", {})
     if isinstance(retrieval, Mapping) and retrieval.get("scope") is None:

@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from om_proxy.settings.model_choice import (
-    INHERIT_MODEL,
+    AUTO_MODEL,
+    REQUEST_MODELS,
     ModelChoice,
     ModelChoiceField,
     find_conflicting_agents,
@@ -165,7 +166,7 @@ class MemorySettings(Section):
     enabled: bool = True
     mode: Literal["live", "shadow"] = "live"
     scope: Scope = "thread"
-    model: ModelChoiceField = INHERIT_MODEL
+    model: ModelChoiceField = AUTO_MODEL
     api_base: Url | None = None
     api_key: Secret = None
     timezone: str = "UTC"
@@ -215,7 +216,7 @@ class MemorySettings(Section):
         for name, choice in choices.items():
             if rule := find_fault([choice, *shared_key_models]):
                 yield name, rule
-        if self.model != INHERIT_MODEL:
+        if self.model not in REQUEST_MODELS:
             return
         # without a common model, the agents' own models share the key and the address; each of them
         # was already compared with `shared_key_models`

@@ -10,9 +10,13 @@ from pydantic import PlainValidator, SecretStr
 
 from om_proxy.settings.section import normalize_base_url
 
-# the request's own model, upstream and credential; the same as unset
+# the request's own model, upstream and credential
 # (docs/spec/behaviour.md#models)
 INHERIT_MODEL = "inherit"
+# a small model on the request's own server, or the request's own; the default
+AUTO_MODEL = "auto"
+# they take address and credential from a request
+REQUEST_MODELS = (AUTO_MODEL, INHERIT_MODEL)
 
 Agent = Literal["observation", "reflection"]
 
@@ -65,7 +69,7 @@ ModelEntries = ModelEntry | list[ModelEntry]  # one, or several to try in order
 ModelChoice = ModelEntries | dict[str, dict[int, ModelEntries]]
 
 _CHOICE_RULE = (
-    "must be inherit, default, a model's name, {model, api_base, api_key, max_retries}, a list of these, "
+    "must be auto, inherit, default, a model's name, {model, api_base, api_key, max_retries}, a list of these, "
     "or {up_to: {<input tokens>: <one of these>}}"
 )
 MODEL_ENTRY_KEYS = {"model", "api_base", "api_key", "max_retries"}
@@ -101,9 +105,9 @@ def _parse_entry(value: Any) -> ModelEntry:
         entry["api_base"] = _parse_base_url(value["api_base"])
     if value.get("api_key"):
         entry["api_key"] = _parse_key(value["api_key"])
-    if entry["model"] == INHERIT_MODEL and {"api_base", "api_key"} & set(entry):
+    if entry["model"] in REQUEST_MODELS and {"api_base", "api_key"} & set(entry):
         raise ValueError(
-            "inherit takes address and credential from the request: leave api_base and api_key out"
+            f"{entry['model']} takes address and credential from the request: leave api_base and api_key out"
         )
     return entry
 
@@ -152,7 +156,7 @@ def find_cross_provider_fault(choice: Any, *, api_base: str | None, has_key: boo
     One provider's key must not go to another provider, and one address serves one provider. A name
     without a provider, or with the wire format of a server (`hosted_vllm/…`), fits any provider.
     """
-    entries = [entry for entry in _list_entries(choice) if entry["model"] != INHERIT_MODEL]
+    entries = [entry for entry in _list_entries(choice) if entry["model"] not in REQUEST_MODELS]
     key_sharers = {
         _find_provider(entry)
         for entry in entries
@@ -219,15 +223,24 @@ def choose_model(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenMod
 
     The most specific level that sets a model decides. On that level, the agent's own `model` takes
     precedence over the level's `model`. If no level sets one for this agent, it takes the other
-    agent's own model. `inherit` on `memory` is the same as unset; on a more specific level it
-    cancels the choice of the levels before.
+    agent's own model. `auto` and `inherit` give way to any of these on `memory`; on a more specific
+    level they cancel the choice of the levels before.
     """
     other: Agent = "reflection" if agent == "observation" else "observation"
     return (
         _find_most_specific(levels, (agent, "model"), ("model",))
         or _find_most_specific(levels, (other, "model"))
-        or ChosenModel(INHERIT_MODEL, -1, (agent, "model"))
+        or _find_inherited(levels[:1], agent)
+        or ChosenModel(AUTO_MODEL, -1, (agent, "model"))
     )
+
+
+def _find_inherited(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenModel | None:
+    for level in levels:
+        for key in ((agent, "model"), ("model",)):
+            if _get_value(level, key) == INHERIT_MODEL:
+                return ChosenModel(INHERIT_MODEL, 0, key)
+    return None
 
 
 def _find_most_specific(
@@ -241,8 +254,8 @@ def _find_most_specific(
             if not _is_unset(value):
                 return ChosenModel(parse_model_choice(value), depth, key)
         for value, key in values:
-            if depth and value == INHERIT_MODEL:
-                return ChosenModel(INHERIT_MODEL, depth, key)
+            if depth and value in REQUEST_MODELS:
+                return ChosenModel(value, depth, key)
     return None
 
 
@@ -254,4 +267,4 @@ def _get_value(level: Mapping[str, Any], key: tuple[str, ...]) -> Any:
 
 
 def _is_unset(value: Any) -> bool:
-    return value is None or value == INHERIT_MODEL
+    return value is None or value in REQUEST_MODELS

@@ -23,7 +23,7 @@ from om_proxy.errors import ConfigError
 from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
 from om_proxy.settings.effective import Effective, Layer, apply_layers, apply_retention
 from om_proxy.settings.memory import ContextSettings, MemorySettings, expand_short_forms
-from om_proxy.settings.model_choice import INHERIT_MODEL
+from om_proxy.settings.model_choice import REQUEST_MODELS
 from om_proxy.settings.override_checks import list_override_faults
 from om_proxy.settings.section import Section, raise_faults
 from om_proxy.settings.service import (
@@ -132,9 +132,10 @@ class Settings(Section):
 
     @property
     def may_inherit_model(self) -> bool:
-        """Whether a memory model is the request's own, for some model or resource."""
+        """Whether a memory model is asked on a request's own server, for some model or resource."""
         base = self.effective(None)
-        return INHERIT_MODEL in (base.observer_model, base.reflector_model) or any(
+        choices = (base.observer_model, base.reflector_model)
+        return any(choice in REQUEST_MODELS for choice in choices) or any(
             layer.inherits_model for layer in self._layers
         )
 

@@ -120,7 +120,11 @@ class FactLines:
             logger.info("memory.forgotten", thread=thread, **fields)
 
     def _write_notes(self, fact: Observed | Reflected) -> None:
-        fields = {"source": fact.source_tokens, "tokens": fact.tokens}
+        fields = {
+            "source": fact.source_tokens,
+            "tokens": fact.tokens,
+            "model": redact_model_name(fact.model),
+        }
         thread = self._name_for_log(fact.key)
         if isinstance(fact, Observed):
             logger.info("observed", thread=thread, **fields, kept=fact.kept)
@@ -140,6 +144,7 @@ class FactLines:
             reason=turn.reason,
             thread=self._name(turn.key),
             model=redact_model_name(turn.model),
+            observer=redact_model_name(turn.observer),
             tokens_received=turn.tokens_received,
             tokens_sent=turn.tokens_sent,
             case=turn.case,

@@ -8,7 +8,7 @@ import structlog
 
 from om_proxy.agents.llm import Target
 from om_proxy.agents.targets import Choice, choose_targets, is_above_largest_tier
-from om_proxy.models import choose_default_model
+from om_proxy.models import choose_default_model, find_small_model
 from om_proxy.policy import MemoryContext
 
 logger = structlog.get_logger("memory")
@@ -23,12 +23,14 @@ def choose_memory_models(
     if is_above_largest_tier(choice, input_tokens):
         # the largest tier's model is asked all the same (docs/spec/behaviour.md#models)
         logger.warning("model.above_tiers", input=input_tokens)
+    inherited = context.inherited
     return choose_targets(
         choice,
-        inherited=context.inherited,
+        inherited=inherited,
         api_base=config.api_base,
         api_key=key,
         input_tokens=input_tokens,
         default_model=choose_default_model(),
+        small_model=find_small_model(inherited.model, inherited.base_url) if inherited else None,
         environ=environ,
     )
