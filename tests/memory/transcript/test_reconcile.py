@@ -160,6 +160,21 @@ def test_ids_counted_from_zero_in_every_step_prove_nothing() -> None:
     assert render_live_words(thread) == "u1 c0 r0 a1 u2 c0 r0 aR"
 
 
+def test_equal_results_of_calls_that_still_wait_are_new() -> None:
+    """Some servers count the calls of each round anew, and many results say `ok`. The very same
+    bytes answer the newest round, unless the client says that it asks again."""
+    thread = build_thread("u1")
+    (calls,) = chat("c0+1")
+    thread.close(*thread.ask(chat("u1"))[:2], calls)
+    for _ in range(2):
+        assert thread.turn(chat("r0 r1"), calls).case == "delta"
+    assert render_live_words(thread) == "u1 c0+1 r0 r1 c0+1 r0 r1 c0+1"
+    assert thread.turn(chat("r0 r1"), calls, Hints(sdk_retry=True)).case == "retry"
+    assert thread.turn(chat("r0 r1"), raw("assistant", "R")).case == "delta"
+    assert thread.turn(chat("r0 r1"), raw("assistant", "R")).case == "retry"
+    assert render_live_words(thread) == "u1 c0+1 r0 r1 c0+1 r0 r1 c0+1 r0 r1 aR"
+
+
 def test_what_cannot_be_aligned_is_appended() -> None:
     """Above the cap nothing is guessed: a duplicate can be repaired."""
     thread = build_thread("u1 a1")

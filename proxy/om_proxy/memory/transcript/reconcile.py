@@ -183,7 +183,9 @@ def _match_recorded_request(
     is_newest = transcript.end == (view.reply or view.seq)
     is_unanswered = transcript.end == view.seq and not view.reply
     is_certain = is_newest and (hints.sdk_retry or hints.undelivered or is_unanswered)
-    if not is_certain and (sent_count == 1 or hints.history == "new"):
+    if not is_certain and (
+        sent_count == 1 or hints.history == "new" or _answers_newest_calls(transcript, sent)
+    ):
         return None  # the same words again: the rules of lone messages decide
     has_user_spoken = any(m.role == "user" for m in transcript.marks_after(view.seq))
     if has_user_spoken and not transcript.is_prefix_view(view):
@@ -198,6 +200,13 @@ def _match_recorded_request(
         style=transcript.style,
         repeats=view,
     )
+
+
+def _answers_newest_calls(transcript: StoredTranscript, sent: SentHistory) -> bool:
+    """Return whether the request brings results alone, and for the calls that still wait at the end
+    of the transcript. A server that numbers the calls of each round anew gives them known ids."""
+    calls = transcript.live[-1].calls
+    return bool(calls) and all(sent.item(i).answers in calls for i in range(sent.count))
 
 
 # ── X-OM-History: full ────────────────────────────────────────────────────────────────────────────
