@@ -276,6 +276,25 @@ async def test_a_newest_message_is_no_fallback(tmp_path: Path, status: bytes) ->
         assert read_reason(await site.ask(chat_body("two"), T)) == "applied"
 
 
+async def test_a_refused_prompt_is_tried_in_its_plain_form(tmp_path: Path) -> None:
+    """Role, text and calls alone, before a client that sends its newest message only gets the
+    refusal. What it sent itself keeps its bytes."""
+    thinking = COMPLETION.replace(b'"role"', b'"reasoning_content":"hm","role"')
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T, script=script_answer(thinking))
+        question = b'{"model":"m","messages":[{"role":"user","content":"two","cache_control":{}}]}'
+        got = await site.ask(question, T, script=refusing(b"400 Bad Request"))
+        assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "applied")
+        rewritten, plain = site.server.seen
+        assert rewritten.body.count(b"reasoning_content") == 1
+        assert b"reasoning_content" not in plain.body
+        assert b"cache_control" in plain.body
+        assert await live(site) == 4
+        got = await site.ask(chat_body("three"), T, script=refusing(b"400 Bad Request", times=9))
+        assert (got.status, read_reason(got)) == (400, "degraded/upstream-refused")
+        assert len(site.server.seen) == 2
+
+
 async def test_tool_pairs(tmp_path: Path) -> None:
     """Notes that part a call from its result, as those of a store that others wrote may: the client
     shows both, so its own request goes out."""

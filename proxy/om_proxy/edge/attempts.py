@@ -1,5 +1,7 @@
-"""Send up to three prompts for one request, one after another: rewritten, original, shortened. The
-rewritten one may offer the tool for look-ups; if it is refused, it is sent once more without.
+"""Send up to four prompts for one request, one after another: rewritten, plain, original, shortened.
+The rewritten one may offer the tool for look-ups; if it is refused, it is sent once more without.
+The plain one is the rewritten one with stored messages in their plainest form. It is left out where
+that changes none, and where the rewritten one was too long; below, both are called rewritten.
 
 Each is sent only if the model server refused the one before
 (docs/spec/behaviour.md#refused-prompts):
@@ -71,6 +73,11 @@ class Attempts:
         turn = exchange.turn
         if turn is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
+        if turn.body is not None:
+            answer = await self._send_plain(exchange, turn, turn.body, answer)
+            turn = exchange.turn or turn
+            if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+                return answer
         reconciled = turn.opened.reconciled
         is_whole = shows_everything(reconciled.projected, reconciled.sent)
         if turn.body is not None and is_whole:
@@ -91,6 +98,27 @@ class Attempts:
         if turn is not None and exchange.recall is not None and exchange.recall.tool:
             return await self._send_with_tool(exchange, exchange.recall, turn, body)
         return await self.send_body(exchange, body)
+
+    async def _send_plain(
+        self, exchange: Exchange, turn: PreparedTurn, refused: bytes, refusal: UpstreamResponse
+    ) -> UpstreamResponse:
+        """Send the refused prompt in its plain form. Return the answer; the refusal, if there is no
+        such form, or the prompt was too long."""
+        refusal, error = await buffer_body(refusal, refusals.MAX_ERROR_BODY_BYTES)
+        if error is not None and refusals.is_prompt_too_long(refusal.status, error):
+            return refusal
+        try:
+            request = turn.opened.request
+            plain = request.api.write_plain_body(request, refused)
+        # docs/spec/behaviour.md#fail-open: the original may be accepted
+        except Exception as exc:
+            self._facts.emit(describe_bypass(exchange, exc))
+            return refusal
+        if plain is None:
+            return refusal
+        await refusal.aclose()
+        exchange.turn = replace(turn, body=plain)
+        return await self.send_body(exchange, plain)
 
     async def _send_original(
         self, exchange: Exchange, turn: PreparedTurn, refusal: UpstreamResponse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.apis.chat.kept_look_ups import write_tail
 from om_proxy.memory.prompt.tail import Piece
@@ -13,7 +14,11 @@ OUR_OTHER_CALL = b'{"id":"o2",  "function":{"name":"recall","arguments":"{}"}}'
 CLIENT_CALL = b'{"id":"t1","type":"function","function":{"name":"weather","arguments":"{}"}}'
 FOUND_RESULT = b'{"role":"tool","tool_call_id":"o1","content":"found"}'
 NOTHING_RESULT = b'{"role":"tool","tool_call_id":"o2","content":"nothing found"}'
-CALL = b'{"role":"assistant","content":null,"reasoning":"\\ud83d","tool_calls":[' + OUR_CALL + b"]}"
+CALL = (
+    b'{"role":"assistant","content":null,"reasoning_content":"\\ud83d","tool_calls":['
+    + OUR_CALL
+    + b"]}"
+)
 REPLY = b'{"role":"assistant","content":"Rome"}'
 
 
@@ -28,6 +33,17 @@ def calling(*calls: bytes) -> bytes:
 def test_without_look_ups_messages_are_as_they_came() -> None:
     """Nothing is parsed, whatever it is."""
     assert write_tail([piece(b"no JSON"), piece(REPLY)]) == [b"no JSON", REPLY]
+
+
+def test_what_the_client_did_not_send_gets_the_form_of_a_request() -> None:
+    """A stored reply, and a stored round. The client's own message keeps its bytes."""
+    answer = b'{"role":"assistant","content":"Rome","annotations":[]}'
+    caller = b'{"role":"assistant","content":null,"refusal":null,"tool_calls":[' + OUR_CALL + b"]}"
+    stored = Piece(answer, "assistant", (), None, 1, 1, -1)
+    assert write_tail([stored, piece(answer)]) == [REPLY, answer]
+    rounds = LookedUp((Round(caller, (FOUND_RESULT,)),))
+    *_, called, result, reply = write_tail([replace(stored, look_ups=rounds)])
+    assert (called, result, reply) == (caller.replace(b'"refusal":null,', b""), FOUND_RESULT, REPLY)
 
 
 def test_rounds_come_before_their_reply() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from om_proxy.apis.api import Api, Request
 from om_proxy.apis.chat import beginning, chat_message, chat_request, recall_tool, round_chunks
 from om_proxy.apis.chat.kept_look_ups import write_tail
-from om_proxy.apis.chat.layout import assemble, drop_texts
+from om_proxy.apis.chat.layout import assemble, drop_block_texts
 from om_proxy.apis.chat.plain_form import write_plain_body
 from om_proxy.apis.chat.plain_rounds import take_out_calls
 from om_proxy.apis.chat.reply import ChatReplyReader
+from om_proxy.apis.chat.request_form import drop_request_forms, write_request_form
 from om_proxy.apis.chat.splice import StreamSplice
 from om_proxy.apis.chat.stream_end import DoneFinder
 from om_proxy.apis.chat.whole_splice import WholeSplice, may_call_tools
@@ -24,7 +25,6 @@ class ChatApi:
 
     name = "chat"
 
-    drop_texts = staticmethod(drop_texts)
     write_plain_body = staticmethod(write_plain_body)
     build_split = staticmethod(chat_request.build_request_split)
     has_replies = staticmethod(chat_request.has_replies)
@@ -46,6 +46,11 @@ class ChatApi:
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return chat_request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def drop_texts() -> None:
+        drop_block_texts()
+        drop_request_forms()
 
     @staticmethod
     def rewrite_body(
@@ -76,7 +81,8 @@ class ChatApi:
         may_call: bool = True,
     ) -> bytes:
         tool_json = recall_tool.write_tool(tool, has_threads=has_threads) if tool else None
-        return recall_tool.write_round(body, tool_json, messages, may_call=may_call)
+        written = [write_request_form(raw) for raw in messages]
+        return recall_tool.write_round(body, tool_json, written, may_call=may_call)
 
 
 CHAT: Api = ChatApi()

@@ -1,4 +1,5 @@
-"""Write the look-ups of earlier replies into a prompt, each before the reply that it was made for.
+"""Write the messages of a prompt's tail: the client's own as they came, stored ones in the form of a
+request, and the look-ups of earlier replies, each before the reply that it was made for.
 
 A round with calls of the proxy's tool alone is messages of its own. Where the client's tools were
 called too, the proxy's calls go back into the one message that made them, which the client has
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Raw
 
+from om_proxy.apis.chat.request_form import write_request_form
 from om_proxy.apis.json_members import find_value_span
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.memory.prompt.tail import Piece
@@ -39,21 +41,22 @@ _caller = msgspec.json.Decoder(_Caller)
 def write_tail(tail: Sequence[Piece]) -> list[bytes]:
     """Return the messages of the tail, with the look-ups that they show."""
     if all(piece.look_ups is None for piece in tail):
-        return [piece.raw for piece in tail]
+        return [piece.raw if piece.index >= 0 else write_request_form(piece.raw) for piece in tail]
     return [raw for piece in tail for raw in _write_piece(piece)]
 
 
 def _write_piece(piece: Piece) -> Iterator[bytes]:
+    raw = piece.raw if piece.sent else write_request_form(piece.raw)
     look_ups = piece.look_ups or LookedUp()
     for one in look_ups.rounds:
-        yield one.assistant
+        yield write_request_form(one.assistant)
         yield from one.results
-    with_calls = look_ups.beside and _put_in_calls(piece.raw, look_ups.beside)
+    with_calls = look_ups.beside and _put_in_calls(raw, look_ups.beside)
     if look_ups.beside and with_calls:
         yield with_calls
         yield from look_ups.beside.results
     else:
-        yield piece.raw
+        yield raw
 
 
 def _put_in_calls(message: bytes, beside: Round) -> bytes | None:
@@ -76,7 +79,8 @@ def _put_in_calls(message: bytes, beside: Round) -> bytes | None:
 def _list_calls(beside: Round) -> Iterator[bytes]:
     """List the calls that the results answer. The message may hold the client's calls too."""
     answered = {_answer.decode(_repair(result)).tool_call_id for result in beside.results}
-    for call in _caller.decode(_repair(beside.assistant)).tool_calls:
+    assistant = write_request_form(beside.assistant)
+    for call in _caller.decode(_repair(assistant)).tool_calls:
         if _call.decode(call).id in answered:
             yield bytes(call)
 

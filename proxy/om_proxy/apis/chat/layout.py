@@ -105,4 +105,4 @@ class _JsonTexts:
 
 
 _write_json_text = _JsonTexts()
-drop_texts = _write_json_text.clear
+drop_block_texts = _write_json_text.clear

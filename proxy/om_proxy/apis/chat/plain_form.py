@@ -44,12 +44,14 @@ def write_plain_body(request: Request, body: bytes) -> bytes | None:
 
 
 def write_plain_message(raw: bytes) -> bytes:
-    """Return the message in its plain form. An instruction, and a message that cannot be read, stays
-    as it is."""
-    view = view_message(replace_lone_surrogates(raw) or raw)
+    """Return the message in its plain form. An instruction, a plain message, and one that cannot be
+    read stay as they are."""
+    readable = replace_lone_surrogates(raw) or raw
+    view = view_message(readable)
     if view is None or not isinstance(view.role, str) or view.role in INSTRUCTION_ROLES:
         return raw
-    return msgspec.json.encode(dict(_list_members(view, view.role)))
+    plain = dict(_list_members(view, view.role))
+    return raw if plain == msgspec.json.decode(readable) else msgspec.json.encode(plain)
 
 
 def _list_members(view: ChatMessage, role: str) -> Iterator[tuple[str, object]]:
