@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -225,8 +225,10 @@ def proxy(
 def wait_ready(port: int) -> None:
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
+        connection = HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            HTTPConnection("127.0.0.1", port, timeout=5).request("GET", "/healthz")
+            with closing(connection):
+                connection.request("GET", "/healthz")
         except OSError:
             time.sleep(0.02)
         else:

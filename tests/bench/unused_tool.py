@@ -123,12 +123,13 @@ class Model:
 
     def _serve(self, connection: socket.socket) -> None:
         data = b""
-        while part := connection.recv(1 << 18):
-            data += part
-            head, end, body = data.partition(b"\r\n\r\n")
-            if end and len(body) >= read_length(head):
-                data = b""
-                self._answer(connection, body)
+        with connection:
+            while part := connection.recv(1 << 18):
+                data += part
+                head, end, body = data.partition(b"\r\n\r\n")
+                if end and len(body) >= read_length(head):
+                    data = b""
+                    self._answer(connection, body)
 
     def _answer(self, connection: socket.socket, body: bytes) -> None:
         text = f"{body.rpartition(b'turn ')[2].partition(b':')[0].decode()}: and so on."
