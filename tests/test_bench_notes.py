@@ -363,8 +363,10 @@ async def test_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert first["facts"]["words"]["before reflection"]["all"]["kept"] == 1
     assert first["facts"]["judge"]["after reflection"]["all"]["total"] == 2
     assert first["verdicts"]["words"]["after reflection"] == {"q0": "kept", "q1": "lost"}
-    assert first["hints"]["current-task"]["shown"] == first["applied"] > 0
-    assert first["hints"]["current-task"]["median_tokens"] > 0
+    assert first["applied"] > 0
+    assert (
+        "current-task" not in first["hints"]
+    )  # in a chat a user's message stands behind the notes
     assert first["compression"]["chat"]["times"] > 1
     assert "crates went to their dock" in first["notes"]["after reflection"]
     assert "the 7th of its kind" in first["notes"]["before reflection"]

@@ -512,11 +512,20 @@ async def test_a_batch_that_is_always_too_long() -> None:
 
 async def test_hints_are_wiped_at_activation() -> None:
     """#19809. What a chunk says of the task is in the prompt once it is active, and stays when the
-    next one says nothing."""
+    next one says nothing, until the user speaks behind the notes."""
+    task = ">\nplan the vans\n</current-task>"
+    async with open_turns(NOTES, *[bullets(f"fact {n}") for n in range(29)]) as t:
+        history: list[dict[str, Any]] = [user("Plan the vans.")]
+        while len((await t.parts.memory()).log.entries) < 2:
+            reply = assistant(f"step {len(history)}: {LONG}")
+            await t.turn(history, reply["content"])
+            history += [reply, user("Go on.")] if len(history) < 2 else [reply]
+            await t.parts.background.wait_idle()
+        assert task in "\n".join(texts(read_forwarded(await t.open(history))))
     async with open_turns(NOTES, *[bullets(f"fact {n}") for n in range(9)]) as t:
         opened = await t.open(await t.history(8))
         assert len((await t.parts.memory()).log.entries) > 1
-        assert ">\nplan the vans\n</current-task>" in "\n".join(texts(read_forwarded(opened)))
+        assert task not in "\n".join(texts(read_forwarded(opened)))
 
 
 ODD = """\

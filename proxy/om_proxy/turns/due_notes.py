@@ -22,6 +22,7 @@ from om_proxy.memory.lifecycle.decisions import (
     RequestState,
     Swap,
 )
+from om_proxy.memory.lifecycle.hints import has_user_spoken
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import resource_key
@@ -114,8 +115,14 @@ class DueNotes:
 
     async def _activate_chunks(self, turn: OpenedTurn, decision: Activate) -> None:
         now = self.clock()
-        ids = tuple(chunk.id for chunk in turn.reconciled.projected.chunks[: decision.count])
-        activate = partial(transitions.activate_chunks, ids=ids, now=now)
+        projected = turn.reconciled.projected
+        chunks = projected.chunks[: decision.count]
+        activate = partial(
+            transitions.activate_chunks,
+            ids=tuple(chunk.id for chunk in chunks),
+            now=now,
+            user_speaks=has_user_spoken(projected, chunks[-1].last),
+        )
         trigger = describe_trigger(
             turn.reconciled.memory, TRIGGERS[decision.why], now, turn.request.model
         )

@@ -95,7 +95,10 @@ def test_what_is_not_in_the_log_is_not_changed() -> None:
 def test_a_withdrawn_entry_keeps_its_range() -> None:
     """The text and the hints go. A task that it named is over, and the older one does not come
     back; where it named none, the older one goes on."""
-    tasked = observed(observed(observed(WHOLE, 4, task="older"), 8), 12, task="newer")
+    tasked = observed(observed(observed(WHOLE, 4, task="older"), 8), 12)
+    tasked = replace_log(
+        tasked, entries=(*tasked.log.entries[:2], replace(tasked.log.entries[2], task="newer"))
+    )
     assert active_hints(tasked).task == "newer"
     after = withdrawn(tasked, 2)
     stand_in = after.log.entries[2]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints, reaches_newest
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, Observation, replace_log
-from tests.memory.building import chat, memory, reflection, transcript, with_log
+from tests.memory.building import chat, chunk, memory, reflection, transcript, with_log
 
 
 def hinted(
@@ -47,6 +47,33 @@ def test_the_current_task(
 ) -> None:
     found = active_hints(hinted(*hints))
     assert (found.task, found.as_of) == (task, as_of)
+
+
+@pytest.mark.parametrize(
+    ("roles", "user_speaks", "shown"),
+    [
+        pytest.param(("assistant", "assistant", "tool"), False, "t", id="the assistant works on"),
+        pytest.param(("assistant", "assistant", "user"), False, None, id="the user has spoken"),
+        pytest.param(("assistant", "assistant"), True, None, id="the user speaks in the request"),
+        pytest.param(("user", "assistant"), False, "t", id="the notes know it"),
+    ],
+)
+@pytest.mark.parametrize("tasks", [("t", None), (None, "t")], ids=["active", "buffered"])
+def test_a_task_is_dropped_at_activation(
+    roles: tuple[str, ...], user_speaks: bool, shown: str | None, tasks: tuple[str | None, ...]
+) -> None:
+    """The user may have done it, or asked for something else."""
+    of = hinted((tasks[0], None), roles=roles)
+    of = transitions.add_chunk(of, replace(chunk(of, 1), task=tasks[1]))
+    after = transitions.activate_chunks(of, [of.chunks[0].id], 50.0, user_speaks=user_speaks)
+    assert active_hints(after).task == shown
+
+
+def test_without_a_task_nothing_is_dropped() -> None:
+    of = hinted((None, None), roles=("assistant", "user"))
+    of = transitions.add_chunk(of, chunk(of, 1))
+    after = transitions.activate_chunks(of, [of.chunks[0].id], 50.0)
+    assert after.log.entries[-1] == of.chunks[0]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,9 @@ def test_chunks_survive_a_reflection() -> None:
 def test_what_became_active_while_the_reflector_ran_survives() -> None:
     """It stands after the reflection, with its own hints; what the reflection left out is taken
     from its sources."""
-    made = chunked(3, 1_000, 2, 4)
+    made = memory(transcript(*[("assistant", 1_000)] * 6))
+    for last in (2, 4):
+        made = transitions.add_chunk(made, chunk(made, last))
     made = replace(
         made,
         chunks=tuple(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.ledger import NO_MEMORY_COSTS, MemoryCosts, add_memory_calls
 from om_proxy.memory.lifecycle import condensing, log_sharing
-from om_proxy.memory.lifecycle.hints import newest_task
+from om_proxy.memory.lifecycle.hints import active_hints, has_user_spoken, newest_task
 from om_proxy.memory.model import (
     RECENT_MARKS,
     Failures,
@@ -55,21 +55,37 @@ def holds_notes_of(memory: Memory, chunk: Observation) -> bool:
     )
 
 
-def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
+def activate_chunks(
+    memory: Memory, ids: Sequence[int], now: float, *, user_speaks: bool = False
+) -> Memory:
     """Make the chunks of these ids log entries, as far as they still are the oldest ones. The
-    prompt's prefix changes, so the render date moves."""
+    prompt's prefix changes, so the render date moves.
+
+    The current task is dropped if a message of the user's stands behind the entries, in the memory
+    or in the request at hand (`user_speaks`): a model was told for 94 requests to do what the user
+    had done."""
     count = 0
     while count < min(len(ids), len(memory.chunks)) and memory.chunks[count].id == ids[count]:
         count += 1
     if not count:
         return memory
     moved = memory.chunks[:count]
+    if user_speaks or has_user_spoken(memory, moved[-1].last):
+        moved = _drop_task(memory, moved)
     memory = replace(
         _move_coverage(memory, moved[-1].last), chunks=memory.chunks[count:], render_date=now
     )
     if memory.shared_log_ref:
         return log_sharing.append_entries(memory, moved)
     return replace_log(memory, entries=memory.log.entries + moved)
+
+
+def _drop_task(memory: Memory, moved: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """End the task with the newest of these chunks if there is a task."""
+    task = newest_task(moved)
+    if not (active_hints(memory).task if task is None else task):
+        return moved
+    return (*moved[:-1], replace(moved[-1], task=""))
 
 
 def _move_coverage(memory: Memory, last: int) -> Memory:
@@ -136,8 +152,10 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
         at=next(
             (entry.at for entry in reversed(sources) if entry.task is not None), sources[-1].at
         ),
-        # if later entries follow, the reflection cannot know the current task
-        task=newest_task(sources) if reflection.task is None or later else reflection.task,
+        # where something follows, the reflection cannot know the current task
+        task=newest_task(sources)
+        if reflection.task is None or later or has_user_spoken(memory, sources[-1].last)
+        else reflection.task,
         suggestion=sources[-1].suggestion,
         kind="reflection",
         model=reflection.model,
