@@ -13,7 +13,7 @@ import pytest
 
 from om_proxy.agents.direct import MAX_ANSWER_BYTES, Direct
 from om_proxy.agents.llm import Image, Prompt, Target
-from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 from om_proxy.upstream import AiohttpTransport
 from tests.support.upstream_server import (
     Call,
@@ -33,6 +33,17 @@ FINE = {
         "prompt_tokens_details": {"cached_tokens": 4},
     },
 }
+
+
+STREAM = b"".join(
+    b"data: " + data + b"\n\n"
+    for data in (
+        b'{"choices": [{"index": 0, "delta": {"role": "assistant", "content": "not"}}]}',
+        b'{"choices": [{"index": 0, "delta": {"content": "ed"}, "finish_reason": "stop"}]}',
+        b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}',
+        b"[DONE]",
+    )
+)
 
 
 @pytest.fixture
@@ -105,13 +116,9 @@ async def test_a_compressed_answer(direct: Direct) -> None:
 
 
 async def test_refusals_are_adapted_to_and_remembered(direct: Direct) -> None:
-    """The limit is renamed, then the temperature is left out; the next call starts with that
-    dialect."""
-    refusals = (
-        (400, error("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")),
-        (400, error("Unsupported value: 'temperature' does not support 0.3 with this model.")),
-        (200, FINE),
-    )
+    """One thing after the other is left out, whatever the refusal says; the next call begins without
+    what was refused, and another model with all of it."""
+    refusals = ((400, error("no")), (400, error("no")), (422, error("no")), (200, FINE))
     async with run_upstream_server(steps(*refusals)) as server:
         target = Target("m", base_url=server.base)
         for _ in range(2):
@@ -121,10 +128,43 @@ async def test_refusals_are_adapted_to_and_remembered(direct: Direct) -> None:
     assert sent == [
         ["max_tokens", "temperature"],
         ["max_completion_tokens", "temperature"],
-        ["max_completion_tokens"],
-        ["max_completion_tokens"],
+        ["temperature"],
+        [],
+        [],
         ["max_tokens", "temperature"],
     ]
+
+
+async def test_a_server_that_only_streams(direct: Direct) -> None:
+    """It is asked for a stream, and its answer is read from the events."""
+
+    async def script(call: Call) -> None:
+        is_stream = b'"stream":true' in call.seen.body
+        answer = script_answer(STREAM) if is_stream else script_answer(b"{}", status=b"400 X")
+        await answer(call)
+
+    async with run_upstream_server(script) as server:
+        for calls in (5, 6):
+            answer = await direct.complete(Target("m", base_url=server.base), PROMPT)
+            assert (answer.text, answer.finish, answer.input_tokens) == ("noted", "stop", 9)
+            assert len(server.seen) == calls
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (b"", BrokenAnswer),
+        (b'data: {"error": {"message": "engine died"}}\n\ndata: [DONE]\n\n', ModelBusy),
+    ],
+)
+async def test_a_stream_without_its_end(
+    direct: Direct, end: bytes, error: type[ModelError]
+) -> None:
+    """A stream that breaks off is no answer, nor is one with an error in it."""
+    begin = b'data: {"choices": [{"delta": {"content": "not"}}]}\n\n'
+    async with run_upstream_server(script_answer(begin + end)) as server:
+        with pytest.raises(error):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
 
 
 async def test_images_are_left_out_once(direct: Direct) -> None:
@@ -137,7 +177,7 @@ async def test_images_are_left_out_once(direct: Direct) -> None:
             assert (
                 await direct.complete(Target("m", base_url=server.base), prompt)
             ).text == "noted"
-    contents = [body["messages"][1]["content"] for body in bodies(server)]
+    contents = [body["messages"][-1]["content"] for body in bodies(server)]
     assert [type(content) for content in contents] == [list, str, list]
 
 
@@ -157,31 +197,40 @@ async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> N
 
 
 async def test_endless_refusals(direct: Direct) -> None:
-    """A server that refuses everything is not asked again."""
+    """A server that refuses everything is asked with less and less, and the next time hardly
+    more than once."""
     async with run_upstream_server(
         steps((400, error("bad max_tokens, bad temperature")))
     ) as server:
-        with pytest.raises(ModelError) as raised:
-            await direct.complete(Target("m", base_url=server.base), PROMPT)
-    assert type(raised.value) is ModelError
-    assert len(server.seen) == 4  # as it is, limit renamed, limit left out, temperature left out
+        # limit renamed; left out: limit, temperature, unstreamed, system
+        for calls in (6, 8):
+            with pytest.raises(ModelError) as raised:
+                await direct.complete(Target("m", base_url=server.base), PROMPT)
+            assert type(raised.value) is ModelError
+            assert len(server.seen) == calls
 
 
-@pytest.mark.parametrize("member", ["message", "param", "code"])
+async def test_an_outage(direct: Direct) -> None:
+    """A 500 costs one more call, and none for a while if that fails too."""
+    async with run_upstream_server(steps((500, error("no")))) as server:
+        for calls in (2, 3, 4):
+            with pytest.raises(ModelBusy):
+                await direct.complete(Target("m", base_url=server.base), PROMPT)
+            assert len(server.seen) == calls
+
+
+@pytest.mark.parametrize("member", ["message", "param"])
 async def test_a_refusal_of_megabytes(direct: Direct, member: str) -> None:
     """Only the beginning of a long refusal is read."""
-    told = [
-        {"error": {"message": "no", member: text}}
-        for text in ("temperature" + "x" * 2_000, "x" * 2_000 + "temperature")
-    ]
-    async with run_upstream_server(steps((400, told[0]), (400, told[1]))) as server:
-        with pytest.raises(ModelError):
-            await direct.complete(Target("m", base_url=server.base), PROMPT)
-    assert ["temperature" in body for body in bodies(server)] == [True, False]
-    async with run_upstream_server(steps((400, told[1]))) as server:
-        with pytest.raises(ModelError):
-            await direct.complete(Target("m", base_url=server.base), PROMPT)
-    assert len(server.seen) == 1
+    for text, kind in (
+        ("context_length_exceeded" + "x" * 2_000, PromptTooLong),
+        ("x" * 2_000 + "context_length_exceeded", ModelError),
+    ):
+        told = {"error": {"message": "no", member: text}}
+        async with run_upstream_server(steps((400, told))) as server:
+            with pytest.raises(ModelError) as raised:
+                await direct.complete(Target(member, base_url=server.base), PROMPT)
+        assert type(raised.value) is kind
 
 
 @pytest.mark.parametrize(
@@ -202,7 +251,6 @@ async def test_a_refusal_of_many_levels(direct: Direct, error: str) -> None:
         with pytest.raises(ModelError) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert type(raised.value) is ModelError
-    assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])

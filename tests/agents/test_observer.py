@@ -83,7 +83,7 @@ async def test_the_prompt() -> None:
     prompt, text = await asked(task)
     assert prompt.system.startswith("You keep the memory of an assistant.")
     assert prompt.system.endswith("Note allergies.")
-    assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
+    assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 8_192)
     known, new = text.split("# New messages")
     assert known == (
         "# Known already\n\n"
@@ -119,6 +119,14 @@ async def test_settings_are_clamped() -> None:
         TASK, known=UnknownAbilities(max_output=200_000, takes_temperature=True)
     )
     assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
+
+
+async def test_the_limit_of_an_unknown_model() -> None:
+    """It is small: a server adds it to the prompt, and its window may be small."""
+    prompt, _ = await asked(TASK, known=UnknownAbilities())
+    assert prompt.max_output_tokens == 8_192
+    prompt, text = await asked(replace(TASK, previous="word " * 20_000), known=UnknownAbilities())
+    assert prompt.max_output_tokens == len(text) // 4 > 8_192
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from om_proxy.agents import wording
 from om_proxy.agents.call_bill import CallBill
-from om_proxy.agents.dialect import Dialect
+from om_proxy.agents.dialect import write_body
 from om_proxy.agents.llm import Answer, Target
 from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
 from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
@@ -177,7 +177,7 @@ async def test_tries_share_all_but_their_guidance() -> None:
     """All tries have the same system prompt and notes, byte for byte, so that a second try reads
     them from the model's prompt cache."""
     _, llm = await reflect(sized(90), "", sized(60), WHOLE)
-    first, *others = [Dialect().write_body("a", prompt)["messages"] for _, prompt in llm.asked]
+    first, *others = [write_body("a", prompt)["messages"] for _, prompt in llm.asked]
     notes_end = first[1]["content"].index("</previous-observations>") + len(
         "</previous-observations>\n\n"
     )

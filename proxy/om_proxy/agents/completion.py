@@ -1,25 +1,30 @@
-"""Read a memory model's chat completion: its text and its cost."""
+"""Read a memory model's chat completion, streamed or not: its text and its cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer
-from om_proxy.apis.registry import read_usage
+from om_proxy.apis.registry import CHAT, read_usage
 from om_proxy.errors import BrokenAnswer, ModelBusy
 from om_proxy.memory.notes.cut_off import Finish, read_finish
 from om_proxy.memory.usage import Usage
 
+EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+
 
 def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
-    """Read the first choice of a completion's JSON.
+    """Read the first choice of a completion, from its JSON or from a stream of events.
 
     Raises BrokenAnswer for half a body, ModelBusy for another body (a gateway's page), and the
     error that some routers wrap in a 200."""
+    if body.lstrip().startswith(EVENT_STARTS):
+        return _read_stream(body, model)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -35,6 +40,29 @@ def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float)
             status, code=code, message=read_error_text(error)[1], headers=headers, now=now
         )
     return read_completion(completion, model)
+
+
+def _read_stream(body: bytes, model: str) -> Answer:
+    """Read a whole stream. Raise BrokenAnswer if its end is missing, ModelBusy for an error in it."""
+    reader = CHAT.create_reply_reader(True)
+    reader.feed(body)
+    reply = reader.finish()
+    if reply.error:
+        raise ModelBusy("the memory model's stream reports an error")
+    if not reply.complete:
+        raise BrokenAnswer("the memory model's answer broke off")
+    usage = reply.usage
+    choice = {"message": orjson.loads(reply.message or b"{}"), "finish_reason": reply.finish_reason}
+    answer = read_completion({"choices": [choice]}, model)
+    if usage is None:
+        return answer
+    return replace(
+        answer,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
 
 
 def read_completion(completion: Mapping[str, Any], model: str) -> Answer:

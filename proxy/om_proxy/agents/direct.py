@@ -5,28 +5,24 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import orjson
 
 from om_proxy.agents.completion import read_answer
-from om_proxy.agents.dialect import Dialect
+from om_proxy.agents.dialect import list_additions, write_body
 from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer, Prompt, Target
+from om_proxy.apis.additions import LessonBook, Trial
 from om_proxy.apis.compression import DecompressedTooLarge, create_decoder
-from om_proxy.apis.refusals import MAX_ERROR_TEXT_CHARS
-from om_proxy.bounded_cache import BoundedCache
+from om_proxy.apis.refusals import MAX_ERROR_TEXT_CHARS, is_too_long_text
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
 
 CONNECT_TIMEOUT_S = 5.0
 # an unstreamed answer of 100 000 tokens says nothing until it is complete
 READ_TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 16 << 20  # 100 000 tokens are half a megabyte
-# of one request: limit renamed, limit or temperature left out, images left out
-MAX_ADAPTATIONS = 3
-MAX_LEARNT_DIALECTS = 256
 
 
 class Direct:
@@ -40,35 +36,32 @@ class Direct:
     ) -> None:
         self._transport = transport
         self._clock = clock
-        self._dialects: BoundedCache[tuple[str, str], Dialect] = BoundedCache(
-            max_items=MAX_LEARNT_DIALECTS
-        )
+        self._lessons = LessonBook()
 
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
-        """Ask for one answer. If a parameter is refused, adapt and remember the dialect (dialect.py)
-        and ask again. Such a call does not count as a retry."""
+        """Ask for one answer. If the server refuses the request, ask again with less of what it may
+        do without, and remember what was refused (apis/additions.py). Such a call does not count as
+        a retry."""
         if target.base_url is None:
             raise ModelError(f"no address for {target.model}", "set memory.api_base")
-        dialect_key = (target.base_url, target.model)
-        dialect = self._dialects.get(dialect_key) or Dialect.of(target.base_url)
-        for _ in range(MAX_ADAPTATIONS + 1):
-            status, headers, body = await self._post(
-                target, dialect.write_body(target.model, prompt)
-            )
+        lessons = self._lessons.find((target.base_url, target.model))
+        trial = Trial(lessons, list_additions(prompt), self._clock())
+        while True:
+            body = write_body(target.model, prompt, trial.sent, base_url=target.base_url)
+            status, headers, answer = await self._post(target, body)
             if status == 200:
-                return read_answer(body, target.model, headers, self._clock())
-            code, message = _read_error(body)
-            next_dialect = (
-                dialect.adapted_to(prompt, f"{code} {message}") if _is_refusal(status) else None
-            )
-            if next_dialect is None:
-                break
-            dialect = next_dialect
-            # but not that images are refused: it may have been this one image
-            self._dialects.put(dialect_key, replace(dialect, images=True))
-        raise build_model_error(
-            status, code=code, message=message, headers=headers, now=self._clock()
-        )
+                trial.end(status, self._clock())
+                return read_answer(answer, target.model, headers, self._clock())
+            code, message = _read_error(answer)
+            is_too_long = is_too_long_text(f"{code} {message}")
+            # a server that says when to come back has nothing against the request
+            if "retry-after" in headers or not trial.take_back(
+                status, self._clock(), is_too_long=is_too_long
+            ):
+                trial.end(status, self._clock())
+                raise build_model_error(
+                    status, code=code, message=message, headers=headers, now=self._clock()
+                )
 
     async def _post(
         self, target: Target, body: Mapping[str, Any]
@@ -110,7 +103,7 @@ def _build_headers(target: Target) -> list[tuple[str, str]]:
     key = [("authorization", f"Bearer {target.api_key}")] if target.api_key else []
     fixed = [
         ("content-type", "application/json"),
-        ("accept", "application/json"),
+        ("accept", "application/json, text/event-stream"),
         ("accept-encoding", "identity"),
     ]
     return [*target.headers, *key, *fixed]
@@ -156,12 +149,6 @@ async def _read_decompressed(response: httpx.Response) -> bytes:
             "the memory model's server answered in a compression that cannot be read"
         ) from exc
     return b"".join(parts)
-
-
-def _is_refusal(status: int) -> bool:
-    """Return whether the request itself may be at fault. Some local servers answer 500 or 501 to an
-    image."""
-    return status in (400, 404, 415, 422, 500, 501)
 
 
 def _read_error(body: bytes) -> tuple[str | None, str]:

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from om_proxy.agents.completion import read_completion
-from om_proxy.agents.dialect import Dialect
+from om_proxy.agents.dialect import write_body
 from om_proxy.agents.failures import build_model_error
 from om_proxy.agents.llm import Answer, Prompt, Target
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
@@ -184,7 +184,7 @@ def _build_arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
         "extra_headers": dict(target.headers) or None,
     }
     return {
-        **Dialect(addresses=False).write_body(target.model, prompt),
+        **write_body(target.model, prompt, sends_addresses=False),
         **{name: value for name, value in server.items() if value is not None},
         "timeout": ANSWER_TIMEOUT_S,
         "num_retries": 0,

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from om_proxy.agents.llm import Abilities, Image, ModelSettings, Prompt, Target
 
+# The least output limit of an unknown model. Servers add the limit to the prompt, and refuse what
+# does not fit the model's window.
+UNKNOWN_MODEL_OUTPUT_TOKENS = 8_192
+CHARS_PER_TOKEN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownAbilities:
@@ -24,13 +29,18 @@ def clamp_prompt(
     system: str, user: tuple[str | Image, ...], settings: ModelSettings, abilities: Abilities
 ) -> Prompt:
     """Return the prompt without a temperature that the model refuses, and with an output limit that
-    the model can reach."""
-    limits = [limit for limit in (settings.max_output_tokens, abilities.max_output) if limit]
+    the model can reach. The limit of an unknown model is the prompt's length: notes are shorter than
+    what they are made from."""
+    limit = settings.max_output_tokens
+    if limit:
+        chars = sum(len(part) for part in user if isinstance(part, str))
+        reachable = max(UNKNOWN_MODEL_OUTPUT_TOKENS, chars // CHARS_PER_TOKEN)
+        limit = min(limit, abilities.max_output or reachable)
     return Prompt(
         system=system,
         user=user,
         temperature=None if abilities.takes_temperature is False else settings.temperature,
-        max_output_tokens=min(limits) if settings.max_output_tokens else None,
+        max_output_tokens=limit,
     )
 
 

@@ -32,7 +32,7 @@ from tests.support.upstream_server import Call, run_upstream_server
 T = TypeVar("T")
 
 LIMIT = 1.0  # seconds the proxy has for what hangs
-MIND_LIMIT = 5.0  # seconds a memory model has, for the whole of its work
+MIND_LIMIT = 8.0  # seconds a memory model has, for the whole of its work
 AMPLE = 30  # seconds for what does not hang, so that a busy machine fails nothing
 SLACK = 10.0  # seconds beyond it after which something hangs, on a busy machine too
 BEAT = 0.02  # seconds; as late as that again is no stall

@@ -298,26 +298,35 @@ FAULTS = (
     ),
     Fault("reset-in-the-middle", lambda c: stream(*c.events[:2], end="reset"), streams_only=True),
     Fault("closed-in-the-middle", lambda c: stream(*c.events[:2], end="closed"), streams_only=True),
-    Fault("no-done", lambda c: stream(*c.events), streams_only=True, stored="reply"),
-    Fault("two-dones", lambda c: stream(*c.events, DONE, DONE), streams_only=True, stored="reply"),
+    Fault("no-done", lambda c: stream(*c.events), streams_only=True, stored="reply", harmless=True),
+    Fault(
+        "two-dones",
+        lambda c: stream(*c.events, DONE, DONE),
+        streams_only=True,
+        stored="reply",
+        harmless=True,
+    ),
     Fault("error-event", lambda c: stream(*c.events[:2], ERROR), streams_only=True),
     Fault(
         "split-characters",
         lambda c: stream(*c.events, DONE, piece=7),
         streams_only=True,
         stored="reply",
+        harmless=True,
     ),
     Fault(
         "single-bytes",
         lambda c: stream(*c.events, DONE, piece=1),
         streams_only=True,
         stored="reply",
+        harmless=True,
     ),
     Fault(
         "crlf",
         lambda c: stream(b"".join([*c.events, DONE]).replace(b"\n", b"\r\n"), piece=50),
         streams_only=True,
         stored="reply",
+        harmless=True,
     ),
     Fault("comments-only", lambda _: stream(b": ping\n\n" * 50, piece=8), streams_only=True),
     Fault(
@@ -339,7 +348,11 @@ FAULTS = (
         stored="reply",
     ),
     Fault(
-        "no-finish-reason", lambda c: stream(*c.events[:3], DONE), streams_only=True, stored="reply"
+        "no-finish-reason",
+        lambda c: stream(*c.events[:3], DONE),
+        streams_only=True,
+        stored="reply",
+        harmless=True,
     ),
     Fault(
         "content-null",
@@ -352,6 +365,7 @@ FAULTS = (
         lambda c: stream(*c.events, DONE, b"\x00garbage\r\n"),
         streams_only=True,
         stored="reply",
+        harmless=True,
     ),
 )
 

@@ -78,6 +78,24 @@ HALVES = NOTES[: NOTES.index("  * 12")].rstrip(), NOTES[NOTES.index("  * 12") :]
             id="thought, opened elsewhere",
         ),
         pytest.param(
+            f"<observations>\n<think>\n* a draft</think>\n{NOTES}\n</observations>",
+            id="thought inside",
+        ),
+        pytest.param(
+            f"<think>* one</think>\n<thinking>* two</thinking><observations><think>* three</think>\n{NOTES}",
+            id="thought three times",
+        ),
+        pytest.param(
+            f"<|channel|>analysis<|message|><observations>\n* a draft\n</observations><|end|>"
+            f"<|start|>assistant<|channel|>final <|constrain|>x<|message|><observations>\n{NOTES}\n"
+            "</observations><|return|>",
+            id="channels",
+        ),
+        pytest.param(
+            f"analysis* a draft\n* moreassistantfinal<observations>\n{NOTES}\n</observations>",
+            id="channels without their tokens",
+        ),
+        pytest.param(
             f'<observations>\n<thread id="7">\n{NOTES}\n</thread>\n</observations>',
             id="a thread tag",
         ),
@@ -147,6 +165,8 @@ def test_what_is_kept(answer: str, text: str) -> None:
         ("<observations>\n* None\n</observations>", "empty"),
         ("* No new observations.", "empty"),
         ("<think>I should begin with * 🔴 the", "empty"),
+        ("<observations>\n<thought>\n* 🔴 a draft\n</observations>", "empty"),
+        ("<|channel|>analysis<|message|><observations>\n* 🔴 a draft\n</observations>", "empty"),
         ("I'm sorry, but I can't help with that.", "refusal"),
         ("I’m sorry, I can’t do that. I could:\n- tell a joke\n- sing", "refusal"),
         ("<observations>\nI cannot assist with this request.\n</observations>", "refusal"),
@@ -356,6 +376,8 @@ PIECES = [
     ">",
     "<think>",
     "</think>",
+    "<|channel|>final<|message|>",
+    "<|channel|>",
 ]
 
 

@@ -34,10 +34,23 @@ REFUSAL_SEARCH_CHARS = 2_000  # of an answer or a bullet: a refusal begins withi
 
 # Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a
 # long answer, and matching must stay linear.
+_THINK = r"think(?:ing)?|thought|reasoning"
 _REASONING_BLOCK = re.compile(
-    r"\A\s*+<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)|\A.*?^[ \t]*+</think(?:ing)?>",
+    rf"\A\s*+<(?:{_THINK})>(?:.*?</(?:{_THINK})>|.*)|\A.*?^[ \t]*+</(?:{_THINK})>",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
+# further ones, where a line begins, or a tag of the format ends; inside a line it may be a quotation
+_INNER_REASONING = re.compile(
+    rf"(?:^|(?<=observations>))[ \t]*+<({_THINK})>(?:.*?</\1>|.*)",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+# the channels of OpenAI's open models, as they come from a server that does not read them, and
+# without their special tokens
+_CHANNEL = re.compile(
+    r"(?:<\|start\|>[^<]*+)?<\|channel\|>\s*+(\w++)[^<]*+(?:<\|constrain\|>[^<]*+)?<\|message\|>"
+)
+_CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
+_BARE_CHANNELS = re.compile(r"\A\s*+analysis.*?assistant\s*+final", re.DOTALL)
 _ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
 _CODE_FENCE = re.compile(r"\s*+(?:```[\w-]*|\*\*)?\s*+")  # or what is left of a bold tag
 _BULLET_LINE = re.compile(
@@ -129,8 +142,16 @@ def refuse_cut_off(answer: str, finish: Finish) -> None:
 
 
 def remove_reasoning(answer: str) -> str:
-    """Remove the reasoning that a model wrote ahead of its answer."""
-    return _REASONING_BLOCK.sub("", answer.replace("\r\n", "\n"), count=1)
+    """Remove the reasoning that a model wrote ahead of its answer, or inside it."""
+    answer = answer.replace("\r\n", "\n")
+    if "<|channel|>" in answer:
+        _, *parts = _CHANNEL.split(answer)
+        final = [
+            text for name, text in zip(parts[::2], parts[1::2], strict=True) if name == "final"
+        ]
+        answer = _CHANNEL_END.sub("", "".join(final))
+    answer = _REASONING_BLOCK.sub("", _BARE_CHANNELS.sub("", answer), count=1)
+    return _INNER_REASONING.sub("", answer)
 
 
 # ── form ──────────────────────────────────────────────────────────────────────────────────────────
