@@ -320,9 +320,18 @@ def test_preamble_tells_of_ranges() -> None:
     shown, silent = ranged(LOG, "om_recall"), ranged(LOG, None)
     assert "- Each entry begins with the range of the messages it stands for" in silent
     assert "call" not in silent
-    assert shown.replace(f" {sentence}", "") == silent
+    assert sentence in shown
     assert "[m12-m40]" not in ranged([], pins=("by hand",))
     assert "[m12-m40]" not in block(LOG)
+
+
+def test_what_the_notes_lack_is_looked_up() -> None:
+    """Where the tool is offered the preamble sends to it first; without it, it asks for honesty."""
+    shown, silent = ranged(LOG, "om_recall"), ranged(LOG, None)
+    assert "look it up with om_recall before you answer or say that you do not know" in shown
+    assert "you do not know: say so instead of guessing" in silent
+    assert "look it up" not in silent
+    assert "If it finds nothing, say so instead of guessing" in shown
 
 
 def test_a_models_own_ranges_are_left_out_where_ranges_are_shown() -> None:

@@ -53,6 +53,12 @@ _PINS_ALONE = "by a person, by hand."
 _ABOUT_PINS = """
 - `pinned-notes` were written by hand, by a person. Where other notes disagree with them, they hold."""
 
+_UNKNOWN = "What neither notes nor messages say, you do not know: say so instead of guessing."
+# where the model may call the tool: notes are short, and the messages behind them hold the rest
+_UNKNOWN_WITH_RECALL = """\
+Notes are short. What neither notes nor messages say, and exact words, lists or reasons: look it up with {tool} before you answer or say \
+that you do not know. If it finds nothing, say so instead of guessing."""
+
 # with `memory.retrieval`
 _ABOUT_RANGES = """
 - Each entry begins with the range of the messages it stands for, such as [m12-m40]."""
@@ -67,7 +73,7 @@ it done or changed, they hold. What the newest message asks for comes before any
 - What was planned for a date that has passed has probably happened.
 - Their names, numbers and wordings are exact. Where the request touches what the user has told before (tastes, people, plans, limits), \
 build on it.
-- What neither notes nor messages say, you do not know: say so instead of guessing.
+- {unknown}
 - {legend}"""
 
 _HINT_TEMPLATE = """\
@@ -191,7 +197,7 @@ def _preamble(scope: str, options: ContextOptions, recall_tool: str | None, has_
     kind, _, label = scope.partition(":")
     if kind == "pins":
         text = _PREAMBLE_TEMPLATE.format(
-            scope=_PINS_ALONE, legend=_legend(_kept_priorities(options))
+            scope=_PINS_ALONE, unknown=_UNKNOWN, legend=_legend(_kept_priorities(options))
         )
         return text + _ABOUT_PINS
     notes = (
@@ -201,7 +207,12 @@ def _preamble(scope: str, options: ContextOptions, recall_tool: str | None, has_
         if label
         else _RESOURCE_NOTES
     )
-    text = _PREAMBLE_TEMPLATE.format(scope=notes, legend=_legend(_kept_priorities(options)))
+    is_offered = options.shows_ranges and recall_tool is not None
+    text = _PREAMBLE_TEMPLATE.format(
+        scope=notes,
+        unknown=_UNKNOWN_WITH_RECALL.format(tool=recall_tool) if is_offered else _UNKNOWN,
+        legend=_legend(_kept_priorities(options)),
+    )
     if options.shows_ranges:
         text += _ABOUT_RANGES + (_ABOUT_RECALL.format(tool=recall_tool) if recall_tool else "")
     return text + _ABOUT_PINS if has_pins else text
