@@ -20,7 +20,16 @@ from om_proxy.memory.transcript.reconcile import (
     recognise,
     reconcile,
 )
-from tests.memory.clients import Thread, build_thread, chat, parse, raw, render_live_words
+from tests.memory.clients import (
+    Thread,
+    build_covered_thread,
+    build_thread,
+    chat,
+    forwarded_words,
+    parse,
+    raw,
+    render_live_words,
+)
 
 LONG = "u1 a1 u2 a2 u3 a3"
 
@@ -173,6 +182,36 @@ def test_equal_results_of_calls_that_still_wait_are_new() -> None:
     assert thread.turn(chat("r0 r1"), raw("assistant", "R")).case == "delta"
     assert thread.turn(chat("r0 r1"), raw("assistant", "R")).case == "retry"
     assert render_live_words(thread) == "u1 c0+1 r0 r1 c0+1 r0 r1 c0+1 r0 r1 aR"
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent", "forwarded"),
+    [
+        ("u1 a1 u2 cx rx cy ry a2", "cp rp cq rq a2 u3", "[u1] [a1] [u2] cp rp cq rq a2 u3"),
+        ("u1 a1 u2 cx rx cy ry a2", "cp rp a2 u3", "[u1] [a1] [u2] [cx] [rx] cp rp a2 u3"),
+        ("u1 a1 u2 cx+y rx ry a2", "cp rp cq rq a2 u3", "[u1] [a1] [u2] cp rp cq rq a2 u3"),
+        ("u1 a1 u2 cx rx cy", "cp rp cy ry", "[u1] [a1] [u2] cp rp cy ry"),
+        ("u1 a1 u2 a2", "cp rp a2 u3", "[u1] [a1] [u2] cp rp a2 u3"),
+        ("u1 a1 u2 cx rx a2", "rp a2 u3", "[u1] [a1] [u2] [cx] [rx] rp a2 u3"),
+        ("u1 a1 u2 cx rx a2", "rp cq rq a2 u3", "[u1] [a1] [u2] rp cq rq a2 u3"),
+        ("u1 a1 u2 cx rx a2", "usum cp rp a2 u3", "usum [u1] [a1] [u2] cp rp a2 u3"),
+        ("u1 cx+y rx ry a1", "cp rp ry a1 u2", "[u1] cp rp [cx+y] [rx] ry a1 u2"),
+        ("cx rx a1 u2 a2", "cp rp a1 u2 a2 u3", "cp rp a1 u2 a2 u3"),
+    ],
+)
+def test_a_window_begins_with_unknown_steps(stored: str, sent: str, forwarded: str) -> None:
+    """Such as with calls of other ids. They stand where the client shows them, in the place of as
+    many stored ones, and not ahead of everything."""
+    thread = build_thread(stored)
+    assert forwarded_words(thread.ask(chat(sent))[2]) == forwarded
+
+
+def test_a_window_begins_with_unknown_steps_that_are_noted() -> None:
+    """The notes tell them; they are not forwarded beside them."""
+    thread = build_covered_thread("u1 a1 u2 cx rx cy ry a2 u3 a3", 7)
+    assert thread.memory.coverage == 7
+    pieces = thread.ask(chat("cp rp cq rq a2 u3 a3 u4"))[2]
+    assert forwarded_words(pieces) == "a2 u3 a3 u4"
 
 
 def test_what_cannot_be_aligned_is_appended() -> None:

@@ -121,7 +121,7 @@ def judge_pairs(
     `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
     last pair is new, a stored one is superseded."""
     pairs = pair_equal_stretches(transcript, sent, prefix, pairs)
-    found = _merge_split_steps(transcript, sent, _cells_from_pairs(transcript, prefix, pairs))
+    found = _merge_split_steps(transcript, sent, _cells_from_pairs(transcript, sent, prefix, pairs))
     judged, swaps = _find_swaps(transcript, found)
     if pairs:
         next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
@@ -209,16 +209,19 @@ def _is_in_other_words(item: Item, mark: Mark, seen: Set[bytes]) -> bool:
 
 
 def _cells_from_pairs(
-    transcript: StoredTranscript, prefix: CertainPrefix, pairs: Sequence[Pair]
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    pairs: Sequence[Pair],
 ) -> list[Cell]:
     """Return the cells after `prefix`, up to the last pair."""
     cells: list[Cell] = []
     next_sent, next_stored = prefix.sent, prefix.stored
     for pair in pairs:
-        is_head = not prefix.sent and pair is pairs[0]
-        cells += _gap_cells(
-            transcript, next_sent, pair.sent, next_stored, pair.stored, is_head=is_head
-        )
+        if not prefix.sent and pair is pairs[0]:
+            cells += _head_cells(transcript, sent, pair.sent, pair.stored)
+        else:
+            cells += _gap_cells(transcript, next_sent, pair.sent, next_stored, pair.stored)
         seq = transcript.live[pair.stored].seq
         kind = "same" if pair.same else "altered" if pair.hard else "soft"
         cells.append(Cell(kind, pair.sent, pair.sent + 1, seq, seq))
@@ -256,22 +259,68 @@ def _repeats_calls(
     return all(one and stored_calls.issuperset(one) for one in calls)
 
 
+def _head_cells(
+    transcript: StoredTranscript, sent: SentHistory, sent_to: int, stored_to: int
+) -> list[Cell]:
+    """Return the cells for what comes before everything that matches. What is unknown there goes
+    ahead of what the store adds, such as a summary of it; but tool steps stand where the client
+    shows them, in the place of as many stored ones: it shows those otherwise."""
+    steps = sent_to
+    while steps and _is_of_step(sent.item(steps - 1)):
+        steps -= 1
+    calls = next((i for i in range(steps, sent_to) if sent.item(i).calls), sent_to)
+    results = sum(sent.item(i).answers is not None for i in range(calls, sent_to))
+    # a step that what matches is a result of stays whole
+    stop = _find_step(transcript.live, stored_to) if calls < sent_to else stored_to
+    start = _find_last_steps(transcript.live[:stop], results)
+    cells = _extra_cells(0, steps)
+    if start or transcript.missing:
+        cells.append(Cell("unsent", steps, steps, 1, transcript.seq_before(start)))
+    if start == stop:
+        cells += _extra_cells(steps, sent_to)
+    else:
+        first, last = transcript.live[start].seq, transcript.live[stop - 1].seq
+        cells += [*_extra_cells(steps, calls), Cell("folded", calls, sent_to, first, last)]
+    if stop < stored_to:
+        first, last = transcript.live[stop].seq, transcript.live[stored_to - 1].seq
+        cells.append(Cell("unsent", sent_to, sent_to, first, last))
+    return cells
+
+
+def _find_step(live: Sequence[Mark], index: int) -> int:
+    """Return the index of the call that the message at `index` is a result of; `index`, if it is
+    none."""
+    while index and live[index].answers is not None:
+        index -= 1
+    return index
+
+
+def _is_of_step(message: Item | Mark) -> bool:
+    return bool(message.calls) or message.answers is not None
+
+
+def _find_last_steps(live: Sequence[Mark], results: int) -> int:
+    """Return the index at which the last steps with so many results begin, with their calls; the
+    number of messages, if none stand at the end."""
+    start = len(live)
+    is_whole = True  # whether a step begins at `start`
+    while start and _is_of_step(live[start - 1]) and (results > 0 or not is_whole):
+        start -= 1
+        is_whole = live[start].answers is None
+        results -= not is_whole
+    return start if is_whole else len(live)
+
+
+def _extra_cells(sent_from: int, sent_to: int) -> list[Cell]:
+    return [Cell("extra", sent_from, sent_to, 1, 0)] if sent_to > sent_from else []
+
+
 def _gap_cells(
-    transcript: StoredTranscript,
-    sent_from: int,
-    sent_to: int,
-    stored_from: int,
-    stored_to: int,
-    *,
-    is_head: bool,
+    transcript: StoredTranscript, sent_from: int, sent_to: int, stored_from: int, stored_to: int
 ) -> list[Cell]:
     """Return the cells for sent messages [sent_from, sent_to) and live ones [stored_from,
-    stored_to) that match nothing. `is_head`: they come before everything that matches."""
-    extra = [Cell("extra", sent_from, sent_to, 1, 0)] if sent_to > sent_from else []
-    if is_head:
-        if not (stored_to or transcript.missing):
-            return extra
-        return [*extra, Cell("unsent", sent_to, sent_to, 1, transcript.seq_before(stored_to))]
+    stored_to) that match nothing."""
+    extra = _extra_cells(sent_from, sent_to)
     if stored_to == stored_from:
         return extra
     stored = transcript.live[stored_from:stored_to]
