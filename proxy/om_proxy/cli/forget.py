@@ -33,8 +33,8 @@ KEYS_STAY = (
     "reads the database's files"
 )
 FILES_ARE_READ = (
-    "its bytes are still in the database's files: another program is reading them; "
-    "waiting until it has finished"
+    "its bytes are still in the database's files: another program is reading them, or the file is "
+    "large and must be written anew; waiting until that is over"
 )
 LOG_STAYS = (
     "its bytes are still in the server's log, which is rewritten at most once a minute; "

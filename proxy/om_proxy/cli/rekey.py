@@ -32,7 +32,7 @@ async def rekey(store: ConvertibleStore) -> int:
     if not is_erased:
         print(
             "their bytes are still in the database: a reader holds them, or its tables or log must "
-            "be rewritten (PostgreSQL: om-proxy erase --rewrite; Redis: BGREWRITEAOF)"
+            "be rewritten (PostgreSQL: om-proxy erase --rewrite; SQLite: om-proxy erase; Redis: BGREWRITEAOF)"
         )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)

@@ -22,7 +22,7 @@ MAX_CLOCK_DIFFERENCE_S = 60.0
 ERASE_TIMEOUT_S = 1.0
 FILES_ARE_READ = (
     "forgotten bytes are still in the database's files: end the program that reads them, such as a "
-    "backup or a shell; the server then erases them"
+    "backup or a shell; the server then erases them, from a large file once no one writes"
 )
 KEYS_STAY = (
     "keys of what was forgotten are not destroyed yet, because storage.keys_url cannot be asked, or "

@@ -1,7 +1,8 @@
 """Erase forgotten bytes from an SQLite file and its WAL.
 
 `secure_delete` overwrites removed rows, but in the WAL first: the old pages stay in the file until
-a checkpoint, and the frames stay in the WAL until it is truncated. `PRAGMA
+a checkpoint, and the frames stay in the WAL until it is truncated. Copies of moved rows stay in the
+file until it is written anew (file_rewriting.py), with no one reading an older state. `PRAGMA
 wal_checkpoint(TRUNCATE)` does both, unless a reader holds a snapshot: a backup, a shell,
 Litestream. In that case the first column of its result is 1, and no error is raised (measured: 881
 canaries in the WAL, 270 in the file, also after that reader had ended).
@@ -29,6 +30,7 @@ import structlog
 
 from om_proxy.errors import StorageError
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
+from om_proxy.storage.sqlite.file_rewriting import FileRewriting
 from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, MergeStep, merge_words
 
 logger = structlog.get_logger("store")
@@ -51,8 +53,9 @@ class Eraser:
     """The erasure of one file, tried every second until it succeeds. `busy_timeout_s`: the
     connection's own wait for locks."""
 
-    def __init__(self, writer: ConnectionWorker, busy_timeout_s: float) -> None:
+    def __init__(self, writer: ConnectionWorker, busy_timeout_s: float, database: str) -> None:
         self._writer = writer
+        self._rewriting = FileRewriting(database)
         self._busy_ms = round(busy_timeout_s * 1_000)
         self._task: asyncio.Task[None] | None = None
         self._is_asked_again = False  # since the task began to try
@@ -131,15 +134,20 @@ class Eraser:
     async def _try_erase(self, *, is_background: bool) -> bool:
         """Erase in steps that others may come between. What they forget meanwhile is asked for
         again."""
-        wait_ms = BACKGROUND_READER_WAIT_MS if is_background else READER_WAIT_MS
         try:
             asked = await self._erase_words(is_background=is_background)
             # little is left to copy then while the log is truncated
-            await self._writer.run_alone(_copy_wal, is_background=is_background)
+            frame_count = await self._writer.run_alone(_copy_wal, is_background=is_background)
             self._uncopied_rows = 0
-            is_truncated = await self._writer.run_alone(
-                lambda db: self._truncate_wal(db, wait_ms), is_background=is_background
+            if not await self._truncate(is_background=is_background):
+                return False
+            is_rewritten = await self._writer.run_alone(
+                lambda db: self._rewriting.rewrite(db, asked, is_quiet=frame_count == 0),
+                is_background=is_background,
             )
+            if not is_rewritten:
+                return False
+            is_truncated = await self._truncate(is_background=is_background)
             if is_truncated:
                 await self._writer.run_alone(
                     lambda db: db.execute_fetchall(NOTE_ERASED, (asked,)),
@@ -170,6 +178,12 @@ class Eraser:
             self._merged_s = time.monotonic() - began_at
         return asked
 
+    async def _truncate(self, *, is_background: bool) -> bool:
+        wait_ms = BACKGROUND_READER_WAIT_MS if is_background else READER_WAIT_MS
+        return await self._writer.run_alone(
+            lambda db: self._truncate_wal(db, wait_ms), is_background=is_background
+        )
+
     async def _truncate_wal(self, db: aiosqlite.Connection, reader_wait_ms: int) -> bool:
         """Checkpoint and truncate the WAL. Return False if a reader prevents that."""
         await db.execute_fetchall(f"PRAGMA busy_timeout = {reader_wait_ms}")
@@ -189,6 +203,8 @@ async def _merge_words(db: aiosqlite.Connection) -> MergeStep:
     return await run_in_connection_thread(db, merge_words)
 
 
-async def _copy_wal(db: aiosqlite.Connection) -> None:
-    """Copy what no reader holds from the WAL to the file. The next commit begins the WAL anew."""
-    await db.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+async def _copy_wal(db: aiosqlite.Connection) -> int:
+    """Copy what no reader holds from the WAL to the file. The next commit begins the WAL anew.
+    Return how many frames it had."""
+    [(_, frame_count, _)] = await db.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+    return int(frame_count)

@@ -203,7 +203,7 @@ class SqliteStore(SearchMethods, VectorMethods):
                 lambda: open_connection(database, busy_timeout_s, READER_PRAGMAS), "BEGIN"
             )
         )
-        eraser = None if is_in_memory else Eraser(writer, busy_timeout_s)
+        eraser = None if is_in_memory else Eraser(writer, busy_timeout_s, database)
         store = cls(writer, reader, generations, lock, clock, eraser, masters, separate)
         try:
             if not is_in_memory:

@@ -1,0 +1,112 @@
+"""Copies that SQLite leaves in unused parts of pages go with what was forgotten, at a good moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from om_proxy.memory.model import Memory
+from om_proxy.storage.sqlite import file_rewriting
+from om_proxy.storage.sqlite.file_rewriting import FileRewriting
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.sqlite.random_stores import find_forgotten_words
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(tmp_path / "memory.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every file for a large one."""
+    monkeypatch.setattr(file_rewriting, "SMALL_FILE_BYTES", 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_forgotten_word_is_left_in_a_random_store(tmp_path: Path, seed: int) -> None:
+    """Unless their files are written anew, some of these stores keep one."""
+    assert await find_forgotten_words(tmp_path, seed) == set()
+
+
+@pytest.mark.usefixtures("large")
+async def test_a_large_file_waits_until_no_one_writes(store: SqliteStore) -> None:
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(3).memory())
+    removed = await store.forget(KEY)
+    assert (removed.database, removed.log) == ("pending", "pending")
+    await store.wait_erased()
+    assert await read_erasure(store) == [(1, 1, 1)]
+
+
+async def test_a_reader_meets_the_file_as_it_was(tmp_path: Path, store: SqliteStore) -> None:
+    """Another process goes on with its connections: it reads the rows, and writes more."""
+    other = await SqliteStore.open(tmp_path / "memory.db")
+    kept = KEY._replace(thread="kept")
+    thread = MemoryBuilder(kept).chat(3)
+    memory = await other.commit(Memory(key=kept), thread.memory())
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(30).memory())
+    assert (await store.forget(KEY)).database == "gone"
+    assert await other.load(kept) == memory
+    memory = await other.commit(memory, thread.chat(2).memory())
+    assert await store.load(kept) == memory
+    await other.close()
+
+
+async def test_what_another_process_has_written_anew_is_left(store: SqliteStore) -> None:
+    assert store._eraser
+    assert store._writer.connection
+    await store._writer.run(lambda db: db.execute("UPDATE erasure SET asked = 1, rewritten = 1"))
+    statements: list[str] = []
+    await store._writer.connection.set_trace_callback(statements.append)
+    assert await store._eraser.erase()
+    assert "VACUUM" not in statements
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(
+    ("now", "is_quiet", "is_rewritten"),
+    [
+        (0.0, True, True),
+        (0.0, False, False),
+        (file_rewriting.MAX_QUIET_WAIT_S, False, True),
+    ],
+)
+async def test_a_large_file_is_written_anew_when_it_is_time(
+    tmp_path: Path, store: SqliteStore, now: float, is_quiet: bool, is_rewritten: bool
+) -> None:
+    times = [0.0]
+    rewriting = FileRewriting(str(tmp_path / "memory.db"), clock=lambda: times[0])
+    assert not await rewrite(store, rewriting, 1, is_quiet=False)
+    times[0] = now
+    assert await rewrite(store, rewriting, 1, is_quiet=is_quiet) is is_rewritten
+
+
+@pytest.mark.usefixtures("large")
+async def test_a_large_file_is_not_written_anew_all_the_time(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    """One that took a second is written anew after twenty."""
+    times = iter([0.0, 1.0, 20.0, 21.0, 22.0])
+    rewriting = FileRewriting(str(tmp_path / "memory.db"), clock=lambda: next(times))
+    assert await rewrite(store, rewriting, 1, is_quiet=True)
+    assert not await rewrite(store, rewriting, 2, is_quiet=True)
+    assert await rewrite(store, rewriting, 2, is_quiet=True)
+
+
+async def rewrite(
+    store: SqliteStore, rewriting: FileRewriting, asked: int, *, is_quiet: bool
+) -> bool:
+    return await store._writer.run_alone(lambda db: rewriting.rewrite(db, asked, is_quiet=is_quiet))
+
+
+async def read_erasure(store: SqliteStore) -> list[object]:
+    return list(
+        await store._reader.run_alone(
+            lambda db: db.execute_fetchall("SELECT asked, rewritten, done FROM erasure")
+        )
+    )
