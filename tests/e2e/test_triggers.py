@@ -436,7 +436,11 @@ async def test_the_second_model_answers_for_the_first(tmp_path: Path) -> None:
     ) as run:
         run.models.faults.switch(Fault(kind="http", model="first-observer", status=503))
         await client(run).turns(3)
-        assert [m for m in minds(run).work if m != ACTOR] == ["first-observer", "second-observer"]
+        assert [m for m in minds(run).work if m != ACTOR] == [
+            "first-observer",
+            "first-observer",
+            "second-observer",
+        ]
         (chunk,) = (await run.memory()).chunks
         assert chunk.model == "second-observer"
 
