@@ -20,11 +20,11 @@ PROMPT = A.TOOL | A.SYSTEM | A.FORM | A.HISTORY
 
 def run_trial(lessons: Lessons, additions: Addition, *statuses: int, now: float = 0.0) -> list[int]:
     """Run one request against these statuses. Return what was sent each time."""
-    trial, sent = Trial(lessons, additions, now), []
+    trial, sent = Trial(lessons, additions, lambda: now), []
     for status in statuses:
         sent.append(trial.sent)
-        if status == 200 or not trial.take_back(status, now):
-            trial.end(status, now)
+        if not trial.take_back(status):
+            trial.end(status)
             break
     return sent
 
@@ -32,7 +32,7 @@ def run_trial(lessons: Lessons, additions: Addition, *statuses: int, now: float 
 @pytest.mark.parametrize("status", [200, 302, 401, 403, 429, 529])
 def test_no_refusal(status: int) -> None:
     """These statuses say nothing of the request."""
-    assert Trial(Lessons(), CALL, 0.0).take_back(status, 0.0) is NOTHING
+    assert Trial(Lessons(), CALL, float).take_back(status) is NOTHING
 
 
 def test_one_after_the_other() -> None:
@@ -103,11 +103,11 @@ def test_refused_after_it_was_accepted() -> None:
 def test_a_prompt_that_is_too_long() -> None:
     """Only what makes room is taken back, and the tool is not blamed."""
     lessons = Lessons()
-    trial = Trial(lessons, PROMPT | CALL, 0.0)
-    assert trial.take_back(400, 0.0, is_too_long=True) is A.TOOL
-    assert trial.take_back(400, 0.0, is_too_long=True) is A.LIMIT
-    assert trial.take_back(400, 0.0, is_too_long=True) is NOTHING
-    trial = Trial(lessons, PROMPT, 0.0)
-    trial.take_back(400, 0.0, is_too_long=True)
-    trial.end(200, 0.0)
+    trial = Trial(lessons, PROMPT | CALL, float)
+    assert trial.take_back(400, is_too_long=True) is A.TOOL
+    assert trial.take_back(400, is_too_long=True) is A.LIMIT
+    assert trial.take_back(400, is_too_long=True) is NOTHING
+    trial = Trial(lessons, PROMPT, float)
+    trial.take_back(400, is_too_long=True)
+    trial.end(200)
     assert lessons.list_left_out(0.0) is NOTHING

@@ -292,7 +292,7 @@ class Refusing(Curious):
 
 
 async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
-    """The client gets its answer, and after two refusals there is no detour."""
+    """The client gets its answer, and after one refusal there is no detour."""
     async with run_with_scripted_models(tmp_path, RETRIEVAL_MEMORY, models=Refusing()) as run:
         chat, words, asked = run.chat(), [], []
         for number in range(20):
@@ -306,7 +306,7 @@ async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:
             if len(words) == 3:
                 break
         assert words == ["refused"] * 3
-        assert asked == [2, 2, 1]
+        assert asked == [2, 1, 1]
         body = {"model": "scripted-actor", "messages": chat.history}
         announced = await preview(run, "t", body)
         assert (announced["recall"], announced["tool"]) == ("refused", None)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from om_proxy.apis.additions import MAX_WAIT_S, Addition
 from om_proxy.apis.registry import CHAT
-from om_proxy.edge.recall_offers import REFUSED_FOR_S, RecallOffers
+from om_proxy.edge.recall_offers import RecallOffers
 from om_proxy.memory.recall.offering import Offer
 
-REQUEST = CHAT.parse_request(b'{"model":"m","messages":[{"role":"user","content":"x"}]}')
+BODY = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
+REQUEST = CHAT.parse_request(BODY)
 
 
 def decide(offers: RecallOffers, upstream: str = "u", tenant: str = "t") -> Offer | None:
@@ -14,26 +18,36 @@ def decide(offers: RecallOffers, upstream: str = "u", tenant: str = "t") -> Offe
     return record and record.word
 
 
-def test_two_refusals_in_a_row() -> None:
+def refuse_tool(offers: RecallOffers, body: bytes = BODY) -> None:
+    """Have the server refuse a request with the tool, and accept it without."""
+    request = CHAT.parse_request(body)
+    use = CHAT.read_tool_use(request)
+    assert use is not None
+    trial = offers.begin_trial(request, "t", "u", use)
+    assert trial.take_back(400) is Addition.TOOL
+    trial.end(200)
+
+
+def test_a_refusal_is_remembered() -> None:
     """Then the tool is not offered to this server and model for an hour, and to others it is; and to
     the requests of other tenants."""
     now = 0.0
     offers = RecallOffers(lambda: now)
-    offers.count_refused("t", "u", "m")
-    assert decide(offers) is Offer.OFFERED
-    offers.count_refused("t", "u", "m")
+    refuse_tool(offers)
     assert decide(offers) is Offer.REFUSED
     assert decide(offers, "other") is Offer.OFFERED
     assert decide(offers, tenant="other") is Offer.OFFERED
-    now = REFUSED_FOR_S
+    now = MAX_WAIT_S
     assert decide(offers) is Offer.OFFERED
 
 
-def test_an_accepted_request_between_them() -> None:
+@pytest.mark.parametrize(
+    "members", [b'"response_format":{"type":"json_object"}', b'"stream":true', b'"tools":[{}]']
+)
+def test_a_combination_is_remembered(members: bytes) -> None:
+    """A server may take the tool, and not together with JSON, in a stream, or beside other tools."""
     offers = RecallOffers(lambda: 0.0)
-    offers.count_refused("t", "u", "m")
-    offers.count_accepted("t", "u", "m")
-    offers.count_refused("t", "u", "m")
+    refuse_tool(offers, BODY.replace(b"{", b"{" + members + b",", 1))
     assert decide(offers) is Offer.OFFERED
 
 

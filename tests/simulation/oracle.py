@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # how `branch.ROLLBACK_NOTE` begins
 NOTE_OF_FORK = "The conversation was taken back to an earlier point"
+HINT_BEGIN = "Note from the system, not from the user:"
 
 
 def named(ids: Iterable[str]) -> str:
@@ -289,18 +290,29 @@ def parts(body: bytes) -> tuple[set[str], list[str]]:
     observed: set[str] = set()
     raw: list[str] = []
     for said in orjson.loads(body)["messages"]:
-        text = _text(said)
-        if "<observations>" in text:
-            observed |= ids_in(text)
-        elif one := id_of(orjson.dumps(said)):
+        block, own = split_message(said)
+        observed |= ids_in(block)
+        if one := id_of(own):
             raw.append(one)
     return observed, raw
 
 
+def split_message(said: dict[str, Any]) -> tuple[str, bytes]:
+    """The observation block in a message, and what else it says. A server that refuses system
+    messages gets the block, and the hint behind it, at the beginning of the user's."""
+    text = _text(said)
+    if "<observations>" not in text and "<other-conversation " not in text:
+        return "", orjson.dumps(said)
+    if said["role"] != "user":
+        return text, b""
+    block, _, hinted = text.partition(HINT_BEGIN)
+    return block, hinted.partition("\n")[2].encode()
+
+
 def find_block(body: bytes) -> str:
     """The text of the message with the observation block."""
-    texts = [_text(said) for said in orjson.loads(body)["messages"]]
-    return "\n".join(text for text in texts if "<observations>" in text)
+    blocks = (split_message(said)[0] for said in orjson.loads(body)["messages"])
+    return "\n".join(block for block in blocks if "<observations>" in block)
 
 
 def _text(said: dict[str, Any]) -> str:

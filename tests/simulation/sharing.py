@@ -322,10 +322,10 @@ class SharedWorld(World):
         observed, raw = set(), []
         self._forgiven(made, body)
         for said in orjson.loads(body)["messages"]:
-            text = oracle._text(said)
-            if "<observations>" in text or "<other-conversation " in text:
-                observed |= self._read_block(made, own, text)
-            elif one := id_of(orjson.dumps(said)):
+            block, rest = oracle.split_message(said)
+            if block:
+                observed |= self._read_block(made, own, block)
+            if one := id_of(rest):
                 raw.append(one)
         strange = [one for one in raw if one[0] != letter]
         must(not strange, "no other thread's turns as its own history", strange)

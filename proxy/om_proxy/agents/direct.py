@@ -45,20 +45,18 @@ class Direct:
         if target.base_url is None:
             raise ModelError(f"no address for {target.model}", "set memory.api_base")
         lessons = self._lessons.find((target.base_url, target.model))
-        trial = Trial(lessons, list_additions(prompt), self._clock())
+        trial = Trial(lessons, list_additions(prompt), self._clock)
         while True:
             body = write_body(target.model, prompt, trial.sent, base_url=target.base_url)
             status, headers, answer = await self._post(target, body)
             if status == 200:
-                trial.end(status, self._clock())
+                trial.end(status)
                 return read_answer(answer, target.model, headers, self._clock())
             code, message = _read_error(answer)
             is_too_long = is_too_long_text(f"{code} {message}")
             # a server that says when to come back has nothing against the request
-            if "retry-after" in headers or not trial.take_back(
-                status, self._clock(), is_too_long=is_too_long
-            ):
-                trial.end(status, self._clock())
+            if "retry-after" in headers or not trial.take_back(status, is_too_long=is_too_long):
+                trial.end(status)
                 raise build_model_error(
                     status, code=code, message=message, headers=headers, now=self._clock()
                 )

@@ -15,7 +15,7 @@ Servers word their refusals differently, and change the words. So trial decides,
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import IntFlag, auto
 
 from om_proxy.bounded_cache import BoundedCache
@@ -117,22 +117,25 @@ class Lessons:
 
 class Trial:
     """One request on its way to a server. `sent`: the additions that it has now. `additions`: those
-    that it would have if nothing was known of the server."""
+    that it would have if nothing was known of the server. `clock`: in seconds."""
 
-    __slots__ = ("_lessons", "_refused", "_taken_back", "sent")
+    __slots__ = ("_clock", "_lessons", "_refused", "_taken_back", "sent")
 
-    def __init__(self, lessons: Lessons, additions: Addition, now: float) -> None:
+    def __init__(self, lessons: Lessons, additions: Addition, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._lessons = lessons
         self._taken_back = NOTHING
         self._refused = NOTHING  # for certain: without it the request was accepted
-        self.sent = additions & ~lessons.list_left_out(now)
+        self.sent = additions & ~lessons.list_left_out(clock())
 
-    def take_back(self, status: int, now: float, *, is_too_long: bool = False) -> Addition:
+    def take_back(self, status: int, *, is_too_long: bool = False) -> Addition:
         """Take back what the refusal may be about, and return it; NOTHING: the refusal stands.
         `is_too_long`: the server says that the prompt is."""
         taken = self._lessons.choose_taken_back(
-            self.sent, status, now, is_first=not self._taken_back, is_too_long=is_too_long
+            self.sent, status, self._clock(), is_first=not self._taken_back, is_too_long=is_too_long
         )
+        if not taken:
+            return NOTHING
         self.sent &= ~taken
         # a prompt that is too long says nothing of what it has, but for the room that an answer wants
         if not is_too_long or taken is Addition.LIMIT:
@@ -140,12 +143,12 @@ class Trial:
         self._refused = taken & self._taken_back if status in REQUEST_FAULT_STATUSES else NOTHING
         return taken
 
-    def end(self, status: int, now: float) -> None:
+    def end(self, status: int) -> None:
         """Learn from the status that is the end of it."""
         if 200 <= status < 300:
-            self._lessons.count_accepted(self.sent, self._taken_back, self._refused, now)
+            self._lessons.count_accepted(self.sent, self._taken_back, self._refused, self._clock())
         elif self._taken_back and status not in NO_REFUSAL_STATUSES:
-            self._lessons.count_fruitless(now)
+            self._lessons.count_fruitless(self._clock())
 
 
 class LessonBook:

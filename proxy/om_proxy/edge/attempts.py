@@ -1,7 +1,10 @@
-"""Send up to four prompts for one request, one after another: rewritten, plain, original, shortened.
-The rewritten one may offer the tool for look-ups; if it is refused, it is sent once more without.
-The plain one is the rewritten one with stored messages in their plainest form. It is left out where
-that changes none, and where the rewritten one was too long; below, both are called rewritten.
+"""Send up to four prompts for one request, one after another: rewritten, with less and less of what
+memory adds to it, original, shortened.
+
+What is taken back of the rewritten one, and after which statuses, is decided in apis/additions.py: the
+tool for look-ups, a system message with the block, the form of stored messages. Where a status may
+as well be an outage, the only prompt that follows is the original, or the rewritten one with nothing
+of all that. Below, all of them are called rewritten.
 
 Each is sent only if the model server refused the one before
 (docs/spec/behaviour.md#refused-prompts):
@@ -26,24 +29,25 @@ import time
 from msgspec.structs import replace
 
 from om_proxy.apis import refusals
+from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, Trial
 from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body
 from om_proxy.edge.exchange import Exchange, describe_bypass
-from om_proxy.edge.recall_offers import RecallOffers, RecallRecord
+from om_proxy.edge.recall_offers import choose_layout, list_additions
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
 from om_proxy.memory.prompt.original import holds_conversation, shows_everything
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.reasons import Reason, Status
+from om_proxy.server.headers import find_header
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.shadow import needs_shadow
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import Upstream, UpstreamResponse, join_url
 
-RETRY_WITH_ORIGINAL_STATUSES = (400, 413, 422)
-REFUSES_TOOL_STATUSES = (400, 422)
-STATUS_OK = 200
+RETRY_WITH_ORIGINAL_STATUSES = REQUEST_FAULT_STATUSES
+MIN_ERROR_STATUS = 400
 # How long the store may take around the observation that shortens a prompt. The observation itself
 # has `block_timeout`.
 MAX_SHORTEN_STORE_S = 1.0
@@ -58,67 +62,119 @@ class Attempts:
         background: Background,
         upstream: Upstream,
         facts: Facts,
-        offers: RecallOffers,
     ) -> None:
         self._engine = engine
         self._background = background
         self._upstream = upstream
         self._facts = facts
-        self._offers = offers
 
     async def send(self, exchange: Exchange) -> UpstreamResponse:
         """Send the prompts. Return the answer for the client. Raise OmError if the model server
         gives none."""
-        answer = await self._send_prompt(exchange)
-        turn = exchange.turn
-        if turn is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
-            return answer
-        if turn.body is not None:
-            answer = await self._send_plain(exchange, turn, turn.body, answer)
-            turn = exchange.turn or turn
-            if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
-                return answer
-        reconciled = turn.opened.reconciled
+        turn, trial = exchange.turn, exchange.trial
+        if turn is None or trial is None:
+            return await self.send_body(exchange, exchange.body)
+        trial.sent &= list_additions(turn, exchange.recall)
+        answer = await self.send_body(exchange, self._write_body(exchange, turn))
+        if answer.status >= MIN_ERROR_STATUS:
+            answer = await self._send_after_refusal(exchange, trial, answer)
+        trial.end(answer.status)
+        return answer
+
+    async def _send_after_refusal(
+        self, exchange: Exchange, trial: Trial, answer: UpstreamResponse
+    ) -> UpstreamResponse:
+        """Take back what the refusal may be about; then send the original, or a shorter prompt."""
+        assert exchange.turn is not None  # there is something to take back
+        reconciled = exchange.turn.opened.reconciled
         is_whole = shows_everything(reconciled.projected, reconciled.sent)
+        has_fallback = is_whole or holds_conversation(reconciled.projected, reconciled.sent)
+        if not has_fallback:
+            trial.sent &= ~Addition.HISTORY
+        answer = await self._take_back(exchange, trial, answer)
+        turn = exchange.turn
+        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+            return answer
         if turn.body is not None and is_whole:
             answer = await self._send_original(exchange, turn, answer)
         answer, is_answered = await self._shorten_if_too_long(exchange, answer)
         if is_answered or turn.body is None or is_whole:
             return answer
-        if holds_conversation(reconciled.projected, reconciled.sent):
-            return await self._send_original(exchange, exchange.turn or turn, answer)
+        if has_fallback:
+            return await self._send_original(exchange, exchange.turn, answer)
         if exchange.reason is not Reason.CONTEXT_OVERFLOW:
             exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
         return answer
 
-    async def _send_prompt(self, exchange: Exchange) -> UpstreamResponse:
-        """Send the rewritten prompt, or the original if there is none."""
-        turn = exchange.turn
-        body = turn.body if turn is not None and turn.body is not None else exchange.body
-        if turn is not None and exchange.recall is not None and exchange.recall.tool:
-            return await self._send_with_tool(exchange, exchange.recall, turn, body)
-        return await self.send_body(exchange, body)
-
-    async def _send_plain(
-        self, exchange: Exchange, turn: PreparedTurn, refused: bytes, refusal: UpstreamResponse
+    async def _take_back(
+        self, exchange: Exchange, trial: Trial, answer: UpstreamResponse
     ) -> UpstreamResponse:
-        """Send the refused prompt in its plain form. Return the answer; the refusal, if there is no
-        such form, or the prompt was too long."""
-        refusal, error = await buffer_body(refusal, refusals.MAX_ERROR_BODY_BYTES)
-        if error is not None and refusals.is_prompt_too_long(refusal.status, error):
-            return refusal
+        """Send the prompt with less and less of what memory adds, until the server accepts it, or
+        nothing is left but the original."""
+        # a server that says when to come back has nothing against the prompt
+        while find_header(answer.headers, b"retry-after") is None:
+            is_too_long = False
+            if answer.status in RETRY_WITH_ORIGINAL_STATUSES:
+                answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
+                is_too_long = error is not None and refusals.is_prompt_too_long(
+                    answer.status, error
+                )
+            taken = trial.take_back(answer.status, is_too_long=is_too_long)
+            turn = exchange.turn
+            assert turn is not None  # it is replaced by another
+            if not taken & ~Addition.HISTORY:
+                return answer  # a prompt that is too long may be shortened before the original
+            if Addition.HISTORY in taken:
+                return await self._send_original(exchange, turn, answer)
+            body = await self._write_less(exchange, turn, trial.sent, taken)
+            if body is not None:
+                await answer.aclose()
+                answer = await self.send_body(exchange, body)
+        return answer
+
+    async def _write_less(
+        self, exchange: Exchange, turn: PreparedTurn, sent: Addition, taken: Addition
+    ) -> bytes | None:
+        """Return the body with these additions only; None, if it would be the same again."""
+        started = time.perf_counter()
+        recall, request = exchange.recall, turn.opened.request
         try:
-            request = turn.opened.request
-            plain = request.api.write_plain_body(request, refused)
-        # docs/spec/behaviour.md#fail-open: the original may be accepted
+            if Addition.TOOL in taken and recall is not None:
+                recall.withdraw(Offer.REFUSED)
+            if taken & (Addition.TOOL | Addition.SYSTEM):
+                turn = await self._engine.rebuild(
+                    turn,
+                    recall_tool=recall.tool if recall is not None else None,
+                    layout=choose_layout(turn.opened.context.layout, request, sent),
+                )
+            if Addition.FORM in taken and turn.body is not None:
+                plain = request.api.write_plain_body(request, turn.body)
+                if plain is None and taken is Addition.FORM:
+                    return None
+                turn = replace(turn, body=plain or turn.body)
+        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
-            return refusal
-        if plain is None:
-            return refusal
-        await refusal.aclose()
-        exchange.turn = replace(turn, body=plain)
-        return await self.send_body(exchange, plain)
+            if taken is not Addition.TOOL:
+                return None
+        finally:
+            exchange.overhead_ms += (time.perf_counter() - started) * 1_000
+        exchange.turn = turn
+        return self._write_body(exchange, turn)
+
+    def _write_body(self, exchange: Exchange, turn: PreparedTurn) -> bytes:
+        """Return the prompt as it is sent: the rewritten one, or the original if there is none, with
+        the tool for look-ups if it is offered (docs/spec/recall.md#offered)."""
+        request, recall = turn.opened.request, exchange.recall
+        body = turn.body if turn.body is not None else exchange.body
+        if recall is None or not recall.tool:
+            return body
+        has_threads = turn.opened.look_up_scope == "resource"
+        try:
+            return request.api.offer_tool(request, body, recall.tool, has_threads=has_threads)
+        except Unreadable:
+            exchange.recall = None
+            return body
 
     async def _send_original(
         self, exchange: Exchange, turn: PreparedTurn, refusal: UpstreamResponse
@@ -144,50 +200,6 @@ class Attempts:
         is_caller_verified = refusals.has_too_long_text(error)
         answer = await self._send_shortened(exchange, turn, is_caller_verified=is_caller_verified)
         return (refusal, False) if answer is None else (answer, True)
-
-    async def _send_with_tool(
-        self, exchange: Exchange, recall: RecallRecord, turn: PreparedTurn, body: bytes
-    ) -> UpstreamResponse:
-        """Send the prompt with the tool that looks up earlier messages. If the model server refuses
-        it, send a prompt that has nothing of the tool (docs/spec/recall.md#offered)."""
-        assert exchange.request is not None  # only a readable request has a turn
-        assert recall.tool is not None  # it is sent
-        who_asks_whom = (turn.opened.key.tenant, exchange.upstream.name, exchange.request.model)
-        has_threads = turn.opened.look_up_scope == "resource"
-        try:
-            offering = exchange.request.api.offer_tool(
-                exchange.request, body, recall.tool, has_threads=has_threads
-            )
-        except Unreadable:
-            exchange.recall = None
-            return await self.send_body(exchange, body)
-        answer = await self.send_body(exchange, offering)
-        if answer.status not in REFUSES_TOOL_STATUSES:
-            if answer.status == STATUS_OK:
-                self._offers.count_accepted(*who_asks_whom)
-            return answer
-        answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
-        await answer.aclose()
-        is_too_long = error is not None and refusals.is_prompt_too_long(answer.status, error)
-        recall.withdraw(Offer.REFUSED)
-        exchange.turn = turn = await self._leave_out_tool(exchange, turn)
-        answer = await self.send_body(exchange, turn.body or body)
-        # a prompt that was too long says nothing of the tool
-        if answer.status == STATUS_OK and not is_too_long:
-            self._offers.count_refused(*who_asks_whom)
-        return answer
-
-    async def _leave_out_tool(self, exchange: Exchange, turn: PreparedTurn) -> PreparedTurn:
-        """Return the turn with a prompt without the tool; as it is, if none can be built."""
-        started = time.perf_counter()
-        try:
-            return await self._engine.build_without_tool(turn)
-        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
-        except Exception as exc:
-            self._facts.emit(describe_bypass(exchange, exc))
-            return turn
-        finally:
-            exchange.overhead_ms += (time.perf_counter() - started) * 1_000
 
     async def _send_shortened(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool

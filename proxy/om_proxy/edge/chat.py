@@ -29,7 +29,7 @@ from om_proxy.edge.exchange import (
 )
 from om_proxy.edge.headers import ask_uncompressed
 from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import RecallOffers
+from om_proxy.edge.recall_offers import RecallOffers, choose_layout
 from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
@@ -40,6 +40,7 @@ from om_proxy.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.identity.callers import Caller, identify
 from om_proxy.identity.identity_rules import EVENTS_HEADER
 from om_proxy.identity.keyed_hashes import hash_seed
+from om_proxy.memory.recall.offering import PLAIN_USE
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
 from om_proxy.server import responses
@@ -86,7 +87,7 @@ class ChatRoute:
         self._api = api
         self._engine = engine
         self._offers = RecallOffers() if offers is None else offers
-        self._attempts = Attempts(engine, background, upstream, facts, self._offers)
+        self._attempts = Attempts(engine, background, upstream, facts)
         self._recalling = (
             Recalling(self._attempts.send_body, create_look_ups, facts, budget)
             if create_look_ups
@@ -216,16 +217,8 @@ class ChatRoute:
                 exchange.reason = Reason.DISABLED
                 return
             require_resource(exchange.caller, context)
-            exchange.context = context
             exchange.came_at = self._engine.now()
-            retrieval = context.effective.memory.retrieval
-            if retrieval.enabled and self._recalling is not None:
-                exchange.recall = self._offers.decide(
-                    exchange.request,
-                    exchange.caller.key.tenant if exchange.caller.key else "",
-                    exchange.upstream.name,
-                    retrieval.max_steps,
-                )
+            exchange.context = context = self._offer_additions(exchange, context)
             exchange.turn = await self._open_turn(exchange, exchange.request, context)
             if exchange.recall is not None and not await self._offers.can_look_up(exchange.turn):
                 exchange.recall = None
@@ -250,6 +243,19 @@ class ChatRoute:
             exchange.comments.begin(exchange.turn.opened)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+
+    def _offer_additions(self, exchange: Exchange, context: MemoryContext) -> MemoryContext:
+        """Decide what memory may add to the request, by what its server refused lately. Return the
+        context with the layout that the server takes."""
+        assert exchange.request is not None  # an unreadable body has no memory
+        whose = (exchange.caller.key.tenant if exchange.caller.key else "", exchange.upstream.name)
+        retrieval = context.effective.memory.retrieval
+        if retrieval.enabled and self._recalling is not None:
+            exchange.recall = self._offers.decide(exchange.request, *whose, retrieval.max_steps)
+        use = exchange.recall.use if exchange.recall else PLAIN_USE
+        exchange.trial = self._offers.begin_trial(exchange.request, *whose, use)
+        layout = choose_layout(context.layout, exchange.request, exchange.trial.sent)
+        return context.with_layout(layout)
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later. What its client

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 from starlette.types import Scope
 
+from om_proxy.apis.additions import Trial
 from om_proxy.apis.api import Request
 from om_proxy.edge.chat_tracer import ChatSpan
 from om_proxy.edge.edge_config import EdgeConfig
@@ -80,6 +81,8 @@ class Exchange:
     comments: InlineComments | None = None
     # None: the tool for look-ups is not for this request (docs/spec/recall.md#offered)
     recall: RecallRecord | None = None
+    # what its server may refuse of what memory adds; None: it has no memory
+    trial: Trial | None = None
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 

@@ -1,5 +1,5 @@
-"""Decide for each request whether it is offered the tool that looks up earlier messages, and
-remember which model servers refused it."""
+"""Decide for each request whether it is offered the tool that looks up earlier messages, by what its
+model server took so far."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
+from om_proxy.apis.additions import NOTHING, Addition, LessonBook, Trial
 from om_proxy.apis.api import Request
 from om_proxy.errors import StorageError
 from om_proxy.look_ups.offered_threads import OfferedThreads
+from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
 from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering
 from om_proxy.memory.rounds import Round
 from om_proxy.memory.usage import Usage
 from om_proxy.turns.turn import PreparedTurn
 
-# A refusal counts if the same request without the tool was accepted.
-MAX_REFUSALS_IN_A_ROW = 2
-REFUSED_FOR_S = 3_600.0
-MAX_REMEMBERED_REFUSALS = 1_024  # clients name models as they like
+PROMPT_ADDITIONS = Addition.TOOL | Addition.SYSTEM | Addition.FORM | Addition.HISTORY
 
 
 @dataclass(slots=True)
@@ -51,14 +48,10 @@ class RecallRecord:
         return self.usages[1:]
 
 
-class _Refusals(Struct):
-    in_a_row: int = 0
-    refused_until: float = 0.0  # seconds of the clock
-
-
 class RecallOffers:
-    """The offers of one process. `clock`: seconds that only grow. Refusals of each tenant's requests
-    count for that tenant alone: what one sends says nothing of what a server takes from others."""
+    """The offers of one process, and what model servers refused of them. `clock`: seconds that only
+    grow. Refusals of each tenant's requests count for that tenant alone: what one sends says nothing
+    of what a server takes from others."""
 
     def __init__(
         self,
@@ -67,7 +60,23 @@ class RecallOffers:
     ) -> None:
         self._clock = clock
         self._offered_threads = offered_threads
-        self._refusals: dict[tuple[str, str, str | None], _Refusals] = {}
+        self._lessons = LessonBook()
+
+    def begin_trial(
+        self, request: Request, tenant: str, upstream: str, use: ToolUse = PLAIN_USE
+    ) -> Trial:
+        """Begin the way of a request to this server. A server may take the tool, and not in a stream
+        or together with JSON."""
+        kind = (
+            tenant,
+            upstream,
+            request.model,
+            request.stream,
+            request.offers_tools,
+            use.wants_json,
+            bool(request.instructions),
+        )
+        return Trial(self._lessons.find(kind), PROMPT_ADDITIONS, self._clock)
 
     def decide(
         self, request: Request, tenant: str, upstream: str, max_steps: int
@@ -76,9 +85,8 @@ class RecallOffers:
         use = request.api.read_tool_use(request)
         if use is None:
             return None
-        refusals = self._refusals.get((tenant, upstream, request.model))
-        is_refused = refusals is not None and self._clock() < refusals.refused_until
-        offering = decide_offering(use, is_refused=is_refused)
+        trial = self.begin_trial(request, tenant, upstream, use)
+        offering = decide_offering(use, is_refused=Addition.TOOL not in trial.sent)
         return RecallRecord(offering.word, offering.tool, max_steps, use=use)
 
     async def can_look_up(self, turn: PreparedTurn) -> bool:
@@ -101,16 +109,25 @@ class RecallOffers:
         if self._offered_threads is not None:
             self._offered_threads.clear()
 
-    def count_accepted(self, tenant: str, upstream: str, model: str | None) -> None:
-        if self._refusals:
-            self._refusals.pop((tenant, upstream, model), None)
 
-    def count_refused(self, tenant: str, upstream: str, model: str | None) -> None:
-        """Count a request that was accepted only without the tool."""
-        if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
-            self._refusals.clear()
-        refusals = self._refusals.setdefault((tenant, upstream, model), _Refusals())
-        refusals.in_a_row += 1
-        if refusals.in_a_row >= MAX_REFUSALS_IN_A_ROW:
-            refusals.refused_until = self._clock() + REFUSED_FOR_S
-            refusals.in_a_row = 0
+def choose_layout(layout: Layout, request: Request, sent: Addition) -> Layout:
+    """Return the layout of a prompt with these additions."""
+    has_instructions = bool(request.instructions)
+    if Addition.SYSTEM in sent or not adds_system_message(
+        layout, has_instructions=has_instructions
+    ):
+        return layout
+    return layout_without_system(has_instructions=has_instructions)
+
+
+def list_additions(turn: PreparedTurn, recall: RecallRecord | None) -> Addition:
+    """Return what memory adds to the request of this turn."""
+    additions = Addition.TOOL if recall is not None and recall.tool else NOTHING
+    if turn.body is not None:
+        additions |= Addition.FORM | Addition.HISTORY
+    has_instructions = bool(turn.opened.request.instructions)
+    if turn.has_notes and adds_system_message(
+        turn.opened.context.layout, has_instructions=has_instructions
+    ):
+        additions |= Addition.SYSTEM
+    return additions

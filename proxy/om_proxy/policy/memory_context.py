@@ -50,6 +50,10 @@ class MemoryContext:
             self.observer_name,
         )
 
+    def with_layout(self, layout: Layout) -> MemoryContext:
+        """Return the context for a server that takes memory's texts in this layout."""
+        return self if layout == self.layout else replace(self, layout=layout)
+
     def with_overrides(self, overrides: bytes | None) -> MemoryContext:
         """Return the context with the settings that a person gave this thread (`Memory.overrides`),
         and without those of any other thread."""

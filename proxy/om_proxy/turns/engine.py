@@ -23,6 +23,7 @@ from om_proxy.identity.callers import Caller
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.expiry import is_near_expiry
 from om_proxy.memory.model import Item, Key, Memory, resource_key
+from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
@@ -161,10 +162,14 @@ class Engine:
         """Return the turn as if its prompt could be rewritten."""
         return await self._prompt_builder.build(turn.opened)
 
-    async def build_without_tool(self, turn: PreparedTurn) -> PreparedTurn:
-        """Return the turn with the prompt of a request that does not offer the tool for look-ups:
-        without a word about it, and without earlier look-ups."""
-        built = await self._prompt_builder.build(replace(turn.opened, recall_tool=None))
+    async def rebuild(
+        self, turn: PreparedTurn, *, recall_tool: str | None, layout: Layout
+    ) -> PreparedTurn:
+        """Return the turn with the prompt of a request that offers this tool for look-ups, and has
+        the block there. Without a tool there is not a word about it, and no earlier look-up."""
+        context = turn.opened.context.with_layout(layout)
+        opened = replace(turn.opened, recall_tool=recall_tool, context=context)
+        built = await self._prompt_builder.build(opened)
         return replace(built, status=turn.status, reason=turn.reason)
 
     async def build_shadow(self, turn: PreparedTurn) -> ShadowPrompt | None:

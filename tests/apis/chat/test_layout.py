@@ -126,12 +126,36 @@ def said(messages: list[Any]) -> list[tuple[str, Any]]:
             [("system", None), ("system", "B\n\nH"), ("user", "hi")],
             id="merged, no text to append to",
         ),
+        pytest.param(
+            "user", [], [USER, REPLY], [("user", "B\n\nH\n\nhi"), ("assistant", "hello")], id="user"
+        ),
+        pytest.param(
+            "user",
+            [],
+            [REPLY, USER],
+            [("user", "B\n\nH"), ("assistant", "hello"), ("user", "hi")],
+            id="user, midway",
+        ),
+        pytest.param(
+            "user",
+            [],
+            [b'{"role":"user","content":[{"type":"text","text":"hi"}]}'],
+            [("user", [{"type": "text", "text": "B\n\nH"}, {"type": "text", "text": "hi"}])],
+            id="user, parts",
+        ),
+        pytest.param(
+            "user",
+            [],
+            [b'{"role":"user","content":null}'],
+            [("user", "B\n\nH"), ("user", None)],
+            id="user, no text to put it before",
+        ),
     ],
 )
 def test_layouts(
     layout: Layout, instructions: list[bytes], tail: list[bytes], messages: list[tuple[str, Any]]
 ) -> None:
-    """The client's instructions first, then ours, then the tail."""
+    """The client's instructions first, then ours, then the tail; or ours in its first message."""
     assert said(put(layout, instructions, tail)) == messages
 
 

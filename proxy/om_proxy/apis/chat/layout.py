@@ -1,5 +1,5 @@
 """Put memory's texts among the client's messages: as messages of their own, or inside the client's
-system message.
+system message, or its first user message.
 
 - `blocks`: after the client's instructions a system message with the block, then a user message
   with the hint. The prefix up to the end of the client's instructions stays the client's, byte for
@@ -8,7 +8,10 @@ system message.
   one system message only, and demand that user and assistant alternate (Qwen, Mistral and Gemma
   under vLLM, llama.cpp, LM Studio).
 
-In either layout, the hint is a user message if the tail begins with an assistant message: templates
+- `user`: both at the beginning of the first message, if that is the user's, else in a user message.
+  Some templates refuse every system message (Gemma).
+
+In the first two, the hint is a user message if the tail begins with an assistant message: templates
 demand a user message first.
 """
 
@@ -44,9 +47,16 @@ def assemble(
     """Return the prompt's messages in order. `roles` are the roles of the instructions. Empty texts
     leave no trace."""
     role = roles[-1] if roles else "system"
-    starts_midway = bool(tail) and msgspec.json.decode(tail[0], type=_Speaker).role == "assistant"
+    first_role = msgspec.json.decode(tail[0], type=_Speaker).role if tail else ""
+    starts_midway = first_role == "assistant"
     block_json = _write_json_text(block)
     hint_json = _write_json_text(hint)
+    if layout == "user" and block_json:
+        text_json = JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))
+        first = _add_text(tail[0], text_json, at_end=False) if first_role == "user" else None
+        if first:
+            return (*instructions, first, *tail[1:])
+        return (*instructions, _write_message("user", text_json), *tail)
     if layout == "merged" and not starts_midway:
         block_json = JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))
         hint_json = b""
@@ -54,29 +64,29 @@ def assemble(
     if not block_json:
         return (*instructions, *hints, *tail)
     if layout == "merged" and instructions:
-        last_instruction = _append_text(instructions[-1], block_json)
+        last_instruction = _add_text(instructions[-1], block_json, at_end=True)
         if last_instruction:
             return (*instructions[:-1], last_instruction, *hints, *tail)
     return (*instructions, _write_message(role, block_json), *hints, *tail)
 
 
-def _append_text(message: bytes, text_json: bytes) -> bytes | None:
-    """Append a text to a message's content. Each value of the client's keeps its bytes.
+def _add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
+    """Add a text to a message's content, at its end or beginning. Each value of the client's keeps
+    its bytes.
 
     Return None if the content is neither a string nor a list of parts.
     """
     fields = msgspec.json.decode(message, type=dict[str, Raw])
     content = bytes(fields.get("content", b"")).strip()
     if content.startswith(b'"'):
-        fields["content"] = Raw(
-            content[:-1] + (JSON_EMPTY_LINE if len(content) > 2 else b"") + text_json + b'"'
-        )
+        texts, separator, ends = [content[1:-1], text_json], JSON_EMPTY_LINE, (b'"', b'"')
     elif content.startswith(b"["):
-        parts = content[:-1].rstrip()
-        comma = b"," if len(parts) > 1 else b""
-        fields["content"] = Raw(parts + comma + b'{"type":"text","text":"' + text_json + b'"}]')
+        part = b'{"type":"text","text":"' + text_json + b'"}'
+        texts, separator, ends = [content[1:-1].strip(), part], b",", (b"[", b"]")
     else:
         return None
+    joined = separator.join(filter(None, texts if at_end else reversed(texts)))
+    fields["content"] = Raw(ends[0] + joined + ends[1])
     return msgspec.json.encode(fields)
 
 

@@ -1,12 +1,12 @@
 """Choose where memory's texts go in a prompt: `blocks`, as messages of their own, or `merged`,
-inside the client's instructions. Each API writes both in its own form, as apis/chat/layout.py
-does."""
+inside the client's instructions. `user`, inside the first user message, is for servers that refuse a
+system message. Each API writes them in its own form, as apis/chat/layout.py does."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-Layout = Literal["blocks", "merged"]
+Layout = Literal["blocks", "merged", "user"]
 
 # with their subdomains; their services take several system messages
 SEPARATE_BLOCKS_HOSTS = (
@@ -30,3 +30,13 @@ def layout_for(host: str, configured: str) -> Layout:
         name == known or name.endswith(f".{known}") for known in SEPARATE_BLOCKS_HOSTS
     )
     return "blocks" if configured == "auto" and takes_blocks else "merged"
+
+
+def adds_system_message(layout: Layout, *, has_instructions: bool) -> bool:
+    """Return whether memory's block stands in a system message that the client did not send."""
+    return layout == "blocks" or (layout == "merged" and not has_instructions)
+
+
+def layout_without_system(*, has_instructions: bool) -> Layout:
+    """Return the layout for a server that refuses such a message."""
+    return "merged" if has_instructions else "user"
