@@ -91,7 +91,11 @@ async def test_the_prompt() -> None:
         "<current-task>\nfind it\n</current-task>\n\n"
     )
     assert "Times are those of Europe/Berlin." in new
-    assert "<transcript>\nDate: Monday, May 22, 2023\nUser (14:00): The limit is 40 MB.\n" in new
+    assert (
+        "<transcript>\n"
+        "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)\n"
+        "User (14:00): The limit is 40 MB.\n"
+    ) in new
 
 
 async def test_nothing_known() -> None:
@@ -126,7 +130,8 @@ async def test_the_limit_of_an_unknown_model() -> None:
     prompt, _ = await asked(TASK, known=UnknownAbilities())
     assert prompt.max_output_tokens == 8_192
     prompt, text = await asked(replace(TASK, previous="word " * 20_000), known=UnknownAbilities())
-    assert prompt.max_output_tokens == len(text) // 4 > 8_192
+    assert prompt.max_output_tokens == pytest.approx(len(text) // 4, abs=1)
+    assert len(text) // 4 > 8_192
 
 
 @pytest.mark.parametrize(

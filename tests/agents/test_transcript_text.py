@@ -37,7 +37,7 @@ def test_a_tool_exchange() -> None:
     ).text
     assert text == (
         "<transcript>\n"
-        "Date: Monday, May 22, 2023\n"
+        "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)\n"
         "User (12:00): How long is the timeout?\n"
         "Assistant (12:01): I'll look.\n"
         "Tool call read_file #1 (12:01): path: a.toml\n"
@@ -57,12 +57,12 @@ def test_the_date_stands_where_it_changes() -> None:
         user("late"), user("later"), user("next day"), start=NOON + 11.5 * 3600, apart=1200
     )
     assert re.findall("Date: .*", render_transcript(said, UTC, tokens=words).text) == [
-        "Date: Monday, May 22, 2023",
-        "Date: Tuesday, May 23, 2023",
+        "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)",
+        "Date: Tuesday, May 23, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)",
     ]
     tokyo = render_transcript(said, ZoneInfo("Asia/Tokyo"), tokens=words).text
     assert re.findall("Date: .*|\\d\\d:\\d\\d", tokyo) == [
-        "Date: Tuesday, May 23, 2023",
+        "Date: Tuesday, May 23, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)",
         "08:30",
         "08:50",
         "09:10",
@@ -77,7 +77,7 @@ def test_messages_that_came_together() -> None:
         "Date: on or before Monday, May 22, 2023, times not known",
         "User: last Friday",
         "Assistant: I see.",
-        "Date: Monday, May 22, 2023",
+        "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)",
         "User (12:00): Now.",
     ]
 
@@ -356,7 +356,7 @@ def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
     left = [line for line in lines if not line.startswith("  ")]
     assert (left[0], left[1], left[-1]) == (
         "<transcript>",
-        "Date: Monday, May 22, 2023",
+        "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)",
         "</transcript>",
     )
     assert len(left) == 3 + len(calls)
@@ -379,7 +379,10 @@ def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
     lines = render_transcript(sent, UTC, tokens=words).text.splitlines()
     left = [line for line in lines if not line.startswith("  ")]
     assert (left[0], left[-1]) == ("<transcript>", "</transcript>")
-    assert left[1] == "Date: Monday, May 22, 2023"
+    assert (
+        left[1]
+        == "Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)"
+    )
     assert len(left) == 3 + len(sent)
     assert all(re.match(r"User[^():]* \(12:00\):", line) for line in left[2:-1])
     assert "\n".join(lines).lower().count("</transcript>") == 1

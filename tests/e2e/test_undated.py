@@ -31,7 +31,7 @@ def told(run: Running) -> dict[str, str]:
         heading = ""
         for line in message_text(seen.messages[-1]).partition("<transcript>")[2].splitlines():
             if line.startswith("Date: "):
-                heading = line
+                heading = line.partition(" (last week")[0]
             elif said := re.match(r"(User(?: \(\d\d:\d\d\))?): Crate (\d+) weighs", line):
                 found[said[2]] = f"{heading} | {said[1]}"
     return found

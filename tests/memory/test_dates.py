@@ -11,8 +11,8 @@ from om_proxy.memory.dates import (
     annotate_entries,
     format_distance,
     format_gap,
-    read_date,
     read_heading,
+    read_span,
 )
 
 TODAY = date(2023, 5, 29)
@@ -147,7 +147,22 @@ def test_heading(line: str, day: date | None) -> None:
 )
 def test_written(text: str, day: date | None) -> None:
     """The first day of what is named; a month or a year alone names no day."""
-    assert read_date(text) == day
+    span = read_span(text)
+    assert (span and span[0]) == day
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("May 22, 2023", date(2023, 5, 22)),
+        ("May 27-28, 2023", date(2023, 5, 28)),
+        ("Dec 28 to Jan 3, 2023", date(2023, 1, 3)),
+    ],
+)
+def test_a_span_has_a_last_day(text: str, last: date) -> None:
+    span = read_span(text)
+    assert span
+    assert span[1] == last
 
 
 @pytest.mark.parametrize(

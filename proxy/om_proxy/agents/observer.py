@@ -19,6 +19,7 @@ from om_proxy.errors import CutOff, Unusable
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.model import Message, sum_framed_tokens
 from om_proxy.memory.notes import sections
+from om_proxy.memory.notes.anchors import drop_false_anchors
 from om_proxy.memory.notes.observations import ParsedNotes, parse_observation, refuse_cut_off
 
 UTC = ZoneInfo("UTC")
@@ -188,6 +189,7 @@ class Observer(MemoryAgent):
         )
         return replace(  # models add a title or suggestion without being asked
             parsed,
+            text=drop_false_anchors(parsed.text),
             title=parsed.title if task.want_title else None,
             suggestion=parsed.suggestion if task.want_suggestion else None,
         )

@@ -7,7 +7,7 @@ the transcript.
     <transcript>
     Date: on or before Monday, May 22, 2023, times not known
     User: Uploads fail for some.
-    Date: Monday, May 22, 2023
+    Date: Monday, May 22, 2023 (last week May 15-21, this week May 22-28, next week May 29 to Jun 4)
     User (09:14): The limit is 40 MB.
     Tool call read_file #1 (09:14): path: limits.toml
     Tool call read_file #2 (09:14), no result: path: old/limits.toml
@@ -16,7 +16,7 @@ the transcript.
     User (09:20), corrects what was noted: Uploads fail for all.
     </transcript>
 
-The weekday is there because people say "on Friday" and models count badly. Parallel calls of one
+Weekday and weeks are there because people say "on Friday" and "last week", and models count badly. Parallel calls of one
 message are numbered, because their results carry only an id.
 """
 
@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -245,12 +247,28 @@ def _write_lines(lines: Sequence[Line], timezone: ZoneInfo) -> Iterator[str]:
     for line in lines:
         at = read_time(line.at, timezone)
         day = f"{WEEKDAY_NAMES[at.weekday()]}, {at:%b} {at.day}, {at.year}"
-        date = day if line.is_timed else f"on or before {day}, times not known"
+        date = (
+            f"{day} ({_list_weeks(at.date())})"
+            if line.is_timed
+            else f"on or before {day}, times not known"
+        )
         if date != heading:
             heading = date
             yield f"Date: {date}"
         time = f" ({at:%H:%M})" if line.is_timed else ""
         yield f"{_clean_speaker(line.speaker)}{line.number}{time}{line.remark}:{_indent_text(escape(line.text))}"
+
+
+@lru_cache(maxsize=256)
+def _list_weeks(day: date) -> str:
+    """Return the weeks around a day, from Monday to Sunday; nothing at the calendar's ends."""
+    weeks: list[str] = []
+    for name, days in (("last", -7), ("this", 0), ("next", 7)):
+        first = day - timedelta(day.weekday() - days)
+        last = first + timedelta(6)
+        end = f"-{last.day}" if first.month == last.month else f" to {last:%b} {last.day}"
+        weeks.append(f"{name} week {first:%b} {first.day}{end}")
+    return ", ".join(weeks)
 
 
 def _clean_speaker(speaker: str) -> str:

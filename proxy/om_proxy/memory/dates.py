@@ -247,11 +247,12 @@ def _annotate_estimates(line: str, today: date) -> str:
     return _ESTIMATED_DATE.sub(annotate_estimate, line)
 
 
-def read_date(text: str) -> date | None:
-    """Return the first day of the date or span in a text: `May 22, 2023`, `May 27-28, 2023`, `late
-    April 2023`, `April to May 2023`."""
+def read_span(text: str) -> tuple[date, date] | None:
+    """Return the first and last day of the date or span in a text: `May 22, 2023`, `May 27-28,
+    2023`, `late April 2023` (a day of it), `April to May 2023` (a day of the last)."""
     match = _first_date(text)
-    return _first_day(match) if match else None
+    first = _first_day(match) if match else None
+    return (first, _last_day(match, first)) if match and first else None
 
 
 def _first_date(text: str) -> re.Match[str] | None:

@@ -1,0 +1,122 @@
+"""Dates of relative times, checked against the calendar."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from om_proxy.memory.notes.anchors import drop_false_anchors
+
+SUNDAY, WEDNESDAY = "Date: Apr 16, 2023", "Date: Apr 19, 2023"
+
+TRUE = [
+    (SUNDAY, "last week (meaning Apr 3-9, 2023)"),
+    (SUNDAY, "last week (meaning Apr 5, 2023)"),
+    (SUNDAY, "this week (meaning Apr 10 to 16, 2023)"),
+    (WEDNESDAY, "next week (meaning Apr 24-30, 2023)"),
+    (SUNDAY, "yesterday (meaning Apr 15, 2023)"),
+    (SUNDAY, "yesterday's (meaning Apr 15, 2023)"),
+    (SUNDAY, "yesterday evening (meaning Apr 15, 2023)"),
+    (SUNDAY, "the day before yesterday (meaning Apr 14, 2023)"),
+    (SUNDAY, "the day after tomorrow (meaning Apr 18, 2023)"),
+    (SUNDAY, '"tomorrow" (meaning Apr 17, 2023)'),
+    (SUNDAY, "last night (meaning Apr 15, 2023)"),
+    (SUNDAY, "three days ago (meaning Apr 13, 2023)"),
+    (SUNDAY, "in 10 days (meaning Apr 26, 2023)"),
+    (SUNDAY, "two weeks ago (meaning Apr 2, 2023)"),
+    (SUNDAY, "a week ago (estimated Apr 7, 2023)"),
+    (SUNDAY, "last Friday (meaning Apr 14, 2023)"),
+    (SUNDAY, "last Friday (meaning Apr 7, 2023)"),
+    (WEDNESDAY, "next Friday (meaning Apr 28, 2023)"),
+    (WEDNESDAY, "on Friday (meaning Apr 21, 2023)"),
+    (WEDNESDAY, "next week's Friday (meaning Apr 28, 2023)"),
+    (WEDNESDAY, "this weekend (meaning Apr 22-23, 2023)"),
+    (WEDNESDAY, "last weekend (meaning Apr 15-16, 2023)"),
+    (WEDNESDAY, "this past weekend (meaning Apr 15-16, 2023)"),
+    (WEDNESDAY, "next weekend (meaning Apr 22-23, 2023)"),
+    (WEDNESDAY, "next weekend (meaning Apr 29-30, 2023)"),
+    (WEDNESDAY, "last month (meaning March 2023)"),
+    (WEDNESDAY, "next month (estimated early May 2023)"),
+    (WEDNESDAY, "last year (meaning 2022)"),
+    (WEDNESDAY, "last year (estimated July 2022)"),
+    ("Date: Jan 2, 2023", "last month (meaning December 2022)"),
+    # other phrases, and dates that cannot be read
+    (WEDNESDAY, "next quarter (estimated July to September 2023)"),
+    (WEDNESDAY, "in spring (estimated April 2023)"),
+    (WEDNESDAY, "the last Friday of March (meaning Mar 31, 2023)"),
+    (WEDNESDAY, "the week before last (meaning Apr 3-9, 2023)"),
+    (WEDNESDAY, "yesterday (meaning the day of the fair)"),
+    (WEDNESDAY, "letzte Woche (meaning Apr 10-16, 2023)"),
+    ("", "yesterday (meaning Apr 1, 2023)"),
+    ("Date: Jan 1, 0001", "yesterday (meaning Apr 1, 2023)"),
+]
+FALSE = [
+    (SUNDAY, "last week (meaning Apr 10-16, 2023)"),
+    (SUNDAY, "next week (meaning Apr 16-22, 2023)"),
+    (SUNDAY, "yesterday (meaning Apr 16, 2023)"),
+    (SUNDAY, "tomorrow (meaning Apr 18, 2023)"),
+    (SUNDAY, "last Friday (meaning Apr 15, 2023)"),
+    (SUNDAY, "last Friday (meaning Apr 21, 2023)"),
+    (SUNDAY, "next Friday (meaning Apr 14, 2023)"),
+    (SUNDAY, "this weekend (meaning Apr 22-23, 2023)"),
+    (SUNDAY, "three days ago (meaning Apr 12, 2023)"),
+    (SUNDAY, "two weeks ago (meaning Mar 20, 2023)"),
+    (WEDNESDAY, "last month (meaning April 2023)"),
+    (WEDNESDAY, "next year (meaning 2025)"),
+    # what is vague gets no date
+    (WEDNESDAY, "recently (estimated early April 2023)"),
+    (WEDNESDAY, "a while ago (estimated early February 2023)"),
+    (WEDNESDAY, "a few months ago (estimated early February 2023)"),
+    (WEDNESDAY, "a couple of weeks ago (meaning Apr 5, 2023)"),
+    (WEDNESDAY, "years ago (estimated 2015)"),
+    ("Date: on or before May 22, 2023, times not known", "yesterday (meaning May 21, 2023)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("heading", "words"), TRUE)
+def test_a_true_anchor_stays(heading: str, words: str) -> None:
+    """So does one whose phrase the calendar alone does not decide."""
+    notes = f"{heading}\n* 🔴 (10:00) User was there {words}; it rained\n  * and left"
+    assert drop_false_anchors(notes) == notes
+
+
+@pytest.mark.parametrize(("heading", "words"), FALSE)
+def test_a_false_anchor_goes(heading: str, words: str) -> None:
+    """The user's words stay, and what follows them."""
+    notes = f"{heading}\n* 🔴 User goes there {words}; it rained"
+    phrase = words.partition(" (")[0]
+    assert drop_false_anchors(notes) == f"{heading}\n* 🔴 User goes there {phrase}; it rained"
+
+
+def test_each_line_goes_by_its_heading() -> None:
+    """Several anchors in a line are checked one by one."""
+    assert drop_false_anchors(
+        "Date: Apr 16, 2023\n* came yesterday (meaning Apr 15, 2023), leaves tomorrow (meaning Apr 20, 2023)\n\n"
+        "Date: Apr 17, 2023\n* left yesterday (meaning Apr 15, 2023)"
+    ) == (
+        "Date: Apr 16, 2023\n* came yesterday (meaning Apr 15, 2023), leaves tomorrow\n\n"
+        "Date: Apr 17, 2023\n* left yesterday"
+    )
+
+
+def test_weeks_copied_into_a_heading_go() -> None:
+    """The transcript's heading has them; a heading of notes is a date."""
+    shown = (
+        "Date: Sunday, Apr 16, 2023 (last week Apr 3-9, this week Apr 10-16, next week Apr 17-23)"
+    )
+    assert drop_false_anchors(f"{shown}\n* a") == "Date: Sunday, Apr 16, 2023\n* a"
+
+
+@given(st.dates(date(1990, 1, 1), date(2090, 1, 1)), st.integers(-300, 300))
+def test_only_one_day_is_yesterday(day: date, distance: int) -> None:
+    named = day + timedelta(distance)
+    notes = f"Date: {day:%b} {day.day}, {day.year}\n* yesterday (meaning {named:%b} {named.day}, {named.year})"
+    assert ("meaning" in drop_false_anchors(notes)) is (distance == -1)
+
+
+@given(st.text(alphabet="yesterday last week(meaning)Date: 2023,Apr\n-", max_size=200))
+def test_any_text_is_read(text: str) -> None:
+    assert len(drop_false_anchors(text)) <= len(text)
