@@ -107,6 +107,17 @@ async def test_the_configured_key(direct: Direct) -> None:
     assert server.seen[0].line == b"POST /v1/chat/completions?api-version=2 HTTP/1.1"
 
 
+async def test_what_is_inherited(direct: Direct) -> None:
+    """An inherited call has the query and the routing of its request, and its own messages."""
+    members = (("provider", b'{"zdr":true}'), ("model", b'"other"'))
+    async with run_upstream_server(script_answer(orjson.dumps(FINE))) as server:
+        target = Target("m", base_url=f"{server.base}?a=1", query=b"b=%2F2", members=members)
+        await direct.complete(target, PROMPT)
+    assert server.seen[0].line == b"POST /v1/chat/completions?a=1&b=%2F2 HTTP/1.1"
+    (body,) = bodies(server)
+    assert (body["provider"], body["model"]) == ({"zdr": True}, "m")
+
+
 async def test_a_compressed_answer(direct: Direct) -> None:
     """The answer of a server that compresses it anyway is read."""
     zipped = script_answer(gzip.compress(orjson.dumps(FINE)), b"Content-Encoding: gzip")

@@ -55,6 +55,19 @@ def test_a_memory_call_has_the_configured_time() -> None:
 # ── contexts of requests ──────────────────────────────────────────────────────────────────────────
 
 
+def test_where_the_words_may_go() -> None:
+    """An inherited call has the query and the routing of its request, and no other request's."""
+    policy = policy_of("")
+    upstream: UpstreamSettings = policy.settings.upstream[0]
+    routing = (("provider", b'{"zdr":true}'),)
+    given = policy.context_of_request("m", "r", upstream, (), b"v=2", routing).inherited
+    assert given is not None
+    assert (given.query, given.members) == (b"v=2", routing)
+    bare = context(policy).inherited
+    assert bare is not None
+    assert (bare.query, bare.members) == (b"", ())
+
+
 def test_a_context_is_made_once() -> None:
     """Requests that differ in nothing share what memory work needs of them."""
     policy = policy_of("")

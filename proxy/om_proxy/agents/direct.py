@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import orjson
@@ -47,7 +48,9 @@ class Direct:
         lessons = self._lessons.find((target.base_url, target.model))
         trial = Trial(lessons, list_additions(prompt), self._clock)
         while True:
-            body = write_body(target.model, prompt, trial.sent, base_url=target.base_url)
+            body = {name: orjson.loads(raw) for name, raw in target.members} | write_body(
+                target.model, prompt, trial.sent, base_url=target.base_url
+            )
             status, headers, answer = await self._post(target, body)
             if status == 200:
                 trial.end(status)
@@ -68,7 +71,7 @@ class Direct:
         try:
             request = httpx.Request(
                 "POST",
-                _build_completions_url(target.base_url or ""),
+                _build_completions_url(target),
                 headers=_build_headers(target),
                 content=orjson.dumps(body),
                 extensions={
@@ -107,10 +110,14 @@ def _build_headers(target: Target) -> list[tuple[str, str]]:
     return [*target.headers, *key, *fixed]
 
 
-def _build_completions_url(base_url: str) -> httpx.URL:
-    """Append the endpoint's path to the base. A query in the base (Azure's api-version) stays."""
-    base = httpx.URL(base_url)
-    return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
+def _build_completions_url(target: Target) -> str:
+    """Append the endpoint's path to the base, and the inherited query to the base's own (Azure's
+    api-version)."""
+    parts = urlsplit(target.base_url or "")
+    query = "&".join(filter(None, (parts.query, target.query.decode("latin-1"))))
+    return urlunsplit(
+        parts._replace(path=parts.path.rstrip("/") + "/chat/completions", query=query)
+    )
 
 
 async def _read_body(response: httpx.Response) -> bytes:

@@ -53,6 +53,10 @@ class Target:
     base_url: str | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_key: str | None = field(default=None, repr=False)
+    # of the request whose model is inherited: the query of its address, and members of its body,
+    # each with its JSON, that say where its words may go
+    query: bytes = field(default=b"", repr=False)
+    members: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     max_retries: int = 2  # while the model is busy; retries.py limits the tries of a whole list
     # whether the server may not know the model: it was chosen by a list of names
     is_guess: bool = False

@@ -201,5 +201,5 @@ def _build_direct_target(
     goes to gets the request's credential."""
     key = model.key or find_key(model.name, base, environ)
     if not key and inherited is not None and inherited.base_url == base:
-        return Target(name, "direct", base, inherited.headers, inherited.api_key, model.retries)
-    return Target(name, "direct", base, (), key, model.retries)
+        return replace(inherited, model=name, max_retries=model.retries)
+    return Target(name, "direct", base, api_key=key, max_retries=model.retries)

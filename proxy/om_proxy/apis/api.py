@@ -46,6 +46,9 @@ class Request(Struct, frozen=True):
     instructions: tuple[bytes, ...]  # raw, in order; never stored
     instruction_roles: tuple[str, ...]  # of the instructions, in order
     messages: Sequence[bytes]  # one for each unit of the transcript; not parsed yet
+    # the members that say where its words may go, each with its JSON: a call that sends the same
+    # words to the same server has them too
+    routing: tuple[tuple[str, bytes], ...] = ()
 
     def __repr__(self) -> str:
         return (

@@ -37,6 +37,29 @@ CALLER_CREDENTIAL_HEADERS = (
     b"openai-project",
 )
 
+# What else an inherited memory call takes along: by these, gateways know who asks, and where the
+# words may go.
+GATEWAY_HEADERS = (
+    b"http-referer",
+    b"x-title",
+    b"apikey",
+    b"x-goog-api-key",
+    b"x-goog-user-project",
+    b"ocp-apim-subscription-key",
+    b"openai-beta",
+    b"anthropic-version",
+    b"anthropic-beta",
+)
+GATEWAY_HEADER_BEGINNINGS = (
+    b"cf-aig-",
+    b"x-portkey-",
+    b"helicone-",
+    b"x-litellm-",
+    b"x-tfy-",
+    b"x-bf-",
+    b"x-kong-",
+)
+
 MIN_REPORTED_BODY_BYTES = 1 << 16
 
 
@@ -151,10 +174,19 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
     assert exchange.request is not None  # an unreadable body has no memory
     assert exchange.caller.key is not None  # a request without a thread has no memory
     credential = tuple(
-        (name, value) for name, value in exchange.headers if name in CALLER_CREDENTIAL_HEADERS
+        (name, value)
+        for name, value in exchange.headers
+        if name in CALLER_CREDENTIAL_HEADERS
+        or name in GATEWAY_HEADERS
+        or name.startswith(GATEWAY_HEADER_BEGINNINGS)
     )
     return config.policy.context_of_request(
-        exchange.request.model, exchange.caller.key.resource, exchange.upstream, credential
+        exchange.request.model,
+        exchange.caller.key.resource,
+        exchange.upstream,
+        credential,
+        exchange.scope["query_string"],
+        exchange.request.routing,
     )
 
 

@@ -120,13 +120,19 @@ class Policy:
         resource: str,
         upstream: UpstreamSettings,
         credential: tuple[tuple[bytes, bytes], ...],
+        query: bytes = b"",
+        members: tuple[tuple[str, bytes], ...] = (),
     ) -> MemoryContext:
         """Return the context of a request: the same one for the same arguments, unless they are too
-        long to keep. The credential is never stored."""
-        key = (model, resource, upstream.name, credential)
+        long to keep. The credential is never stored; nor are the query of the request's address and
+        the members of its body that say where its words may go, which an inherited call has too."""
+        key = (model, resource, upstream.name, credential, query, members)
         context = self._contexts.get(key)
         if context is None:
             context = self._make_context(model, resource, upstream, credential)
+            if context.inherited and (query or members):
+                inherited = replace(context.inherited, query=query, members=members)
+                context = replace(context, inherited=inherited)
             if _key_bytes(key) <= MAX_CONTEXT_KEY_BYTES:
                 if len(self._contexts) >= MAX_REQUEST_CONTEXTS:
                     self._contexts.clear()

@@ -34,6 +34,18 @@ def body(**members: Any) -> bytes:
     ).encode()
 
 
+def test_routing() -> None:
+    """Members that say where the words may go keep their bytes; others are not among them."""
+    sent = b'{"provider": {"data_collection" : "deny"},"no-log":true,"n":1,"store":false,'
+    request = CHAT.parse_request(sent + body()[1:])
+    assert request.routing == (
+        ("provider", b'{"data_collection" : "deny"}'),
+        ("store", b"false"),
+        ("no-log", b"true"),
+    )
+    assert CHAT.parse_request(body()).routing == ()
+
+
 def test_split() -> None:
     """A request's messages are the bytes that were sent, its instructions apart."""
     request = CHAT.parse_request(ODD)

@@ -345,8 +345,8 @@ OTHERS = (
     # what is remembered by tenant
     Mutant(
         _POLICY,
-        "key = (model, resource, upstream.name, credential)",
-        "key = (model, resource, upstream.name)",
+        "key = (model, resource, upstream.name, credential, query, members)",
+        "key = (model, resource, upstream.name, query, members)",
     ),
     Mutant(
         "proxy", "fingerprint_key(self.secret, key.tenant)", 'fingerprint_key(self._secret, "")'

@@ -38,7 +38,25 @@ INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _NULL = Raw(b"null")
 
 
-class _Body(msgspec.Struct):
+class _Routing(msgspec.Struct, kw_only=True):
+    """Where the words may go, and for whom: members of OpenRouter, Vercel, OpenAI and LiteLLM."""
+
+    provider: Raw = _NULL
+    provider_options: Raw = msgspec.field(default=_NULL, name="providerOptions")
+    store: Raw = _NULL
+    service_tier: Raw = _NULL
+    user: Raw = _NULL
+    safety_identifier: Raw = _NULL
+    guardrails: Raw = _NULL
+    no_log: Raw = msgspec.field(default=_NULL, name="no-log")
+
+
+_ROUTING_MEMBERS = tuple(
+    zip(_Routing.__struct_fields__, _Routing.__struct_encode_fields__, strict=True)
+)
+
+
+class _Body(_Routing):
     messages: list[Raw]
     model: Raw = _NULL
     stream: Raw = _NULL
@@ -207,7 +225,16 @@ def _build_request(
         instructions=instructions,
         instruction_roles=roles,
         messages=messages,
+        routing=tuple(_list_routing(members)),
     )
+
+
+def _list_routing(members: _Body) -> Iterator[tuple[str, bytes]]:
+    """List the members that say where the words of the request may go."""
+    for attribute, name in _ROUTING_MEMBERS:
+        raw = getattr(members, attribute)
+        if raw is not _NULL:
+            yield name, bytes(raw)
 
 
 def _decode_body(body: bytes) -> _Body | None:
