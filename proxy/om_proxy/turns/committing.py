@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from om_proxy.apis.api import Reply
-from om_proxy.errors import ForgottenName
+from om_proxy.errors import Conflict, ForgottenName
 from om_proxy.memory.ledger import (
     NO_MEMORY_COSTS,
     Account,
@@ -120,7 +120,7 @@ class Committer:
         )
         return replace(committed, memory=stored)
 
-    async def commit_late(
+    async def commit_missed(
         self,
         turn: OpenedTurn,
         reply: Item | None,
@@ -128,20 +128,56 @@ class Committer:
         *,
         is_delivered: bool,
         ended_at: float,
+        has_choices: bool,
     ) -> CommittedTurn:
-        """Commit a turn after others that ended when its request had come already: as what it would
-        have come to at its time (docs/spec/storage.md#turns-that-waited). `is_delivered`: its reply
-        went out to its last byte."""
+        """Commit a turn whose memory could not be read when its request came. After others that
+        ended when it had come already, it is stored as what it would have come to at its time
+        (docs/spec/storage.md#turns-that-waited). `is_delivered`: its reply went out to its last
+        byte. The others: as in `commit`."""
         attempt = partial(
-            self._try_commit_late,
+            self._try_commit_missed,
             turn,
             reply,
             interrupted,
             is_delivered=is_delivered,
             ended_at=ended_at,
+            has_choices=has_choices,
         )
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
+
+    async def _try_commit_missed(
+        self,
+        turn: OpenedTurn,
+        reply: Item | None,
+        interrupted: Item | None,
+        *,
+        is_delivered: bool,
+        ended_at: float,
+        has_choices: bool,
+    ) -> CommittedTurn:
+        """Ask at each attempt whether others were first: the one before may have failed by them."""
+        compared = await self.reconciler.refresh(turn)
+        if is_overtaken(turn, compared):
+            return await self._try_commit_late(
+                turn, reply, interrupted, is_delivered=is_delivered, ended_at=ended_at
+            )
+
+        def check(memory: Memory) -> None:
+            if memory.version != compared.memory.version:
+                raise Conflict("another turn of the thread was stored; compare with it, too")
+
+        return await self._try_commit(
+            turn,
+            reply,
+            interrupted,
+            NOTHING_ACCOUNTED,
+            is_end_unseen=False,
+            check=check,
+            look_ups=None,
+            ended_at=ended_at,
+            has_choices=has_choices,
+        )
 
     async def _try_commit_late(
         self,
@@ -404,6 +440,19 @@ class Committer:
             if unstored:
                 self.unstored.put_back(before.key, unstored)
             raise
+
+
+def is_overtaken(turn: OpenedTurn, compared: ReconciledTurn) -> bool:
+    """Return whether others ended turns after this one's request came, so that they may have
+    answered what it shows, or gone on from it. A lone message that forks nothing follows them if
+    its client sends no others, and so does the rest of a turn that is stored in part. `compared`:
+    the turn on the newest state of its thread."""
+    memory, verdict = compared.memory, compared.verdict
+    turn_at, own = memory.turn_at, verdict.repeats
+    is_own = own is not None and own.asked_at == turn.asked_at
+    is_late = turn_at is not None and turn_at > turn.asked_at
+    may_repeat = verdict.forks or compared.sent.count > 1 or memory.style != "thin"
+    return is_late and not is_own and may_repeat
 
 
 def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:

@@ -201,29 +201,15 @@ class Engine:
         are stored as unanswered. If the upstream refused the caller, nothing is stored: an
         unverified credential must not fill the store.
         """
-        if not accepted:
+        opened = turn.opened
+        if not accepted or not opened.should_store:
             return NOTHING_COMMITTED
-        return await self._close(
-            turn.opened, reply, accounted, is_end_unseen=is_end_unseen, ended_at=ended_at
-        )
-
-    async def _close(
-        self,
-        turn: OpenedTurn,
-        reply: Reply | None,
-        accounted: AccountedTurn = NOTHING_ACCOUNTED,
-        *,
-        is_end_unseen: bool = False,
-        ended_at: float | None = None,
-    ) -> CommittedTurn:
-        if not turn.should_store:
-            return NOTHING_COMMITTED
-        complete, interrupted = await self._read_reply(turn, reply)
-        if complete is None and turn.reconciled.verdict.forks:
-            self.committer.add_unstored(turn, accounted.entry)
+        complete, interrupted = await self._read_reply(opened, reply)
+        if complete is None and opened.reconciled.verdict.forks:
+            self.committer.add_unstored(opened, accounted.entry)
             return NOTHING_COMMITTED
         committed = await self.committer.commit(
-            turn,
+            opened,
             complete,
             interrupted,
             accounted,
@@ -232,23 +218,7 @@ class Engine:
             ended_at=ended_at,
             has_choices=bool(reply and reply.others),
         )
-        self._start_due_work(turn, committed)
-        return committed
-
-    async def _close_late(
-        self, turn: OpenedTurn, reply: Reply | None, *, delivered: bool, ended_at: float | None
-    ) -> CommittedTurn:
-        if not turn.should_store:
-            return NOTHING_COMMITTED
-        complete, interrupted = await self._read_reply(turn, reply)
-        committed = await self.committer.commit_late(
-            turn,
-            complete,
-            interrupted,
-            is_delivered=delivered,
-            ended_at=self._clock() if ended_at is None else ended_at,
-        )
-        self._start_due_work(turn, committed)
+        self._start_due_work(opened, committed)
         return committed
 
     async def _read_reply(
@@ -318,10 +288,18 @@ class Engine:
             self._memories.emit_forgotten(caller.key)
             return
         on_commit()
-        if _is_overtaken(turn):
-            committed = await self._close_late(turn, reply, delivered=delivered, ended_at=ended_at)
-        else:
-            committed = await self._close(turn, reply, ended_at=ended_at)
+        if not turn.should_store:
+            return
+        complete, interrupted = await self._read_reply(turn, reply)
+        committed = await self.committer.commit_missed(
+            turn,
+            complete,
+            interrupted,
+            is_delivered=delivered,
+            ended_at=self._clock() if ended_at is None else ended_at,
+            has_choices=bool(reply and reply.others),
+        )
+        self._start_due_work(turn, committed)
         if delivered:
             self._record_delivery(turn, committed.reply_seq)
 
@@ -430,15 +408,3 @@ class Engine:
         opened = turn.opened
         if opened.should_store and not opened.reconciled.verdict.forks:
             await self.committer.commit(opened, ended_at=ended_at)
-
-
-def _is_overtaken(turn: OpenedTurn) -> bool:
-    """Return whether others ended turns after this one's request came, so that they may have
-    answered what it shows, or gone on from it. A lone message that forks nothing follows them if
-    its client sends no others, and so does the rest of a turn that is stored in part."""
-    memory, verdict = turn.reconciled.memory, turn.reconciled.verdict
-    turn_at, own = memory.turn_at, verdict.repeats
-    is_own = own is not None and own.asked_at == turn.asked_at
-    is_late = turn_at is not None and turn_at > turn.asked_at
-    may_repeat = verdict.forks or turn.reconciled.sent.count > 1 or memory.style != "thin"
-    return is_late and not is_own and may_repeat
