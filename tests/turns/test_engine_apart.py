@@ -46,6 +46,9 @@ SEED_COUNT = 6
 PATIENT = SMALL.replace("message_tokens: 1000", "message_tokens: 100000")
 WITHOUT_CHUNKS = PATIENT.replace("buffer_tokens: 200", "buffer_tokens: false")
 WITH_CHUNKS = PATIENT.replace("buffer_tokens: 200", "buffer_tokens: 20")
+WITH_NOTES = SMALL.replace(
+    "message_tokens: 1000, buffer_tokens: 200", "message_tokens: 60, buffer_tokens: 20"
+)
 
 
 @dataclass
@@ -220,13 +223,14 @@ async def test_newest_messages_whose_turns_wait_in_several_processes(
 
 @pytest.mark.parametrize("window", [2, 3, 6])
 @pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("settings", [WITHOUT_CHUNKS, WITH_NOTES], ids=["raw", "notes"])
 async def test_windows_whose_turns_wait_in_several_processes(
-    seed: int, window: int, tmp_path: Path
+    seed: int, window: int, settings: str, tmp_path: Path
 ) -> None:
     """The client sends its last messages only. Once all have the store again, the transcript has
-    each message once."""
+    each message once, also where notes cover some of them meanwhile."""
     dice, clock = random.Random(seed), Clock()
-    async with open_processes(tmp_path / "memory.db", WITHOUT_CHUNKS, clock) as processes:
+    async with open_processes(tmp_path / "memory.db", settings, clock) as processes:
         client = Talker(clock)
         for _ in range(STEP_COUNT):
             process, step = dice.choice(processes), dice.random()

@@ -103,6 +103,7 @@ class Mark(NamedTuple):
     calls: tuple[str, ...]
     answers: str | None
     tokens: int
+    at: float = 0.0  # unix seconds, as in `Message`
 
 
 EMPTY_MARK = Mark(0, EMPTY_CHAIN, EMPTY_CHAIN, "", (), None, 0)
@@ -125,7 +126,16 @@ class Message(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         item = self.item
-        mark = Mark(self.seq, item.fp, self.chain, item.role, item.calls, item.answers, self.tokens)
+        mark = Mark(
+            self.seq,
+            item.fp,
+            self.chain,
+            item.role,
+            item.calls,
+            item.answers,
+            self.tokens,
+            self.at,
+        )
         force_setattr(self, "mark", mark)
 
     @property
@@ -491,7 +501,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         )
 
 
-def sum_framed_tokens(messages: Iterable[Message]) -> int:
+def sum_framed_tokens(messages: Iterable[Message | Mark]) -> int:
     """Tokens the messages cost in a prompt."""
     # not `Message.framed_tokens`, which is slower: every request sums its whole tail
     return sum([m.tokens + MESSAGE_FRAMING_TOKENS for m in messages])

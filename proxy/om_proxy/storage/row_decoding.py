@@ -54,8 +54,8 @@ Row = tuple[Any, ...]  # the columns that its SQL names, in that order
 
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""
-MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens"
-MESSAGE_COLUMNS = f"{MARK_COLUMNS}, at, encoding, raw, look_ups"
+MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens, at"
+MESSAGE_COLUMNS = f"{MARK_COLUMNS}, encoding, raw, look_ups"
 OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources, depth, replaces"""
 REFLECTION_COLUMNS = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
@@ -89,7 +89,7 @@ def _decode_role(role: str | bytes) -> str:
 
 def decode_mark(row: Row) -> Mark:
     """Decode the columns `MARK_COLUMNS`."""
-    seq, fp, chain, role, calls, answers, tokens = row
+    seq, fp, chain, role, calls, answers, tokens, at = row
     return Mark(
         seq,
         fp,
@@ -98,6 +98,7 @@ def decode_mark(row: Row) -> Mark:
         _decode_calls(calls),
         decode_optional_text(answers),
         tokens,
+        at,
     )
 
 
@@ -106,7 +107,7 @@ def decode_marks(columns: Row) -> tuple[Mark, ...]:
     For many of them that takes half as long as rows."""
     if columns[0] is None:
         return ()
-    seqs, fps, chains, roles, calls, answers, tokens = columns
+    seqs, fps, chains, roles, calls, answers, tokens, times = columns
     return tuple(
         map(
             Mark,
@@ -117,6 +118,7 @@ def decode_marks(columns: Row) -> tuple[Mark, ...]:
             map(_decode_calls, calls),
             map(decode_optional_text, answers),
             tokens,
+            times,
         )
     )
 

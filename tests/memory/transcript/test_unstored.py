@@ -494,6 +494,18 @@ def test_what_was_stored_late_is_not_taken_back(turns: list[str], after: str) ->
     assert live(thread.memory) == after
 
 
+@pytest.mark.parametrize("covered_count", [4, 8])
+def test_what_was_stored_late_behind_noted_messages_is_not_taken_back(covered_count: int) -> None:
+    """A client goes on from a message that notes cover by now."""
+    thread = merge_late_turn()
+    thread.observe(covered_count)
+    thread.activate(1)
+    play(thread, "30-32 a4 u5 a5 u6 > a6", "33-35 a5 u6 a6 u7 > a7")
+    raw = {4: "u4 a4 u5 a5 u2 a2 u6 a6 u7 a7", 8: "u2 a2 u6 a6 u7 a7"}[covered_count]
+    assert live(thread.memory) == raw
+    assert thread.memory.covered_count == covered_count
+
+
 def test_what_was_stored_late_is_in_the_prompt() -> None:
     """The client's window does not reach it, wherever it stands: the store fills it in."""
     thread = merge_late_turn()
@@ -527,6 +539,20 @@ def test_the_memory_as_an_earlier_request_knew_it() -> None:
     assert then.next_seq == 5
     assert all(max(view.seq, view.reply) <= 4 for view in then.views)
     assert rewind_memory(thread.memory, 26.0) is thread.memory
+
+
+def test_the_memory_as_a_request_knew_it_before_some_of_it_was_noted() -> None:
+    """What ended later is left out, also where notes cover it by now."""
+    thread = build_stored("u1 a1")
+    play(thread, "20-22 u1 a1 u2 > a2", "23-25 u1 a1 u2 a2 u3 > a3")
+    thread.observe(6)
+    thread.activate(1)
+    then = rewind_memory(thread.memory, 24.0)
+    assert [mark.seq for mark in then.marks] == [1, 2, 3, 4]
+    assert (then.next_seq, then.coverage, then.covered_count, then.end) == (5, 4, 4, 4)
+    assert then.covered_tokens < thread.memory.covered_tokens
+    beginning = rewind_memory(thread.memory, 0.0)
+    assert (beginning.next_seq, beginning.coverage, beginning.covered_tokens) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,13 @@ def _find_lone_message(
     fp = sent.item(0).fp
     earlier = {view.seq for view in memory.views if view.asked_at < asked_at}
     later_views = [view for view in memory.views if view.asked_at > asked_at]
-    since = [message for message in memory.tail if message.at >= asked_at]
+    since = [mark for mark in memory.marks if mark.at >= asked_at]
     reply_seq = 0
     for message, following in reversed([*pairwise([*since, None])]):
-        if message is None or message.item.fp != fp:
-            reply_seq = message.seq if message and message.item.fp == reply_fp else reply_seq
+        if message is None or message.fp != fp:
+            reply_seq = message.seq if message and message.fp == reply_fp else reply_seq
             continue
-        is_alone = following is None or following.item.role != "assistant"
+        is_alone = following is None or following.role != "assistant"
         is_own_turn = reply_seq > 0 and (
             may_be_stored
             or any(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Mark, Memory, View
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
@@ -56,24 +55,17 @@ def rebase_turn(
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
     is_stored_ahead = not (verdict.new or verdict.forks)  # where it stands, it is known
-    if not is_stored_ahead and _has_ended_before(memory, verdict, since, asked_at):
+    if not is_stored_ahead and _has_ended_before(since, asked_at):
         return None
     if verdict.forks:
         return _fork_behind_others(memory, verdict, sent, since)
     return _append_behind_others(memory, verdict, sent, since)
 
 
-def _has_ended_before(
-    memory: Memory, verdict: Verdict, since: Sequence[Mark], asked_at: float
-) -> bool:
+def _has_ended_before(since: Sequence[Mark], asked_at: float) -> bool:
     """Return whether all of `since` had ended before the request came: it is no turn beside this
     one. A message without a reply may still get one."""
-    late = MessageList.of(memory.tail).messages_after(verdict.end)
-    return (
-        len(late) == len(since)
-        and late[-1].item.role == "assistant"
-        and all(message.at < asked_at for message in late)
-    )
+    return since[-1].role == "assistant" and all(mark.at < asked_at for mark in since)
 
 
 def _append_behind_others(

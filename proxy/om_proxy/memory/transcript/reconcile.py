@@ -50,7 +50,6 @@ from om_proxy.memory.transcript.placement import (
 )
 from om_proxy.memory.transcript.sent_history import Recognised, SentHistory, recognise
 from om_proxy.memory.transcript.stored_transcript import (
-    EMPTY_TAIL,
     NEED_OUTLINE,
     NeedOutline,
     StoredTranscript,
@@ -215,7 +214,7 @@ def _answers_newest_calls(transcript: StoredTranscript, sent: SentHistory) -> bo
 def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
     """Apply `X-OM-History: full`: messages that are not sent no longer exist. From the first
     difference on, the sent messages are the transcript, whenever the others were said."""
-    transcript = replace(transcript, tail=EMPTY_TAIL)
+    transcript = replace(transcript, has_times=False)
     prefix = certain_prefix(replace(transcript, style="full"), sent)
     if isinstance(prefix, NeedOutline) or (transcript.missing and not prefix.sent):
         return NEED_OUTLINE

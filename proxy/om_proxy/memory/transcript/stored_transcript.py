@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Mark, Memory, Style, View
 from om_proxy.memory.transcript.matching import TextCounts
-
-EMPTY_TAIL = MessageList()
 
 
 class StoredTranscript(Struct, frozen=True, kw_only=True):
@@ -30,7 +27,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
     style: Style
     views: tuple[View, ...]
     turns: int
-    tail: MessageList = EMPTY_TAIL  # the live messages whose times are known
+    has_times: bool = True  # whether it counts when a message was said
     # seqs of corrections, by that of the text that they replace: the newest stands in its place in
     # `live` (corrections.py)
     corrections: Mapping[int, tuple[int, ...]] = {}
@@ -58,7 +55,6 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
             style=memory.style,
             views=memory.views,
             turns=memory.turns,
-            tail=MessageList.of(memory.tail),
         )
 
     @property
@@ -97,14 +93,11 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
 
     def list_said_before(self, seq: int, marks: Sequence[Mark]) -> tuple[Mark, ...]:
         """Return those of `marks`, neighbours behind the message at `seq`, that were said before it
-        and stored late. A client that goes on from that message has not taken them back. Of covered
-        messages no time is known."""
-        place = self.tail.messages_between(seq, seq)
-        if not place or not marks:
+        and stored late. A client that goes on from that message has not taken them back."""
+        if not self.has_times or not self.is_live(seq):
             return ()
-        behind = self.tail.messages_between(marks[0].seq, marks[-1].seq)
-        late = {message.seq for message in behind if message.at < place[0].at}
-        return tuple(mark for mark in marks if mark.seq in late) if late else ()
+        said_at = self.live[self.index_of(seq)].at
+        return tuple(mark for mark in marks if mark.at < said_at)
 
     def is_prefix_view(self, view: View) -> bool:
         """Return whether the client's view begins where the thread does: a prefix, not a window."""

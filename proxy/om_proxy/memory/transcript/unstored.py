@@ -30,7 +30,16 @@ from msgspec.structs import replace
 
 from om_proxy.memory.ledger import rebase_ledger
 from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, Message, View, extend_chain
+from om_proxy.memory.model import (
+    MAX_VIEWS,
+    Cell,
+    Mark,
+    Memory,
+    Message,
+    View,
+    extend_chain,
+    sum_framed_tokens,
+)
 from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown, shows_message
 
 
@@ -102,17 +111,22 @@ def merge_unstored(
 
 
 def rewind_memory(memory: Memory, at: float) -> Memory:
-    """Return the memory as a request that came at this time could know it, as far as its tail
-    tells: without the turns that ended then or later. It is `stored_before` of the turn of a
-    request that could not be compared when it came."""
-    tail = MessageList.of(memory.tail)
-    later_seq = next((message.seq for message in tail if message.at >= at), None)
+    """Return the memory as a request that came at this time could know it, as far as its marks
+    tell: without the turns that ended then or later. It is `stored_before` of the turn of a request
+    that could not be compared when it came."""
+    later_seq = next((mark.seq for mark in memory.marks if mark.at >= at), None)
     if later_seq is None:
         return memory
+    recent = [mark for mark in memory.recent if mark.seq < later_seq]
+    gone = memory.recent[len(recent) :]
     return replace(
         memory,
         next_seq=later_seq,
-        tail=tail.messages_through(later_seq - 1),
+        coverage=min(memory.coverage, later_seq - 1),
+        covered_count=memory.covered_count - len(gone),
+        covered_tokens=memory.covered_tokens - sum_framed_tokens(gone),
+        recent=tuple(recent),
+        tail=MessageList.of(memory.tail).messages_through(later_seq - 1),
         chunks=tuple(chunk for chunk in memory.chunks if chunk.last < later_seq),
         views=tuple(v for v in memory.views if max(v.seq, v.reply) < later_seq and v.asked_at < at),
     )
@@ -164,7 +178,7 @@ class _Merging:
         self._marks = self.now.marks
         self._live = {mark.seq: mark for mark in self._marks}
         self._spooled_marks = self.spooled.marks
-        self._at = {message.seq: message.at for message in self.now.tail}
+        self._at = {mark.seq: mark.at for mark in self._marks}
         known = {(view.count, view.digest, view.asked_at) for view in self.before.views}
         self._newer_views = [
             view for view in self.now.views if (view.count, view.digest, view.asked_at) not in known

@@ -18,7 +18,8 @@ _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COL
 # within a record only types that a column of some statement has: so the NULLs.
 _TYPES_IN_RECORDS = "NULL::record[], NULL::bigint[], NULL::bytea[]"
 SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
-    om.read_memory(thread.id, thread.generation, thread.coverage), {_THREAD} FROM om.thread
+    om.read_memory(thread.id, thread.generation, thread.coverage),
+    om.read_times(thread.id, thread.coverage), {_THREAD} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND thread.thread = ANY ($3::text[])"""
 
 # ── what has changed since ──
@@ -75,13 +76,13 @@ def _find_key_columns(columns: Row) -> tuple[bytes | None, bytes]:
 
 
 def _decode_memory(key: Key, row: Row, held: HeldKeys) -> Memory:
-    id_, version, _, _, _, (recent, tail, log, chunks, reflection), *columns = row
+    id_, version, _, _, _, (recent, tail, log, chunks, reflection), times, *columns = row
     ciphers = held.find_thread(*_find_key_columns(columns))
     cipher = ciphers.row
     memory = row_decoding.decode_memory(key, version, id_, tuple(columns), ciphers)
     return replace(
         memory,
-        recent=row_decoding.decode_marks(recent)[::-1],
+        recent=row_decoding.decode_marks((*recent, times))[::-1],
         tail=tuple(row_decoding.decode_message(message, cipher) for message in tail),
         log=replace(
             memory.log,

@@ -151,7 +151,7 @@ def decode_row(data: bytes) -> tuple[Any, ...]:
 
 
 def decode_mark(data: bytes) -> Mark:
-    return row_decoding.decode_mark(decode_row(data)[:7])
+    return row_decoding.decode_mark(decode_row(data)[:8])
 
 
 def decode_parent(data: bytes) -> int:

@@ -55,7 +55,7 @@ SELECT_BEGINNINGS = f"SELECT number, why, at FROM generation WHERE {OF_THREAD}"
 
 async def select_outline(db: aiosqlite.Connection, key: Key) -> Outline:
     mark_rows = await select_rows(db, SELECT_MARKS, key)
-    marks = [(row_decoding.decode_mark(row[:7]), row[7], row[8]) for row in mark_rows]
+    marks = [(row_decoding.decode_mark(row[:-2]), *row[-2:]) for row in mark_rows]
     live = tuple(mark for mark, state, _ in marks if state == row_decoding.LIVE)
     superseded = tuple(
         (mark, parent) for mark, state, parent in marks if state != row_decoding.LIVE
