@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -219,6 +220,15 @@ async def test_endless_refusals(direct: Direct) -> None:
                 await direct.complete(Target("m", base_url=server.base), PROMPT)
             assert type(raised.value) is ModelError
             assert len(server.seen) == calls
+
+
+async def test_a_model_that_was_guessed(direct: Direct) -> None:
+    """That a server does not know it says nothing of the request."""
+    target = Target("small", is_guess=True)
+    async with run_upstream_server(steps((404, error("no")), (200, FINE))) as server:
+        with pytest.raises(ModelError):
+            await direct.complete(replace(target, base_url=server.base), PROMPT)
+        assert len(server.seen) == 1
 
 
 async def test_an_outage(direct: Direct) -> None:

@@ -256,7 +256,11 @@ NOTES = bullets("User drives to Lisbon\x1b[31m on May 3")
         (
             answer_chat(completion(NOTES)),
             True,
-            ["returned notes (700 tokens in, 20 out", "User drives to Lisbon[31m on May 3"],
+            [
+                "returned notes (700 tokens in, 20 out",
+                "takes all that",
+                "User drives to Lisbon[31m on May 3",
+            ],
         ),
         (
             answer_chat(completion(NOTES, "length")),
@@ -289,6 +293,22 @@ async def test_one_tiny_call(
         text in (out.partition("works:")[2] if works else attention_part(out)) for text in said
     )
     assert "\x1b" not in out
+
+
+async def test_what_a_server_does_not_take(tmp_path: Path, doctor: Run) -> None:
+    """A sentence says what works, and what had to be left out."""
+    await store_threads(tmp_path)
+
+    async def script(call: Call) -> None:
+        is_refused = b'"max_tokens"' in call.seen.body
+        answer = answer_chat(b"{}", code=400) if is_refused else answer_chat(completion(NOTES))
+        await answer(call)
+
+    async with run_upstream_server(script) as server:
+        memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
+        code, out = await doctor(server.base, memory, "--call")
+    assert code == 0
+    assert "left out: the usual name of the output limit." in " ".join(out.split())
 
 
 async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) -> None:

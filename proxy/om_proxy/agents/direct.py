@@ -15,7 +15,7 @@ from om_proxy.agents.completion import read_answer
 from om_proxy.agents.dialect import list_additions, write_body
 from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.apis.additions import LessonBook, Trial
+from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, LessonBook, Trial
 from om_proxy.apis.compression import DecompressedTooLarge, create_decoder
 from om_proxy.apis.refusals import MAX_ERROR_TEXT_CHARS, is_too_long_text
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
@@ -57,12 +57,21 @@ class Direct:
                 return read_answer(answer, target.model, headers, self._clock())
             code, message = _read_error(answer)
             is_too_long = is_too_long_text(f"{code} {message}")
-            # a server that says when to come back has nothing against the request
-            if "retry-after" in headers or not trial.take_back(status, is_too_long=is_too_long):
+            # a server that says when to come back has nothing against the request, and one that does
+            # not know a model that was guessed nothing against its parameters
+            is_about_request = "retry-after" not in headers and (
+                not target.is_guess or status in REQUEST_FAULT_STATUSES
+            )
+            if not is_about_request or not trial.take_back(status, is_too_long=is_too_long):
                 trial.end(status)
                 raise build_model_error(
                     status, code=code, message=message, headers=headers, now=self._clock()
                 )
+
+    def list_left_out(self, target: Target) -> Addition:
+        """Return what the target's server refused lately."""
+        lessons = self._lessons.find((target.base_url, target.model))
+        return lessons.list_left_out(self._clock())
 
     async def _post(
         self, target: Target, body: Mapping[str, Any]

@@ -15,6 +15,7 @@ from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import LLM, Answer, Prompt, Routed, Target
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.agents.targets import choose_model, choose_targets
+from om_proxy.apis.additions import Addition
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import ModelBusy, ModelError, Unusable
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
@@ -33,6 +34,13 @@ SAMPLE_MESSAGES = (
     ("user", "We drive to Lisbon on May 3. The blue van may carry 75 kg on its roof."),
     ("assistant", "Noted: Lisbon on May 3, at most 75 kg on the roof of the blue van."),
 )
+ADDITION_NAMES = {
+    Addition.LIMIT_NAME: "the usual name of the output limit",
+    Addition.LIMIT: "the output limit",
+    Addition.TEMPERATURE: "the temperature",
+    Addition.UNSTREAMED: "an answer in one piece (it streams)",
+    Addition.SYSTEM: "the system message (its text begins the user's)",
+}
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -62,7 +70,8 @@ async def try_observer(
     if actor is None and choose_model(effective.observer_model, 0) in ("auto", "inherit"):
         return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
-    call = SingleCall(Routed(Direct(transport), litellm))
+    direct = Direct(transport)
+    call = SingleCall(Routed(direct, litellm))
     bill = CallBill()
     start = time.monotonic()
     try:
@@ -85,7 +94,16 @@ async def try_observer(
     usage = bill.usage
     cost = f"{usage.input_tokens} tokens in, {usage.output_tokens} out, {duration_s:.1f} s"
     model, text = _clean_for_terminal(notes.model), _clean_for_terminal(notes.text)
-    return [Finding(True, f"the observer call to {model} returned notes ({cost}):\n{text}")]
+    works = describe_left_out(direct.list_left_out(target)) if target.via == "direct" else ""
+    return [Finding(True, f"the observer call to {model} returned notes ({cost}). {works}\n{text}")]
+
+
+def describe_left_out(left_out: Addition) -> str:
+    """Say in a sentence what works with the server, and what a memory call has to leave out."""
+    names = [name for addition, name in ADDITION_NAMES.items() if addition in left_out]
+    if not names:
+        return "This server takes all that a memory call has."
+    return f"This server takes memory calls, but not all of it; left out: {', '.join(names)}."
 
 
 def _choose_targets(
