@@ -6,8 +6,10 @@ import pytest
 
 from om_proxy.apis.additions import MAX_WAIT_S, Addition
 from om_proxy.apis.registry import CHAT
-from om_proxy.edge.recall_offers import RecallOffers
+from om_proxy.edge.recall_offers import RecallOffers, offer_recall
 from om_proxy.memory.recall.offering import Offer
+from om_proxy.policy.policy import Policy
+from om_proxy.settings import parse
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
 REQUEST = CHAT.parse_request(BODY)
@@ -54,3 +56,41 @@ def test_a_combination_is_remembered(members: bytes) -> None:
 def test_tools_that_cannot_be_read() -> None:
     odd = CHAT.parse_request(b'{"messages":[{"role":"user","content":"x"}],"tools":7}')
     assert RecallOffers(lambda: 0.0).decide(odd, "t", "u", 4) is None
+
+
+@pytest.mark.parametrize(
+    ("members", "knows", "word"),
+    [
+        (b"", False, Offer.UNSURE),
+        (b"", True, Offer.OFFERED),
+        (b',"tools":[{"type":"function","function":{"name":"f"}}]', False, Offer.OFFERED),
+        (b',"response_format":{"type":"json_object"}', True, Offer.JSON),
+    ],
+)
+def test_an_automatic_offer(members: bytes, knows: bool, word: Offer) -> None:
+    """A model that the client gives tools calls them, whatever a price list says."""
+    request = CHAT.parse_request(BODY[:-1] + members + b"}")
+    record = RecallOffers(lambda: 0.0).decide(
+        request, "t", "u", 4, is_automatic=True, calls_tools=knows
+    )
+    assert record
+    assert record.word is word
+
+
+@pytest.mark.parametrize(
+    ("setting", "model", "word", "ranges"),
+    [
+        ("true", "unheard-of", Offer.OFFERED, True),
+        ("auto", "unheard-of", Offer.UNSURE, False),
+        ("auto", "gpt-4o", Offer.OFFERED, True),
+        ("false", "gpt-4o", None, False),
+    ],
+)
+def test_notes_name_their_messages_where_the_tool_is_offered(
+    setting: str, model: str, word: Offer | None, ranges: bool
+) -> None:
+    settings = parse(f"memory: {{retrieval: {setting}}}")
+    context = Policy(settings).context_of_request(model, "r", settings.upstream[0], ())
+    record, context = offer_recall(RecallOffers(lambda: 0.0), REQUEST, "t", "u", context)
+    assert (record and record.word) == word
+    assert context.context_options.shows_ranges is ranges

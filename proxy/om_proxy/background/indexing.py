@@ -37,7 +37,7 @@ def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
         effective = settings.effective(info.model, info.key.resource)
     except ConfigError:
         return False  # each request of the thread reports it
-    return effective.memory.retrieval.enabled
+    return bool(effective.memory.retrieval.enabled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from om_proxy.edge.exchange import (
 )
 from om_proxy.edge.headers import ask_uncompressed
 from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import RecallOffers, choose_layout
+from om_proxy.edge.recall_offers import RecallOffers, choose_layout, offer_recall
 from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
@@ -249,9 +249,8 @@ class ChatRoute:
         context with the layout that the server takes."""
         assert exchange.request is not None  # an unreadable body has no memory
         whose = (exchange.caller.key.tenant if exchange.caller.key else "", exchange.upstream.name)
-        retrieval = context.effective.memory.retrieval
-        if retrieval.enabled and self._recalling is not None:
-            exchange.recall = self._offers.decide(exchange.request, *whose, retrieval.max_steps)
+        if self._recalling is not None:
+            exchange.recall, context = offer_recall(self._offers, exchange.request, *whose, context)
         use = exchange.recall.use if exchange.recall else PLAIN_USE
         exchange.trial = self._offers.begin_trial(exchange.request, *whose, use)
         layout = choose_layout(context.layout, exchange.request, exchange.trial.sent)

@@ -15,6 +15,7 @@ from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_wi
 from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering
 from om_proxy.memory.rounds import Round
 from om_proxy.memory.usage import Usage
+from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.turns.turn import PreparedTurn
 
 PROMPT_ADDITIONS = Addition.TOOL | Addition.SYSTEM | Addition.FORM | Addition.HISTORY
@@ -79,14 +80,27 @@ class RecallOffers:
         return Trial(self._lessons.find(kind), PROMPT_ADDITIONS, self._clock)
 
     def decide(
-        self, request: Request, tenant: str, upstream: str, max_steps: int
+        self,
+        request: Request,
+        tenant: str,
+        upstream: str,
+        max_steps: int,
+        *,
+        is_automatic: bool = False,
+        calls_tools: bool = False,
     ) -> RecallRecord | None:
-        """Return the offer to this request. None: its tools cannot be read."""
+        """Return the offer to this request. None: its tools cannot be read. `calls_tools`: of the
+        model; one whose client offers tools is taken to call them."""
         use = request.api.read_tool_use(request)
         if use is None:
             return None
         trial = self.begin_trial(request, tenant, upstream, use)
-        offering = decide_offering(use, is_refused=Addition.TOOL not in trial.sent)
+        offering = decide_offering(
+            use,
+            is_refused=Addition.TOOL not in trial.sent,
+            is_automatic=is_automatic,
+            calls_tools=calls_tools or request.offers_tools,
+        )
         return RecallRecord(offering.word, offering.tool, max_steps, use=use)
 
     async def can_look_up(self, turn: PreparedTurn) -> bool:
@@ -108,6 +122,25 @@ class RecallOffers:
         """Forget which threads have others beside them: threads were forgotten."""
         if self._offered_threads is not None:
             self._offered_threads.clear()
+
+
+def offer_recall(
+    offers: RecallOffers, request: Request, tenant: str, upstream: str, context: MemoryContext
+) -> tuple[RecallRecord | None, MemoryContext]:
+    """Return the offer to this request, and the context whose notes name their messages if the tool
+    is offered. None: look-ups are off, or the request's tools cannot be read."""
+    retrieval = context.effective.memory.retrieval
+    if not retrieval.enabled:
+        return None, context
+    record = offers.decide(
+        request,
+        tenant,
+        upstream,
+        retrieval.max_steps,
+        is_automatic=retrieval.enabled == "auto",
+        calls_tools=context.calls_tools,
+    )
+    return record, context.with_ranges() if record and record.tool else context
 
 
 def choose_layout(layout: Layout, request: Request, sent: Addition) -> Layout:

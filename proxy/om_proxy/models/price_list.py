@@ -40,6 +40,7 @@ class Abilities:
     max_output: int | None = None
     takes_images: bool | None = None
     takes_temperature: bool | None = None
+    calls_tools: bool | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
@@ -53,6 +54,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of pl
     cache_read_input_token_cost: _Number = None
     cache_creation_input_token_cost: _Number = None
     supports_vision: bool | None = None
+    supports_function_calling: bool | None = None
     supports_sampling_params: bool | None = None
     deprecation_date: str | None = None
 
@@ -111,6 +113,7 @@ def find_abilities(model: str) -> Abilities:
         max_output=_parse_tokens(entry.max_output_tokens),
         takes_images=bool(entry.supports_vision),
         takes_temperature=not is_temperature_fixed,
+        calls_tools=bool(entry.supports_function_calling),
     )
 
 

@@ -36,6 +36,8 @@ class MemoryContext:
     bare: MemoryContext | None = field(default=None, repr=False)
     # the model that observes first, for the log
     observer_name: str | None = None
+    # whether the actor is known to call tools; False too where nobody asks
+    calls_tools: bool = False
 
     def with_instructions(self, instructions: Instructions) -> MemoryContext:
         """Return the context for the work of one turn."""
@@ -48,11 +50,18 @@ class MemoryContext:
             instructions,
             self.bare,
             self.observer_name,
+            self.calls_tools,
         )
 
     def with_layout(self, layout: Layout) -> MemoryContext:
         """Return the context for a server that takes memory's texts in this layout."""
         return self if layout == self.layout else replace(self, layout=layout)
+
+    def with_ranges(self) -> MemoryContext:
+        """Return the context for a request with the look-up tool: its notes name their messages."""
+        if self.context_options.shows_ranges:
+            return self
+        return replace(self, context_options=replace(self.context_options, shows_ranges=True))
 
     def with_overrides(self, overrides: bytes | None) -> MemoryContext:
         """Return the context with the settings that a person gave this thread (`Memory.overrides`),

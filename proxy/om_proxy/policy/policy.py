@@ -13,7 +13,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import ContextOptions, layout_for
-from om_proxy.models import choose_default_model, find_price, find_small_model
+from om_proxy.models import choose_default_model, find_abilities, find_price, find_small_model
 from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.changes import ResourceWakeup
@@ -146,7 +146,7 @@ class Policy:
         headers = tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in credential
         )
-        context = effective.context
+        context, retrieval = effective.context, effective.memory.retrieval
         layout = upstream.layout if context.layout == "auto" else context.layout
         return MemoryContext(
             effective=effective,
@@ -155,8 +155,10 @@ class Policy:
             context_options=ContextOptions(
                 context.relative_time,
                 context.priorities,
-                shows_ranges=effective.memory.retrieval.enabled,
+                shows_ranges=retrieval.enabled is True,
             ),
+            calls_tools=retrieval.enabled == "auto"
+            and bool(model and find_abilities(model).calls_tools),
             observer_name=name_observer(effective, model, upstream.base_url) if model else None,
         )
 

@@ -141,7 +141,8 @@ class ReflectionSettings(Section):
 class RetrievalSettings(Section):
     """The section `memory.retrieval`: the tool with which a model looks up earlier messages."""
 
-    enabled: bool = False
+    # auto: for requests whose model is sure to call tools
+    enabled: bool | Literal["auto"] = False
     # None: as `memory.scope`; those in force (`settings.effective`) have one
     scope: Scope | None = None
     max_steps: int = Field(default=4, ge=1, le=16)
@@ -241,13 +242,13 @@ class ContextSettings(Section):
 
 
 def expand_short_forms(level: Any) -> Any:
-    """Return a level with its short forms `true`, `false` and `retrieval: true` written out as
+    """Return a level with its short forms `true`, `false` and `retrieval: auto` written out as
     mappings. A level is the value of `memory`, or one override in `models` or `resources`."""
     if isinstance(level, bool):
         return {"enabled": level}
     if isinstance(level, Mapping) and "retrieval" in level:
         retrieval = level["retrieval"]
-        if isinstance(retrieval, bool):
+        if isinstance(retrieval, bool) or retrieval == "auto":
             return {**level, "retrieval": {"enabled": retrieval}}
         if isinstance(retrieval, Mapping):
             return {**level, "retrieval": {"enabled": True, **retrieval}}

@@ -143,7 +143,7 @@ class Settings(Section):
     def may_retrieve(self) -> bool:
         """Whether any model or resource may have `memory.retrieval` on."""
         base = self.effective(None).memory.retrieval.enabled
-        return base or any("retrieval" in layer.level for layer in self._layers)
+        return bool(base) or any("retrieval" in layer.level for layer in self._layers)
 
     @property
     def may_index(self) -> bool:
@@ -161,7 +161,7 @@ class Settings(Section):
     def may_embed(self) -> bool:
         """Whether any model or resource may have `retrieval.vector` on."""
         base = self.effective(None).memory.retrieval
-        return (base.enabled and base.vector) or any(
+        return bool(base.enabled and base.vector) or any(
             section.get("vector") for section in self._list_retrieval_overrides()
         )
 

@@ -16,6 +16,20 @@ def test_a_refusal_counts_last() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wants_json", "calls_tools", "word"),
+    [(False, True, Offer.OFFERED), (False, False, Offer.UNSURE), (True, True, Offer.JSON)],
+)
+def test_automatic_offers(wants_json: bool, calls_tools: bool, word: Offer) -> None:
+    """Only where the tool is sure to work; what is refused or ambiguous stays so."""
+    use = ToolUse(1, False, frozenset(), wants_json)
+    found = decide_offering(use, is_refused=False, is_automatic=True, calls_tools=calls_tools)
+    assert found.word is word
+    assert decide_offering(use, is_refused=False).word is Offer.OFFERED
+    refused = decide_offering(use, is_refused=True, is_automatic=True, calls_tools=calls_tools)
+    assert refused.tool is None
+
+
+@pytest.mark.parametrize(
     ("name", "is_own"),
     [
         ("recall", True),

@@ -52,6 +52,8 @@ class Offer(StrEnum):
     FUNCTIONS = "functions"
     NAME = "name"
     REFUSED = "refused"
+    JSON = "json"
+    UNSURE = "unsure"
 
 
 class ToolUse(NamedTuple):
@@ -76,8 +78,14 @@ class Offering(NamedTuple):
 _OFFERINGS_BY_NAME = {name: Offering(Offer.OFFERED, name) for name in TOOL_NAMES}
 
 
-def decide_offering(use: ToolUse, *, is_refused: bool) -> Offering:
-    """Return whether the tool is offered. `is_refused`: the model server has refused it lately."""
+def decide_offering(
+    use: ToolUse, *, is_refused: bool, is_automatic: bool = False, calls_tools: bool = True
+) -> Offering:
+    """Return whether the tool is offered. `is_refused`: the model server has refused it lately.
+    `is_automatic`: only where it is sure to work: the reply is no JSON, and the model `calls_tools`,
+    as far as is known."""
+    if is_automatic and (use.wants_json or not calls_tools):
+        return Offering(Offer.JSON if use.wants_json else Offer.UNSURE)
     if use.choices > 1:
         return Offering(Offer.CHOICES)
     if use.has_functions:

@@ -18,7 +18,7 @@ from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ThreadQuery
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
-from om_proxy.edge.recall_offers import RecallRecord, choose_layout
+from om_proxy.edge.recall_offers import RecallRecord, choose_layout, offer_recall
 from om_proxy.errors import BadRequest, StorageError
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
@@ -296,12 +296,9 @@ async def _preview(
         return describe_unchanged(request, Reason.DISABLED)
     require_resource(caller, context)
     hints = Hints(history=caller.history, sdk_retry=is_sdk_retry(call.headers))
-    retrieval = context.effective.memory.retrieval
-    offer = None
-    if retrieval.enabled:
-        offer = services.recall_offers.decide(
-            request, call.named_key.tenant, upstream.name, retrieval.max_steps
-        )
+    offer, context = offer_recall(
+        services.recall_offers, request, call.named_key.tenant, upstream.name, context
+    )
     trial = services.recall_offers.begin_trial(
         request, call.named_key.tenant, upstream.name, offer.use if offer else PLAIN_USE
     )
