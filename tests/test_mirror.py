@@ -48,6 +48,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "test_private_members.py": "what the code uses of libraries beyond their public names",
     "test_profiles.py": "docs/guides/profiles.md",
     "test_project.py": "locks, scripts, image",
+    "test_small_models.py": "the list of small models, from its file to what a server is asked",
     "test_spooled_threads.py": "observing, while the store is away",
     "test_supply.py": "scripts/audit",
     "test_wheel.py": "the wheel and the sdist",

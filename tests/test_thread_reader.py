@@ -113,8 +113,13 @@ async def test_what_is_announced_becomes_active(tmp_path: Path) -> None:
                 assert found["is_chunk"]
                 assert found["messages"][0]["seq"] == found["covers"][0]["first"]
             await talk.say(CRATE_REMARK.format(n=number))
-            after = await read(run, "/observations")
-            texts = [entry["text"] for entry in after["log"]]
+            texts = [
+                entry["text"]
+                for line in (await read(run, "/generations"))["items"]
+                for entry in (
+                    await read(run, f"/observations?generation={line['number']}")
+                )["log"]
+            ]  # it may be condensed at once
             assert set(activating) <= set(texts)
             if number % 7 == 0 and before["chunks"]:
                 assert activating  # the pause has let the prompt cache go cold

@@ -128,7 +128,9 @@ LOOK_UP_CANARY = "canary of a look-up"
 LOOK_UP: Message = {
     "role": "assistant",
     "content": None,
-    "tool_calls": [{"id": "ours", "function": {"name": "recall", "arguments": "{}"}}],
+    "tool_calls": [
+        {"id": "ours", "type": "function", "function": {"name": "recall", "arguments": "{}"}}
+    ],
 }
 LOOK_UP_RESULT: Message = {"role": "tool", "tool_call_id": "ours", "content": LOOK_UP_CANARY}
 LOOKED_UP = LookedUp((Round(orjson.dumps(LOOK_UP), (orjson.dumps(LOOK_UP_RESULT),)),))

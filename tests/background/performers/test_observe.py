@@ -64,7 +64,12 @@ async def test_what_is_known_is_shown() -> None:
             model="m",
         )
         stored = replace(
-            replace_log(memory, reflection=pending),
+            # no user's message stood behind the task when its notes became active
+            replace_log(
+                memory,
+                reflection=pending,
+                entries=tuple(replace(entry, task="t") for entry in memory.log.entries),
+            ),
             tail=(*memory.tail, *more(memory, 2)),
             next_seq=memory.next_seq + 2,
         )
