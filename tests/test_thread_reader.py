@@ -116,9 +116,7 @@ async def test_what_is_announced_becomes_active(tmp_path: Path) -> None:
             texts = [
                 entry["text"]
                 for line in (await read(run, "/generations"))["items"]
-                for entry in (
-                    await read(run, f"/observations?generation={line['number']}")
-                )["log"]
+                for entry in (await read(run, f"/observations?generation={line['number']}"))["log"]
             ]  # it may be condensed at once
             assert set(activating) <= set(texts)
             if number % 7 == 0 and before["chunks"]:
