@@ -34,6 +34,7 @@ from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body
 from om_proxy.edge.exchange import Exchange, describe_bypass
+from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.recall_offers import choose_layout, list_additions
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
@@ -112,7 +113,7 @@ class Attempts:
         """Send the prompt with less and less of what memory adds, until the server accepts it, or
         nothing is left but the original."""
         # a server that says when to come back has nothing against the prompt
-        while find_header(answer.headers, b"retry-after") is None:
+        while find_header(read_client_headers(answer), b"retry-after") is None:
             is_too_long = False
             if answer.status in RETRY_WITH_ORIGINAL_STATUSES:
                 answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
@@ -125,7 +126,8 @@ class Attempts:
             if not taken & ~Addition.HISTORY:
                 return answer  # a prompt that is too long may be shortened before the original
             if Addition.HISTORY in taken:
-                return await self._send_original(exchange, turn, answer)
+                # without a body, so that it is not sent once more
+                return await self._send_original(exchange, replace(turn, body=None), answer)
             body = await self._write_less(exchange, turn, trial.sent, taken)
             if body is not None:
                 await answer.aclose()

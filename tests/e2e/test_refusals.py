@@ -1,0 +1,96 @@
+"""Model servers that refuse what memory adds to a request, with any status and any words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import ScriptedServer
+from tests.e2e.raw_upstream import chat_body, run_with_raw_upstream
+from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
+from tests.e2e.test_receipts import COMPLETION, T, read_reason, refusing, window_body
+from tests.support.upstream_server import Call, script_answer
+
+
+class NoSystem(ScriptedServer):
+    """A server whose template has no system message."""
+
+    status = 500
+
+    async def act_out_fault(
+        self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
+    ) -> bool:
+        if model == "scripted-actor" and b'"role":"system"' in self.requests[-1].body:
+            fault = Fault(kind="http", status=self.status)
+        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+
+
+def actor_bodies(run: Running) -> list[dict[str, Any]]:
+    return [json.loads(request.body) for request in run.models.requests_to("scripted-actor")]
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+async def test_a_template_without_a_system_message(tmp_path: Path, status: int) -> None:
+    """Every call is answered, one with one call more; from then on the block stands in the first
+    user message."""
+    models = NoSystem()
+    models.status = status
+    async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY, models=models) as run:
+        chat, detours, applied = run.chat(), 0, 0
+        chat.history.clear()
+        for number in range(20):
+            before = len(actor_bodies(run))
+            _, receipt = await chat.say(CRATE_REMARK.format(n=number))
+            detours += len(actor_bodies(run)) - before - 1
+            applied += receipt["status"] == "applied"
+            await run.app.background.wait_idle()
+        assert detours == 1
+        assert applied > 5
+        first, *others = actor_bodies(run)[-1]["messages"]
+        assert first["role"] == "user"
+        assert "<observations>" in first["content"]
+        assert {message["role"] for message in others} == {"user", "assistant"}
+
+
+async def test_an_outage(tmp_path: Path) -> None:
+    """It costs one call more, and the next requests none; nor does one of a server that took such a
+    prompt before."""
+    failing = b"500 Internal Server Error"
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        for calls in (2, 1, 1):
+            got = await site.ask(window_body("two"), T, script=refusing(failing, times=9))
+            assert (got.status, len(site.server.seen)) == (500, calls)
+        got = await site.ask(window_body("two"), T)
+        assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "applied")
+        got = await site.ask(window_body("three"), T, script=refusing(failing))
+        assert (got.status, len(site.server.seen)) == (500, 1)
+
+
+@pytest.mark.parametrize(
+    "status", [b"401 X", b"403 X", b"429 X", b"529 X", b"503 X\r\nRetry-After: 1"]
+)
+async def test_no_refusal(tmp_path: Path, status: bytes) -> None:
+    """These say nothing of the prompt, so the client gets them at once."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(window_body("two"), T, script=refusing(status))
+        assert (got.status, len(site.server.seen)) == (int(status[:3]), 1)
+
+
+async def test_the_original_is_sent_once(tmp_path: Path) -> None:
+    """A status that may be an outage costs one call, whatever the original is answered."""
+    statuses = iter([b"500 X", b"400 X"])
+
+    async def script(call: Call) -> None:
+        await script_answer(b'{"error":{}}', status=next(statuses))(call)
+
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(window_body("two"), T, script=script)
+        assert (got.status, len(site.server.seen)) == (400, 2)
+        assert site.server.seen[-1].body == window_body("two")
