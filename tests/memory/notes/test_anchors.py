@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date, timedelta
 
 import pytest
@@ -120,3 +121,13 @@ def test_only_one_day_is_yesterday(day: date, distance: int) -> None:
 @given(st.text(alphabet="yesterday last week(meaning)Date: 2023,Apr\n-", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     assert len(drop_false_anchors(text)) <= len(text)
+
+
+@pytest.mark.parametrize(
+    "part", ["*\n", "last week ", "yesterday (meaning ", "Date: week (", "a few "]
+)
+def test_long_answers_take_little_time(part: str) -> None:
+    """A model may write 100 000 tokens: reading stays linear."""
+    started = time.process_time()
+    drop_false_anchors(f"Date: May 1, 2023\n{part * (200_000 // len(part))}")
+    assert time.process_time() - started < 5

@@ -49,8 +49,6 @@ _PHRASE = re.compile(
     r"(?:['’]s)?[\"”'’*_,]{0,3} ?(?P<anchor>\((?:meaning|estimated) (?P<date>[^()\n]+)\))",
     re.IGNORECASE,
 )
-# what a model copies from the transcript's heading beside the date
-_HEADING_REMARK = re.compile(r"(?im)^(\W*date:[^(\n]*?)[ \t]*\([^)\n]*\bweek\b[^)\n]*\)[ \t]*$")
 _WHOLE_PERIOD = re.compile(r"(?:(?P<month>[A-Za-z]{3})[a-z]*\.?,? )?(?P<year>\d{4})")
 
 
@@ -67,7 +65,7 @@ def drop_false_anchors(text: str) -> str:
     lines: list[str] = []
     day: date | None = None
     is_bound = False
-    for line in _HEADING_REMARK.sub(r"\1", text).split("\n"):
+    for line in map(_drop_weeks, text.split("\n")):
         if heading := dates.read_heading(line):
             day, is_bound = heading, False
         elif dates.read_bound(line):
@@ -75,6 +73,12 @@ def drop_false_anchors(text: str) -> str:
         check_anchor = partial(_check_anchor, day=day, is_bound=is_bound)
         lines.append(_PHRASE.sub(check_anchor, line) if "(" in line else line)
     return "\n".join(lines)
+
+
+def _drop_weeks(line: str) -> str:
+    """Return a heading without the weeks that a model copied from the transcript's heading."""
+    heading, _, weeks = line.partition(" (")
+    return heading if " week " in weeks and dates.read_heading(heading) else line
 
 
 def _check_anchor(match: re.Match[str], day: date | None, is_bound: bool) -> str:
