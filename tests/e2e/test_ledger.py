@@ -132,7 +132,7 @@ class PricedNotes(ScriptedServer):
 async def test_a_short_thread_with_memory_shows_a_loss(tmp_path: Path) -> None:
     """Its notes are paid for, to the micro-dollar of the provider's bill, and save nothing before
     the thread ends. People see the loss."""
-    more = f'models: {{"{ACTOR}": {{model: openai/{NOTE_TAKER}}}}}'
+    more = f'models: {{"{ACTOR}": {{model: openai/{NOTE_TAKER}, economy: off}}}}'
     async with run_with_scripted_models(tmp_path, SMALL, models=PricedNotes(), more=more) as run:
         chat = run.chat()
         for number in range(5):
@@ -171,7 +171,7 @@ async def play_thin_thread(folder: Path, *, is_first_call_late: bool) -> tuple[T
     """Perform four turns of a client that sends its newest message alone. Return the ledger of its
     thread, and the figures by thread and by day. The first call of the observer ends before the
     second turn, or after it."""
-    more = f'models: {{"{ACTOR}": {{model: openai/{NOTE_TAKER}}}}}'
+    more = f'models: {{"{ACTOR}": {{model: openai/{NOTE_TAKER}, economy: off}}}}'
     models = HeldNotes()
     async with run_with_scripted_models(folder, SMALL, models=models, more=more) as run:
         chat = run.chat()

@@ -231,9 +231,9 @@ def test_a_shared_log_wakes_at_the_interval() -> None:
 # ── prices ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_list_prices_hold_where_the_operator_asks_for_economy() -> None:
+def test_list_prices_hold_unless_the_operator_wants_no_economy() -> None:
     """And both models are known; they are looked up once for a pair."""
-    policy = policy_of("memory: {economy: auto}")
+    policy = policy_of("")
     found = policy.base_settings(memory_of(PRICED_MODEL))
     listed = find_price("gpt-5-mini")  # which `auto` chooses there
     assert listed is not None
@@ -241,7 +241,10 @@ def test_list_prices_hold_where_the_operator_asks_for_economy() -> None:
     assert found.limits.prices.observer_input == listed.input
     assert policy.base_settings(memory_of(PRICED_MODEL)) is found
     assert policy.base_settings(memory_of("unheard-of")).limits.prices is None
-    assert policy_of("").base_settings(memory_of(PRICED_MODEL)).limits.prices is None
+    assert (
+        policy_of("memory: {economy: off}").base_settings(memory_of(PRICED_MODEL)).limits.prices
+        is None
+    )
 
 
 def test_a_thread_s_own_thresholds_keep_the_prices_of_its_model() -> None:

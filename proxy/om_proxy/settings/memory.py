@@ -174,7 +174,7 @@ class MemorySettings(Section):
     share_token_budget: bool = False
     activate_after_idle: DurationOrAuto = None
     activate_on_provider_change: bool = False
-    economy: OffOrAuto = "off"
+    economy: OffOrAuto = "auto"
     observation: ObservationSettings = ObservationSettings()
     reflection: ReflectionSettings = ReflectionSettings()
     retrieval: RetrievalSettings = RetrievalSettings()

@@ -315,7 +315,7 @@ class PricedNotes(ScriptedServer):
 
 async def test_the_overview_shows_a_loss_as_a_loss(tmp_path: Path, browser: Browser) -> None:
     """Notes of a short thread are paid for, and save nothing before it ends."""
-    more = f'models: {{"gpt-4o": {{model: openai/{PRICED_OBSERVER}}}}}'
+    more = f'models: {{"gpt-4o": {{model: openai/{PRICED_OBSERVER}, economy: off}}}}'
     async with run_with_scripted_models(tmp_path, models=PricedNotes(), more=more) as run:
         body = {"model": "gpt-4o", "messages": [{"role": "user", "content": FACTS[0] * 40}]}
         for _ in range(3):

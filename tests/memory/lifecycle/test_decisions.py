@@ -595,3 +595,23 @@ def test_a_later_reflection_waits_until_the_log_is_nearly_full() -> None:
         later, entries=(*later.log.entries[:-1], replace(later.log.entries[-1], tokens=4_003))
     )
     assert decisions.reflection_due(nearly, Limits()) == Reflect(3, 8_399, start=1)
+
+
+def test_the_first_notes_leave_raw_what_an_activation_keeps() -> None:
+    """Where the threshold is reached without notes, their one chunk ends where the next request
+    activates it: at the first closed end that leaves no more than `keep_tokens` raw."""
+    limits = Limits()
+    whole = memory(chat(20, 796))  # 40 messages of 800 tokens: 32 000
+    batch = decisions.decide_after_reply(whole, limits)
+    assert isinstance(batch, Observe)
+    left = whole.pending_tokens - batch.tokens
+    assert limits.keep_tokens - 2 * 800 <= left <= limits.keep_tokens
+
+
+def test_a_large_last_message_stays_whole() -> None:
+    """Where the first such end leaves next to nothing, the one before it is taken."""
+    limits = Limits()
+    made = memory((*chat(15, 796), *chat(1, 7_000)))
+    batch = decisions.decide_after_reply(made, limits)
+    assert isinstance(batch, Observe)
+    assert made.pending_tokens - batch.tokens >= 1_000

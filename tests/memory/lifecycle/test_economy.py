@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import economy
 from om_proxy.memory.lifecycle.thresholds import Limits, Prices
+from om_proxy.memory.lifecycle.transitions import add_chunk
 from om_proxy.models import find_price as listed
-from tests.memory.building import chat, memory
+from tests.memory.building import chat, chunk, memory
 
 LIMITS = Limits()  # T 30 000, notes every 6 000
 OBSERVER = "gemini/gemini-2.5-flash"
@@ -43,8 +44,10 @@ def thread(messages: int, size: int, turns: int, covered: int = 0):
         (thread(30, 100, 15), CHEAP, False),
         # half-way to the threshold nothing is expected after it
         (thread(100, 150, 50), DEAR, False),
-        # an agent of many calls on a dear actor, two thirds there: it pays
-        (thread(200, 100, 200), DEAR, True),
+        # an agent of many calls on a dear actor, two thirds there: it may end before the threshold
+        (thread(200, 100, 200), DEAR, False),
+        # one that has been beyond it is expected to go on
+        (thread(200, 100, 400, 24_000), DEAR, True),
         # few, long turns on a cheap actor: it does not
         (thread(10, 2_500, 5), CHEAP, False),
         # and of a long chat, with ten thresholds behind it, everything pays
@@ -56,6 +59,14 @@ def thread(messages: int, size: int, turns: int, covered: int = 0):
 def test_cases(made, prices: Prices, pays: bool) -> None:
     """The cases of the cost simulation, by order of size."""
     assert economy.pays_back(made, 6_000, LIMITS, prices) is pays
+
+
+def test_notes_that_are_there_are_not_needed_again() -> None:
+    """At the threshold one call makes notes, which the next request activates."""
+    made = thread(12, 2_500, 6)
+    noted = add_chunk(made, chunk(made, 10))
+    assert economy.pays_back(made, 24_000, LIMITS, CHEAP)
+    assert not economy.pays_back(noted, 6_000, LIMITS, CHEAP)
 
 
 def test_expected_calls() -> None:

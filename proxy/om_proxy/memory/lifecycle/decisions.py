@@ -266,11 +266,27 @@ def _background_observation(
     if observable_tokens(fresh) < needed:
         return None
     marks = [m.mark for m in fresh]
-    count = _extend_cut(marks, blocks.find_safe_cut(marks, max_batch_tokens, least), least)
+    if not memory.chunks and memory.pending_tokens >= limits.observe_from_tokens:
+        # the next request activates this one chunk, which has to leave raw what it keeps
+        count = _cut_for_activation(marks, memory.pending_tokens, max_batch_tokens, least, limits)
+    else:
+        count = _extend_cut(marks, blocks.find_safe_cut(marks, max_batch_tokens, least), least)
     batch = _observe(memory, marks, count)
     if batch and limits.prices and not pays_back(memory, batch.tokens, limits, limits.prices):
         return None
     return batch
+
+
+def _cut_for_activation(
+    marks: Sequence[Mark], pending: int, max_batch_tokens: int, least: int, limits: Limits
+) -> int:
+    """Cut where an activation would, which keeps about `keep_tokens` of the `pending` ones raw: at
+    the first closed end that leaves no more, unless that leaves next to nothing."""
+    target = min(pending - limits.keep_tokens, max_batch_tokens)
+    count = _extend_cut(marks, blocks.find_safe_cut(marks, target, least), least)
+    reaching = _extend_cut(marks, count, target)
+    left = pending - sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks[:reaching])
+    return reaching if left >= min(MIN_RAW_TOKENS, limits.keep_tokens) else count
 
 
 def observe_everything(memory: Memory, most: int) -> Observe | None:

@@ -4,8 +4,9 @@ thread's past predicts its future.
 With `economy: auto` (docs/spec/behaviour.md#economy) notes are made ahead only once they are
 expected to save at least what they cost. The model:
 
-- A conversation goes on as long again as it has gone on (nothing better is known of it), with as
-  many calls per token.
+- A conversation that has never reached the threshold ends before it.
+- Another goes on as long again as it has gone on (nothing better is known of it), with as many calls
+  per token.
 - Notes save from their activation on: every later call sends the notes instead of their messages,
   at the price of cached input.
 - Notes cost one observer call, and their share of the prompt cache that an activation breaks.
@@ -28,8 +29,11 @@ OBSERVER_THINKING_TOKENS = 215  # written besides the notes
 def pays_back(memory: Memory, source_tokens: int, limits: Limits, prices: Prices) -> bool:
     """Return whether notes on `source_tokens` of messages are expected to save what they cost, or
     are needed in any case."""
-    if memory.pending_tokens >= limits.observe_from_tokens:
+    if memory.pending_tokens >= limits.observe_from_tokens and not memory.chunks:
         return True
+    # notes of a conversation that ends below the threshold are never shown, and most end there
+    if not memory.covered_tokens:
+        return False
     return expected_saving(memory, source_tokens, limits, prices) >= observation_cost(
         source_tokens, limits, prices
     )
