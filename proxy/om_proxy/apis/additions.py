@@ -54,7 +54,7 @@ class Lessons:
     """What one server has accepted and refused in requests of one kind. `now`: seconds of a clock
     that the caller chooses."""
 
-    __slots__ = ("_accepted", "_fruitless_wait_s", "_is_tried_at", "_left_out")
+    __slots__ = ("_accepted", "_fruitless_wait_s", "_is_tried_at", "_left_out", "_usual")
 
     def __init__(self) -> None:
         self._accepted = NOTHING
@@ -62,6 +62,9 @@ class Lessons:
         self._left_out: dict[Addition, tuple[float, float]] = {}
         self._fruitless_wait_s = 0.0
         self._is_tried_at = 0.0  # when a call is worth another trial
+        # of the last request, if its acceptance teaches nothing new: most requests are like it, and
+        # an operation on flags takes a microsecond
+        self._usual = NOTHING
 
     def list_left_out(self, now: float) -> Addition:
         """Return what to leave out now. Of those whose time is over, one is put back."""
@@ -95,6 +98,9 @@ class Lessons:
     ) -> None:
         """Note an accepted request with these additions, and what was taken back before it.
         `refused`: the part of that which was refused for certain."""
+        if sent is self._usual and not taken_back:
+            return
+        self._usual = NOTHING if taken_back else sent
         self._accepted |= sent
         self._fruitless_wait_s = self._is_tried_at = 0.0
         for addition in sent if self._left_out else ():
@@ -106,6 +112,7 @@ class Lessons:
 
     def count_fruitless(self, now: float) -> None:
         """Note that a request was refused whatever was taken back."""
+        self._usual = NOTHING
         self._fruitless_wait_s = _double(self._fruitless_wait_s)
         self._is_tried_at = now + self._fruitless_wait_s
 
@@ -119,14 +126,19 @@ class Trial:
     """One request on its way to a server. `sent`: the additions that it has now. `additions`: those
     that it would have if nothing was known of the server. `clock`: in seconds."""
 
-    __slots__ = ("_clock", "_lessons", "_refused", "_taken_back", "sent")
+    __slots__ = ("_clock", "_left_out", "_lessons", "_refused", "_taken_back", "sent")
 
     def __init__(self, lessons: Lessons, additions: Addition, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lessons = lessons
         self._taken_back = NOTHING
         self._refused = NOTHING  # for certain: without it the request was accepted
-        self.sent = additions & ~lessons.list_left_out(clock())
+        self._left_out = lessons.list_left_out(clock())
+        self.limit_to(additions)
+
+    def limit_to(self, additions: Addition) -> None:
+        """Leave only these in the request, without those that the server refused lately."""
+        self.sent = additions & ~self._left_out if self._left_out else additions
 
     def take_back(self, status: int, *, is_too_long: bool = False) -> Addition:
         """Take back what the refusal may be about, and return it; NOTHING: the refusal stands.

@@ -75,7 +75,7 @@ class Attempts:
         turn, trial = exchange.turn, exchange.trial
         if turn is None or trial is None:
             return await self.send_body(exchange, exchange.body)
-        trial.sent &= list_additions(turn, exchange.recall)
+        trial.limit_to(list_additions(turn, exchange.recall))
         answer = await self.send_body(exchange, self._write_body(exchange, turn))
         if answer.status >= MIN_ERROR_STATUS:
             answer = await self._send_after_refusal(exchange, trial, answer)

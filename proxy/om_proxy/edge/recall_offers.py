@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from om_proxy.apis.additions import NOTHING, Addition, LessonBook, Trial
 from om_proxy.apis.api import Request
@@ -155,12 +156,15 @@ def choose_layout(layout: Layout, request: Request, sent: Addition) -> Layout:
 
 def list_additions(turn: PreparedTurn, recall: RecallRecord | None) -> Addition:
     """Return what memory adds to the request of this turn."""
-    additions = Addition.TOOL if recall is not None and recall.tool else NOTHING
-    if turn.body is not None:
-        additions |= Addition.FORM | Addition.HISTORY
-    has_instructions = bool(turn.opened.request.instructions)
-    if turn.has_notes and adds_system_message(
-        turn.opened.context.layout, has_instructions=has_instructions
-    ):
-        additions |= Addition.SYSTEM
-    return additions
+    adds_system = turn.has_notes and adds_system_message(
+        turn.opened.context.layout, has_instructions=bool(turn.opened.request.instructions)
+    )
+    has_tool = recall is not None and bool(recall.tool)
+    return _join_additions(has_tool, turn.body is not None, adds_system)
+
+
+@cache
+def _join_additions(has_tool: bool, has_body: bool, adds_system: bool) -> Addition:
+    additions = Addition.TOOL if has_tool else NOTHING
+    additions |= Addition.FORM | Addition.HISTORY if has_body else NOTHING
+    return additions | (Addition.SYSTEM if adds_system else NOTHING)
