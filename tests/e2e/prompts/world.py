@@ -50,6 +50,8 @@ HEALING_TIMEOUT_S = 90.0
 SETTLE_S = 0.5
 THINK_S = 0.02
 EXAMPLES_OF_KIND = 3
+# a busy machine makes commits time out while the store is there: such a turn may wait
+SLOW_ANSWER_S = 3.0
 
 OutageKind = Literal["refused", "stalled", "started without it"]
 OUTAGES: Sequence[OutageKind] = ("refused", "started without it", "stalled")
@@ -131,6 +133,7 @@ class World:
     ) -> None:
         """Send a request that is answered so, and judge its prompt."""
         number, was_away = next(self._numbers), self.is_store_away
+        asked_at = time.monotonic()
         promised, allowed = client.find_promised(), client.find_allowed()
         self._models.replies[number] = replies
         body: dict[str, Any] = {"model": client.model, "messages": [SYSTEM, *shown]}
@@ -163,6 +166,16 @@ class World:
         tally.prompts += 1
         tally.degraded += status == "degraded"
         tally.note(faults, f"{client.thread}, message {len(client.history)}, {status}")
+        if not is_away and (status == "degraded" or time.monotonic() - asked_at > SLOW_ANSWER_S):
+            await self._see_all_healed()
+
+    async def _see_all_healed(self) -> None:
+        """Wait until nothing waits in any process, or the store goes away."""
+        for replica in self._replicas:
+            while not (  # noqa: ASYNC110 - it sends no event
+                self.is_store_away or await replica.is_healed(self._http)
+            ):
+                await asyncio.sleep(0.1)  # bounded by the run
 
     # ── its course ──
 
@@ -174,7 +187,7 @@ class World:
             self._http = await stack.enter_async_context(
                 httpx.AsyncClient(trust_env=False, timeout=REQUEST_TIMEOUT_S)
             )
-            replicas = [
+            self._replicas = replicas = [
                 await stack.enter_async_context(_Replica.start(self._settings_for(models, url)))
                 for url in [await self._open_way(stack) for _ in range(self._place.replicas)]
             ]
