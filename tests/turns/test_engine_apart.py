@@ -228,7 +228,7 @@ async def test_windows_whose_turns_wait_in_several_processes(
     seed: int, window: int, settings: str, tmp_path: Path
 ) -> None:
     """The client sends its last messages only. Once all have the store again, the transcript has
-    each message once, also where notes cover some of them meanwhile."""
+    each message once, also where notes cover some of them meanwhile, and prompts tell the rest."""
     dice, clock = random.Random(seed), Clock()
     async with open_processes(tmp_path / "memory.db", settings, clock) as processes:
         client = Talker(clock)
@@ -251,6 +251,13 @@ async def test_windows_whose_turns_wait_in_several_processes(
         live = await processes[0].turns.live()
         said = [f"{who}{number}" for number in range(1, client.said_count + 1) for who in "ua"]
         assert sorted(live) == sorted(said)
+        for process in processes:
+            sent = [*client.history[-window:], user("now")]
+            opened = await process.turns.open(sent)
+            shown = sent if opened.body is None else read_forwarded(opened)
+            noted_count = opened.opened.reconciled.projected.covered_count
+            told = [text for text in texts(shown) if text in (*said, "now")]
+            assert sorted(told) == sorted([*live[noted_count:], "now"])
 
 
 async def test_a_message_stored_ahead_of_its_reply_while_many_turns_are_stored(

@@ -41,6 +41,7 @@ from om_proxy.memory.lifecycle.log_limit import count_excess, count_kept_entries
 from om_proxy.memory.lifecycle.observable import (
     messages_between,
     observable_tokens,
+    separates_results,
     settled_tail,
 )
 from om_proxy.memory.lifecycle.thresholds import (
@@ -211,20 +212,24 @@ def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits
 
 
 def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Activate | None:
-    sizes = [
-        chunk.source_tokens for chunk in memory.chunks if chunk.last <= asked.last_observable_seq
-    ]
-    if not sizes:
+    chunks = [chunk for chunk in memory.chunks if chunk.last <= asked.last_observable_seq]
+    if not chunks:
         return None
     observable = observable_tokens(memory.tail)
-    count = chunks_to_activate(sizes, observable, limits)
     if observable >= limits.observe_from_tokens:
-        return Activate(count, "threshold")
-    if limits.activate_after_idle_s is not None and asked.idle_s >= limits.activate_after_idle_s:
-        return Activate(count, "idle")
-    if limits.activate_on_provider_change and asked.has_provider_changed:
-        return Activate(count, "provider")
-    return None
+        why = "threshold"
+    elif limits.activate_after_idle_s is not None and asked.idle_s >= limits.activate_after_idle_s:
+        why = "idle"
+    elif limits.activate_on_provider_change and asked.has_provider_changed:
+        why = "provider"
+    else:
+        return None
+    wanted = chunks_to_activate([chunk.source_tokens for chunk in chunks], observable, limits)
+    # a prefix that keeps calls with their results: the next longer one, else the next shorter one
+    counts = (*range(wanted, len(chunks) + 1), *range(wanted - 1, 0, -1))
+    fitting = (n for n in counts if not separates_results(memory, chunks[n - 1].last))
+    count = next(fitting, None)
+    return None if count is None else Activate(count, why)
 
 
 def _skips_waiting(failures: Failures, limits: Limits, now: float) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory import blocks
+from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Memory, Message, Observation, sum_framed_tokens
 
 
@@ -39,8 +40,29 @@ def answered_chunks(memory: Memory) -> tuple[Observation, ...]:
     """Return the chunks that may become active between requests (batches.py). A chunk that covers
     an unanswered question is not among them: a client that asks it again must find it in the
     prompt."""
-    last_seq = last_observable_seq(memory)
-    return tuple(chunk for chunk in memory.chunks if chunk.last <= last_seq)
+    return ready_chunks(memory, last_observable_seq(memory)) if memory.chunks else ()
+
+
+def ready_chunks(memory: Memory, last_seq: int) -> tuple[Observation, ...]:
+    """Return the oldest chunks that may become active together, up to the seq `last_seq`."""
+    chunks = [chunk for chunk in memory.chunks if chunk.last <= last_seq]
+    while chunks and separates_results(memory, chunks[-1].last):
+        chunks.pop()
+    return tuple(chunks)
+
+
+def separates_results(memory: Memory, last: int) -> bool:
+    """Return whether a call up to the seq `last` has a result behind it: one that was stored late.
+    A prompt that lacks the call may not show the result."""
+    tail = MessageList.of(memory.tail)
+    calls = {call for mark in tail.marks[: tail.count_to(last)] for call in mark.calls}
+    if not calls:
+        return False
+    for mark in tail.marks[tail.count_to(last) :]:
+        if mark.answers in calls:
+            return True
+        calls.difference_update(mark.calls)  # some servers number their calls anew each turn
+    return False
 
 
 def messages_between(memory: Memory, after: int, last: int) -> tuple[Message, ...]:

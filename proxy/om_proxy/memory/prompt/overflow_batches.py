@@ -9,8 +9,8 @@ the deadline allows.
 from __future__ import annotations
 
 from om_proxy.memory import blocks
+from om_proxy.memory.lifecycle import observable
 from om_proxy.memory.lifecycle.decisions import Observe
-from om_proxy.memory.lifecycle.observable import messages_between
 from om_proxy.memory.model import Memory, sum_framed_tokens
 
 
@@ -30,12 +30,14 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
         return None
     after = memory.chunked_to
     last = marks[count - 1].seq
-    return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait=True)
+    return Observe(
+        after, last, sum_framed_tokens(observable.messages_between(memory, after, last)), wait=True
+    )
 
 
 def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
     """Return the ids of the chunks that may become active, oldest first."""
-    return tuple(chunk.id for chunk in memory.chunks if chunk.last <= through)
+    return tuple(chunk.id for chunk in observable.ready_chunks(memory, through))
 
 
 def can_shrink(memory: Memory, refused: int, through: int) -> bool:
