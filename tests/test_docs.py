@@ -482,8 +482,12 @@ READ_AS = {
     "storage.timeout": "settings.timeout",
     "memory.observation.model": 'choose_model(levels, "observation")',
     "memory.observation.model_settings.temperature": "settings.temperature",
+    "memory.observation.model_settings.extra_body": "settings.extra_body",
+    "memory.observation.model_settings.reasoning_effort": "settings.reasoning_effort",
     "memory.reflection.model": 'choose_model(levels, "reflection")',
     "memory.reflection.model_settings.temperature": "settings.temperature",
+    "memory.reflection.model_settings.extra_body": "settings.extra_body",
+    "memory.reflection.model_settings.reasoning_effort": "settings.reasoning_effort",
     "memory.reflection.instruction": "config.instruction",
 }
 

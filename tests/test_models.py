@@ -284,6 +284,23 @@ def test_limits(model: str, images: bool | None, temperature: bool | None) -> No
         assert abilities.max_output
 
 
+@pytest.mark.parametrize(
+    ("model", "thinks"),
+    [
+        ("gpt-4o", False),
+        ("gpt-5-mini", True),
+        ("gpt-5-of-tomorrow", True),
+        ("gemini/gemini-3.5-flash-lite", True),
+        # it thinks only where it is asked to
+        ("claude-haiku-4-5", False),
+        ("nobody/knows-this", None),
+    ],
+)
+def test_models_that_think(model: str, thinks: bool | None) -> None:
+    """An effort limits how long a model thinks that would think anyway."""
+    assert models.find_abilities(model).thinks is thinks
+
+
 def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without litellm's files nothing is known, and nothing fails."""
     monkeypatch.setattr("om_proxy.models.price_list.find_litellm_file", lambda _name: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from om_proxy.agents.dialect import (
@@ -68,6 +70,20 @@ def test_additions() -> None:
     assert list_additions(Prompt("s", ("u",))) == bare
     assert list_additions(TEXT) == bare | set_
     assert list_additions(PROMPT) == bare | set_ | Addition.PICTURES
+
+
+def test_options() -> None:
+    """An effort is taken back where it is refused; what the operator adds is not, and it comes last."""
+    prompt = replace(
+        TEXT, reasoning_effort="low", extra_body={"provider": {"zdr": True}, "seed": 1}
+    )
+    body = write_body("m", prompt)
+    assert (body["reasoning_effort"], body["provider"], body["seed"]) == ("low", {"zdr": True}, 1)
+    assert Addition.OPTIONS in list_additions(prompt)
+    assert Addition.OPTIONS not in list_additions(TEXT)
+    bare = write_body("m", prompt, Addition(0))
+    assert "reasoning_effort" not in bare
+    assert bare["provider"] == {"zdr": True}
 
 
 def test_without_additions() -> None:

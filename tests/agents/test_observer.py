@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -27,6 +28,8 @@ TASK = ObserverTask(messages=messages(user("The limit is 40 MB."), assistant("No
 class Settings:
     temperature: float | None = 0.3
     max_output_tokens: int | None = 100_000
+    reasoning_effort: str | None = "auto"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
 def observer(
@@ -42,11 +45,14 @@ def observer(
 
 
 async def asked(
-    task: ObserverTask, target: Target = A, known: Abilities | None = None
+    task: ObserverTask,
+    target: Target = A,
+    known: Abilities | None = None,
+    settings: Settings | None = None,
 ) -> tuple[Any, str]:
     """Return the prompt that was sent, and the text of its user message."""
     llm = ScriptedLLM.of(bullets("noted"))
-    await observer(llm, known).observe(task, [target], Settings())
+    await observer(llm, known).observe(task, [target], settings or Settings())
     prompt = llm.asked[0][1]
     return prompt, texts(prompt)
 
@@ -123,6 +129,26 @@ async def test_settings_are_clamped() -> None:
         TASK, known=UnknownAbilities(max_output=200_000, takes_temperature=True)
     )
     assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("effort", "thinks", "sent"),
+    [
+        ("auto", True, "low"),
+        ("auto", False, None),
+        ("auto", None, None),
+        ("minimal", False, "minimal"),
+        (None, True, None),
+    ],
+)
+async def test_a_model_that_thinks_thinks_little(
+    effort: str | None, thinks: bool | None, sent: str | None
+) -> None:
+    """The effort is low, unless the operator wants another one."""
+    prompt, _ = await asked(
+        TASK, known=UnknownAbilities(thinks=thinks), settings=Settings(reasoning_effort=effort)
+    )
+    assert prompt.reasoning_effort == sent
 
 
 async def test_the_limit_of_an_unknown_model() -> None:

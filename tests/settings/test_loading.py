@@ -132,6 +132,8 @@ def test_defaults() -> None:
         ("memory: {observation: {block_after: 0.5}}", "memory.observation.block_after = 0.5: must be a multiple"),
         ("memory: {observation: {block_after: 100}}", "memory.observation.block_after = 100: as 100 tokens, it must not be below"),
         ("memory: {observation: {previous_observer_tokens: -1}}", "memory.observation.previous_observer_tokens = -1: must be false"),
+        ("memory: {reflection: {model_settings: {extra_body: {n: 2}}}}",
+            "memory.reflection.model_settings.extra_body = {…}: must not"),
         ("memory: {observation: {model_settings: {temperature: 3}}}", "memory.observation.model_settings.temperature = 3: must be 2 or"),
         ("memory: {reflection: {buffer_activation: 1.5}}", "memory.reflection.buffer_activation = 1.5: must be 1 or less"),
         ("memory: {reflection: {buffer_activation: 0}}", "memory.reflection.buffer_activation = 0: must be more than 0"),

@@ -37,6 +37,8 @@ def list_additions(prompt: Prompt) -> Addition:
         additions |= Addition.LIMIT | Addition.LIMIT_NAME
     if prompt.temperature is not None:
         additions |= Addition.TEMPERATURE
+    if prompt.reasoning_effort is not None:
+        additions |= Addition.OPTIONS
     return additions
 
 
@@ -69,9 +71,12 @@ def write_body(
     if Addition.LIMIT in additions and prompt.max_output_tokens:
         name = _choose_limit_name(base_url, is_usual=Addition.LIMIT_NAME in additions)
         body[name] = prompt.max_output_tokens
+    if Addition.OPTIONS in additions and prompt.reasoning_effort is not None:
+        body["reasoning_effort"] = prompt.reasoning_effort
     if Addition.UNSTREAMED not in additions:
         body["stream"] = True
-    return body
+    # never left out: they may say where the words must not go
+    return body | dict(prompt.extra_body)
 
 
 def _choose_limit_name(base_url: str, *, is_usual: bool) -> str:

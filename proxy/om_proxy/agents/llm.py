@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from om_proxy.memory.notes.cut_off import Finish
 
@@ -25,6 +26,9 @@ class Prompt:
     user: tuple[str | Image, ...] = field(repr=False)
     temperature: float | None = None  # None: the model's own
     max_output_tokens: int | None = None  # None: the model's own
+    reasoning_effort: str | None = None  # None: the model's own
+    # the operator's members of the request
+    extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Abilities(Protocol):
     def takes_images(self) -> bool | None: ...
     @property
     def takes_temperature(self) -> bool | None: ...
+    @property
+    def thinks(self) -> bool | None: ...
 
 
 class ModelSettings(Protocol):
@@ -98,3 +104,7 @@ class ModelSettings(Protocol):
     def temperature(self) -> float | None: ...
     @property
     def max_output_tokens(self) -> int | None: ...
+    @property
+    def reasoning_effort(self) -> str | None: ...
+    @property
+    def extra_body(self) -> Mapping[str, Any]: ...

@@ -19,6 +19,7 @@ class UnknownAbilities:
     max_output: int | None = None
     takes_images: bool | None = None
     takes_temperature: bool | None = None
+    thinks: bool | None = None
 
 
 def unknown_abilities(_model: str) -> Abilities:
@@ -28,8 +29,8 @@ def unknown_abilities(_model: str) -> Abilities:
 def clamp_prompt(
     system: str, user: tuple[str | Image, ...], settings: ModelSettings, abilities: Abilities
 ) -> Prompt:
-    """Return the prompt without a temperature that the model refuses, and with an output limit that
-    the model can reach. The limit of an unknown model is the prompt's length: notes are shorter than
+    """Return the prompt without a temperature that the model refuses, with little thinking, and with
+    an output limit that the model can reach. The limit of an unknown model is the prompt's length: notes are shorter than
     what they are made from."""
     limit = settings.max_output_tokens
     if limit:
@@ -41,7 +42,16 @@ def clamp_prompt(
         user=user,
         temperature=None if abilities.takes_temperature is False else settings.temperature,
         max_output_tokens=limit,
+        reasoning_effort=_choose_effort(settings.reasoning_effort, abilities),
+        extra_body=settings.extra_body,
     )
+
+
+def _choose_effort(effort: str | None, abilities: Abilities) -> str | None:
+    """Return the effort to ask for. `auto`: low, where the model is known to think."""
+    if effort == "auto":
+        return "low" if abilities.thinks else None
+    return effort
 
 
 def can_show_images(target: Target, abilities: Abilities) -> bool:

@@ -41,6 +41,7 @@ class Abilities:
     takes_images: bool | None = None
     takes_temperature: bool | None = None
     calls_tools: bool | None = None
+    thinks: bool | None = None  # unasked, as much as `reasoning_effort` says
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
@@ -56,6 +57,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of pl
     supports_vision: bool | None = None
     supports_function_calling: bool | None = None
     supports_sampling_params: bool | None = None
+    supports_reasoning: bool | None = None
     deprecation_date: str | None = None
 
 
@@ -106,13 +108,17 @@ def find_abilities(model: str) -> Abilities:
     name = model.rpartition("/")[2].lower()
     is_fixed_by_name = _FIXED_TEMPERATURE.match(name) is not None
     if entry is None:
-        return Abilities(takes_temperature=False if is_fixed_by_name else None)
+        return Abilities(
+            takes_temperature=False if is_fixed_by_name else None, thinks=is_fixed_by_name or None
+        )
     is_temperature_fixed = is_fixed_by_name or entry.supports_sampling_params is False
     return Abilities(
         max_input=_parse_tokens(entry.max_input_tokens) or _parse_tokens(entry.max_tokens),
         max_output=_parse_tokens(entry.max_output_tokens),
         takes_images=bool(entry.supports_vision),
         takes_temperature=not is_temperature_fixed,
+        # Claude thinks only where it is asked to: an effort would turn it on
+        thinks=bool(entry.supports_reasoning) and "claude" not in name,
         calls_tools=bool(entry.supports_function_calling),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from om_proxy.settings.model_choice import (
     AUTO_MODEL,
@@ -45,6 +45,8 @@ from om_proxy.settings.section import (
 
 # the name in a validation's context for the models of the level that sets the shared `api_key`
 SHARED_KEY_MODELS = "shared_key_models"
+# the members of a memory call that no setting replaces
+MEMORY_CALL_MEMBERS = frozenset({"model", "messages", "stream", "n", "tools"})
 
 
 def _find_block_after_faults(
@@ -57,18 +59,31 @@ def _find_block_after_faults(
     return [("block_after", rule)]
 
 
-class ObserverModelSettings(Section):
+class _ModelSettings(Section):
+    """The settings that both memory models have."""
+
+    max_output_tokens: Count | None = 100_000
+    reasoning_effort: Text | None = "auto"
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("extra_body")
+    @classmethod
+    def _check_extra_body(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if own := sorted(MEMORY_CALL_MEMBERS & value.keys()):
+            raise ValueError(f"must not hold {', '.join(own)}: the proxy writes it itself")
+        return value
+
+
+class ObserverModelSettings(_ModelSettings):
     """The section `memory.observation.model_settings`."""
 
     temperature: float | None = Field(default=0.3, ge=0, le=2)
-    max_output_tokens: Count | None = 100_000
 
 
-class ReflectorModelSettings(Section):
+class ReflectorModelSettings(_ModelSettings):
     """The section `memory.reflection.model_settings`."""
 
     temperature: float | None = Field(default=0.0, ge=0, le=2)
-    max_output_tokens: Count | None = 100_000
 
 
 class ObservationSettings(Section):
