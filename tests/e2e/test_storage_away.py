@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
 from om_proxy.storage.reopening_store import ReopeningStore
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Chat, Running, run_with_scripted_models
@@ -175,10 +177,18 @@ class GatedModels(ScriptedServer):
 
 
 @pytest.mark.parametrize("sent_count", [1, 4], ids=["newest only", "window"])
-async def test_what_is_said_before_the_store_is_there(tmp_path: Path, sent_count: int) -> None:
+async def test_what_is_said_before_the_store_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_count: int
+) -> None:
     """A process that starts while its store is away keeps the turns of every client, and of a reply
     that is under way when the store comes. Until then it does not know the secret that names their
-    tenants: they join the threads of the same credentials, and no others."""
+    tenants: they join the threads of the same credentials, and no others. Nor does it know the
+    store's clock, by which they are dated."""
+
+    async def read_clock(_: SqliteStore) -> float:
+        return time.time() + 3_600.0
+
+    monkeypatch.setattr(SqliteStore, "clock", read_clock)
     async with run_with_scripted_models(tmp_path) as run:
         chat, other = run.chat(), run.chat(key="sk-other")
         for one in (chat, other):
@@ -218,6 +228,11 @@ async def test_what_is_said_before_the_store_is_there(tmp_path: Path, sent_count
         await until(is_all_stored)
         expected = [[message["content"] for message in one.history] for one in (chat, other)]
         assert sorted(await find_threads()) == sorted(expected)
+        ages_s = [
+            time.time() + 3_600.0 - message.at for m in await run.memories() for message in m.tail
+        ]
+        assert min(ages_s) > -1.0
+        assert max(ages_s) < 60.0
 
 
 async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:

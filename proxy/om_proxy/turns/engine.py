@@ -335,6 +335,7 @@ class Engine:
         that came_at of these turns is by."""
         self._successor = successor, clock_step_s
         for turn in self._deferred.take_missed():
+            turn.ended_at += clock_step_s  # those under way end by the new clock
             key = turn.caller.key
             try:
                 self.defer_missed(turn)

@@ -44,10 +44,9 @@ class MissedTurn:
 
     def move(self, secret: bytes, clock_step_s: float) -> None:
         """Take the turn to a store with this secret, whose clock is so much ahead of the one that
-        the turn's times are by."""
+        `came_at` is by."""
         self.caller = self.identify(secret)
         self.came_at += clock_step_s
-        self.ended_at += clock_step_s
 
     def shows_all_of(self, earlier: MissedTurn) -> bool:
         """Return whether this request begins with all that the earlier one sent, and with its
