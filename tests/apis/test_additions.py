@@ -38,7 +38,7 @@ def test_no_refusal(status: int) -> None:
 def test_one_after_the_other() -> None:
     """What a server says is wrong with a request is found by leaving out more and more of it."""
     sent = run_trial(Lessons(), PROMPT, 400, 422, 413, 400, 400)
-    assert sent == [PROMPT, PROMPT & ~A.TOOL, A.FORM | A.HISTORY, A.HISTORY, NOTHING]
+    assert sent == [PROMPT, PROMPT & ~A.FORM, A.SYSTEM | A.HISTORY, A.HISTORY, NOTHING]
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])

@@ -26,6 +26,7 @@ def refuse_tool(offers: RecallOffers, body: bytes = BODY) -> None:
     use = CHAT.read_tool_use(request)
     assert use is not None
     trial = offers.begin_trial(request, "t", "u", use)
+    assert trial.take_back(400) is Addition.FORM
     assert trial.take_back(400) is Addition.TOOL
     trial.end(200)
 

@@ -299,6 +299,29 @@ async def test_a_later_round_is_lost(fault: str, stream: bool) -> None:
     assert play.record.rounds == []
 
 
+async def test_a_refused_round_is_sent_in_its_plain_form() -> None:
+    """A server may refuse what it has just said; then role, text and calls go back alone. So they
+    do in the rounds after it."""
+    server = Server()
+    first = whole.reply(1, None, whole.call("own"))
+    thinking = first.replace(b'"role"', b'"reasoning_content":"hm","role"')
+    assert thinking != first
+    refusal = server.respond(b'{"error":{}}', status=400, kind=JSON)
+    server.answers = [
+        *unstreamed(server, thinking),
+        refusal,
+        *unstreamed(server, thinking),
+        *unstreamed(server, whole.reply(3, "Blue.")),
+    ]
+    data, _ = await Play(server, stream=False).read()
+    assert b"Blue." in data
+    callers = [[m for m in body["messages"] if "tool_calls" in m] for body in server.bodies]
+    assert [["reasoning_content" in m for m in each] for each in callers] == [
+        *([True], [False], [False, False])
+    ]
+    assert all("tools" in body for body in server.bodies)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_every_later_round_is_lost(stream: bool) -> None:
     """Without a byte sent, the client gets the model server's error as it came."""

@@ -29,6 +29,9 @@ MAX_REMEMBERED_KINDS = 1_024  # clients name models as they like
 class Addition(IntFlag):
     """The parts of a request that are the proxy's own, the likeliest to be refused first."""
 
+    # stored messages as they were, not plain. It comes first: a server that takes the tool would
+    # else go without it wherever it refuses a form, and mostly there is no plainer one to send.
+    FORM = auto()
     PICTURES = auto()  # of a memory call
     TOOL = auto()  # for look-ups
     OPTIONS = auto()  # of a memory call: how its model runs
@@ -37,7 +40,6 @@ class Addition(IntFlag):
     TEMPERATURE = auto()  # of a memory call
     UNSTREAMED = auto()  # a memory call's answer in one piece
     SYSTEM = auto()  # a system message with memory's block, or with a memory call's prompt
-    FORM = auto()  # stored messages as they were, not plain
     HISTORY = auto()  # another history than the client's own
 
 

@@ -149,7 +149,7 @@ class Attempts:
                     recall_tool=recall.tool if recall is not None else None,
                     layout=choose_layout(turn.opened.context.layout, request, sent),
                 )
-            if Addition.FORM in taken and turn.body is not None:
+            if Addition.FORM not in sent and turn.body is not None:
                 plain = request.api.write_plain_body(request, turn.body)
                 if plain is None and taken is Addition.FORM:
                     return None

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from om_proxy.apis.additions import REQUEST_FAULT_STATUSES
 from om_proxy.apis.api import Unreadable
 from om_proxy.edge.changed_response import create_body_decoder, peek
 from om_proxy.edge.exchange import Exchange
@@ -54,6 +55,8 @@ class RoundRequests:
         self._send = send
         self._has_threads = has_threads
         self._is_whole = is_whole
+        self._is_plain = False  # whether what is behind the client's own is sent in its plain form
+        self._newest_body = b""  # sent last
         self.has_sent = False  # whether the client got a byte
         self.has_shown = False  # whether a round said something that a client shows
         self.newest: UpstreamResponse | None = None  # the answer under way
@@ -65,10 +68,15 @@ class RoundRequests:
     async def try_round(
         self, messages: Sequence[bytes], *, may_call: bool
     ) -> UpstreamResponse | None:
-        """Return the answer to a round with the tool; None: it was refused, or failed before its
-        first byte. `messages`: behind the client's own."""
+        """Return the answer to a round with the tool; None: it was refused, also in its plain form,
+        or failed before its first byte. `messages`: behind the client's own."""
         try:
             answer = await self._send_round(self._tool, messages, may_call=may_call)
+            if answer.status in REQUEST_FAULT_STATUSES and not self._is_plain:
+                self._is_plain = True
+                answer = await self._send_round(
+                    self._tool, messages, may_call=may_call, refusal=answer
+                )
         except (OmError, Unreadable):
             return None
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
@@ -92,17 +100,27 @@ class RoundRequests:
         raise UpstreamError(f"a later round of the reply was answered with {answer.status}")
 
     async def _send_round(
-        self, tool: str | None, messages: Sequence[bytes], *, may_call: bool = True
+        self,
+        tool: str | None,
+        messages: Sequence[bytes],
+        *,
+        may_call: bool = True,
+        refusal: UpstreamResponse | None = None,
     ) -> UpstreamResponse:
+        """Send a round. `refusal`: the answer to the same round in another form; it stays the answer
+        if the body would be the same again."""
         try:
-            body = self._api.write_round(
-                self._body, tool, messages, has_threads=self._has_threads, may_call=may_call
-            )
+            body = self._write_round(tool, messages, may_call=may_call)
         except Unreadable:
             raise
         except Exception as exc:
             report_fault(self._exchange, exc)
             raise UpstreamError("a later round of the reply cannot be asked for") from exc
+        if refusal is not None:
+            if body == self._newest_body:
+                return refusal
+            await refusal.aclose()
+        self._newest_body = body
         first_byte_s = self._exchange.first_byte_s
         try:
             self.newest = answer = await self._send(self._exchange, body)
@@ -111,6 +129,15 @@ class RoundRequests:
             self._exchange.first_byte_s = (
                 first_byte_s  # the first round's: the client waited for it
             )
+
+    def _write_round(self, tool: str | None, messages: Sequence[bytes], *, may_call: bool) -> bytes:
+        body, request = self._body, self._exchange.request
+        if self._is_plain and request is not None:
+            body = self._api.write_round(body, None, messages, has_threads=self._has_threads)
+            body, messages = self._api.write_plain_body(request, body) or body, ()
+        return self._api.write_round(
+            body, tool, messages, has_threads=self._has_threads, may_call=may_call
+        )
 
     async def _begin_answer(self, answer: UpstreamResponse) -> UpstreamResponse | None:
         """Wait for the round's first byte. None: it broke off before, or is of another kind than

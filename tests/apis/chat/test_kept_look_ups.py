@@ -71,6 +71,13 @@ def test_calls_go_back_into_the_message_that_made_them(beside: Round) -> None:
     assert written == [CALL, FOUND_RESULT, with_calls, FOUND_RESULT, NOTHING_RESULT, b"result"]
 
 
+def test_a_signed_call_stays_the_first() -> None:
+    """Gemini signs the first call of a message only, and refuses another one in its place."""
+    signed = CLIENT_CALL[:-1] + b',"extra_content":{"google":{"thought_signature":"S"}}}'
+    written = write_tail([piece(calling(signed), LookedUp((), BOTH))])
+    assert written == [calling(signed, OUR_CALL, OUR_OTHER_CALL), FOUND_RESULT, NOTHING_RESULT]
+
+
 @pytest.mark.parametrize(
     "message",
     [

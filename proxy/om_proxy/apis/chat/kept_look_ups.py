@@ -19,6 +19,8 @@ from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
 
+SIGNATURE = b'"thought_signature"'
+
 
 class _Call(msgspec.Struct):
     id: str = ""
@@ -61,7 +63,8 @@ def _write_piece(piece: Piece) -> Iterator[bytes]:
 
 def _put_in_calls(message: bytes, beside: Round) -> bytes | None:
     """Return the message with the proxy's calls before the client's, as their results come before
-    the client's. None: it makes no calls, or is not read; then results would answer nothing."""
+    the client's. None: it makes no calls, or is not read; then results would answer nothing. Of the
+    calls of one message Gemini signs the first only, and demands that it stays the first."""
     readable = replace_lone_surrogates(message) or message  # of the same length
     try:
         calls = b",".join(_list_calls(beside))
@@ -70,8 +73,11 @@ def _put_in_calls(message: bytes, beside: Round) -> bytes | None:
         return None
     if not calls or span is None or not readable.startswith(b"[", span.start):
         return None
-    start = span.start + 1
-    if readable[start : span.stop - 1].strip():
+    start, end = span.start + 1, span.stop - 1
+    own = readable[start:end]
+    if SIGNATURE in own and SIGNATURE not in calls:
+        return message[:end] + b"," + calls + message[end:]
+    if own.strip():
         calls += b","
     return message[:start] + calls + message[start:]
 
