@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs" / "clients"
+NO_RECIPES = ("README", "servers")
 ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it
 
 _BLOCK = re.compile(
@@ -71,4 +72,4 @@ def recipe(name: str) -> Recipe:
 
 
 def names() -> list[str]:
-    return sorted(file.stem for file in DOCS.glob("*.md") if file.stem != "README")
+    return sorted(file.stem for file in DOCS.glob("*.md") if file.stem not in NO_RECIPES)
