@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
@@ -194,6 +195,41 @@ def test_an_own_rendering_that_grows_with_each_request_is_not_forwarded() -> Non
         words.append(f"a{turn}")
         thread.observe(4)
         thread.activate(3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
+def test_what_a_client_renders_again_and_again_is_not_stored_each_time(
+    share: float, seed: int
+) -> None:
+    """A client shows some of its older messages in words that nothing explains, and in others again
+    at later requests. Few are taken for corrections before it is known."""
+    thread, words, dice = Thread(), list[str](), Random(seed)
+    rendered: dict[int, str] = {}
+    for turn in range(40):
+        words.append(f"u{turn}")
+        for n in range(len(words) - 9):
+            is_new = n not in rendered and dice.random() < share
+            if is_new or (n in rendered and rendered[n] != words[n] and dice.random() < 0.3):
+                rendered[n] = f"{words[n][0]}x{dice.getrandbits(40)}"
+            rendered.setdefault(n, words[n])
+        shown = [rendered.get(n, word) for n, word in enumerate(words)]
+        assert len(ask(thread, " ".join(shown)).split()) < 12, turn
+        words.append(f"a{turn}")
+        thread.observe(4)
+        thread.activate(3)
+    assert len(thread.rows) - len(words) < 16
+
+
+def test_many_messages_that_are_changed_at_once_are_no_corrections() -> None:
+    """Eight are, wherever they stand, and nine are not."""
+    words = [f"{role}{n}" for n in range(1, 21) for role in "ua"]
+    thread = build_covered_thread(" ".join(words), 36)
+    shown = [f"{word[0]}x{word}" if n in range(2, 34, 4) else word for n, word in enumerate(words)]
+    assert len(ask(thread, " ".join([*shown, "u30"])).split()) == 13
+    words += ["u30", "a30"]
+    shown = [f"{word[0]}y{word}" if n in range(3, 40, 4) else word for n, word in enumerate(words)]
+    assert len(ask(thread, " ".join([*shown, "u31"])).split()) < 9 + 8 + 3
 
 
 @pytest.mark.parametrize("hints", [Hints(), FULL, Hints("window")])

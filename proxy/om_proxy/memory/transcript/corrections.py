@@ -11,8 +11,9 @@ where the client shows it until the next notes cover it. Two cells tell of it:
 What is no correction (docs/spec/reconcile.md#other-words):
 
 - a text that says the same, only looks different, or is a part of the stored one (wordings.py);
-- a stretch of at least MIN_ALTERED_STRETCH other texts with hardly an equal one among them: its
-  client renders old messages in its own way.
+- what a client shows that renders old messages in its own way: a stretch of at least
+  MIN_ALTERED_STRETCH other texts with hardly an equal one among them, more than
+  MAX_CORRECTIONS_AT_ONCE in a request, or some that were corrected before.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from om_proxy.memory.transcript.wordings import Texts, is_shortened, match_wordi
 
 MIN_ALTERED_STRETCH = 5  # two corrected exchanges in a row are four messages
 MIN_ALTERED_SHARE = 0.75
+MAX_CORRECTIONS_AT_ONCE = 8
+MAX_CORRECTED_AGAIN = 1  # people seldom correct two messages anew at once
 
 # beside one for each message without a place: a client may also have left some out
 SPARE_TEXTS = 16
@@ -136,8 +139,17 @@ def take_corrections(
 ) -> Verdict:
     """Return the verdict with the corrections that the request shows: stored before its new
     messages, or only shown if it brings none."""
-    found = _choose_corrections(transcript, sent, verdict, texts)
+    changed = _list_changed(transcript, sent, verdict)
     cells = list(verdict.cells)
+    found: list[Changed] = []
+    if changed and _renders_anew(transcript, verdict, changed):
+        # its corrections stay known by their places, whatever words it has for them now
+        for one in changed:
+            if one.seq in transcript.corrections:
+                cells = _mark_stored(_mark_replaced(transcript, cells, one), one.sent)
+        verdict = replace(verdict, cells=tuple(cells))
+    else:
+        found = [one for one in changed if not _is_part(sent, one, texts)]
     for one in found:
         cells = _mark_replaced(transcript, cells, one)
     if not verdict.new:
@@ -152,13 +164,16 @@ def take_corrections(
     )
 
 
-def _choose_corrections(
-    transcript: StoredTranscript, sent: SentHistory, verdict: Verdict, texts: Texts
-) -> list[Changed]:
-    changed = _list_changed(transcript, sent, verdict)
-    if not changed or _is_altered_stretch(changed, transcript, verdict):
-        return []
-    return [one for one in changed if not _is_part(sent, one, texts)]
+def _renders_anew(
+    transcript: StoredTranscript, verdict: Verdict, changed: Sequence[Changed]
+) -> bool:
+    """Return whether the client renders old messages in its own way, and corrects none."""
+    corrected_again = sum(one.seq in transcript.corrections for one in changed)
+    return (
+        len(changed) > MAX_CORRECTIONS_AT_ONCE
+        or corrected_again > MAX_CORRECTED_AGAIN
+        or _is_altered_stretch(transcript, verdict)
+    )
 
 
 def _list_changed(
@@ -191,9 +206,7 @@ def _pair_cell(transcript: StoredTranscript, cell: Cell) -> list[tuple[int, Mark
     return [*zip(range(cell.sent_to - len(marks), cell.sent_to), marks, strict=True)]
 
 
-def _is_altered_stretch(
-    changed: Sequence[Changed], transcript: StoredTranscript, verdict: Verdict
-) -> bool:
+def _is_altered_stretch(transcript: StoredTranscript, verdict: Verdict) -> bool:
     """Return whether the changed messages lie in a stretch that their client renders in its own
     way."""
     altered = [one.seq for one in _list_altered(transcript, verdict, ("altered", "replaced"))]
