@@ -506,6 +506,21 @@ def test_what_was_stored_late_behind_noted_messages_is_not_taken_back(covered_co
     assert thread.memory.covered_count == covered_count
 
 
+def test_a_late_turn_that_waits_again() -> None:
+    """It was compared with what came after it, and could not be written. Others go on from what was
+    said after it: that takes nothing back, and neither does the late turn."""
+    here = build_stored("u1 a1")
+    late = build_stored("u1 a1")
+    play(here, "23-25 u3 > a3")
+    before = here.memory
+    play(late, "20-22 u1 a1 u2 > a2")
+    waiting = merge_unstored(before, rewind_memory(before, 20.0), late.memory).after
+    assert live(waiting) == "u1 a1 u3 a3 u2 a2"
+    play(here, "26-28 u3 a3 u4 > a4")
+    merged = merge_unstored(here.memory, before, waiting)
+    assert live(merged.after) == "u1 a1 u3 a3 u4 a4 u2 a2"
+
+
 def test_what_was_stored_late_is_in_the_prompt() -> None:
     """The client's window does not reach it, wherever it stands: the store fills it in."""
     thread = merge_late_turn()

@@ -274,7 +274,7 @@ class _Merging:
         missing = [m for m in turn.messages if m.seq not in self.positions]
         if not missing:
             return
-        anchor, place, is_next = self._find_place(missing[0].seq)
+        anchor, place, is_next = self._find_place(missing[0])
         since = self._list_live_after(place)
         if is_next and missing == [turn.reply] and since and since[0].role == "assistant":
             self._add_reply(turn, missing[0], place, since, later)
@@ -322,12 +322,13 @@ class _Merging:
         other_asked_at = (view and view.asked_at) or self._at[other.seq]
         return any(one.asked_at > other_asked_at for one in _list_showing(turn, later))
 
-    def _find_place(self, seq: int) -> tuple[int, int, bool]:
+    def _find_place(self, message: Message) -> tuple[int, int, bool]:
         """Return the newest message before this one that both sides have: its seq in the spool, its
-        position, and whether it is the very message before this one. 0: there is none."""
+        position, and whether it is the very message before this one. 0: there is none. What was
+        said after it stands before it if it was late already when it began to wait."""
         is_next = True
         for mark in reversed(self._spooled_marks):
-            if mark.seq >= seq:
+            if mark.seq >= message.seq or mark.at > message.at:
                 continue
             if position := self._find_position(mark):
                 return mark.seq, position, is_next
@@ -396,13 +397,9 @@ class _Merging:
         show."""
         shown = set(self.positions.values())
         return all(
-            mark.seq not in shown and self._was_before(mark.seq, view.asked_at) for mark in since
+            mark.seq not in shown and self._at.get(mark.seq, math.inf) < view.asked_at
+            for mark in since
         )
-
-    def _was_before(self, seq: int, asked_at: float) -> bool:
-        if self._is_same_row and seq < self.before.next_seq:
-            return True  # the spool had it too
-        return seq in self._at and self._at[seq] < asked_at
 
     def _append(self, turn: WaitingTurn, missing: Sequence[Message]) -> None:
         for message in missing:
