@@ -236,7 +236,18 @@ SERVERS = (
         "vllm-gemma",
         "vLLM with Gemma's template",
         "http://vllm.internal:8000/v1",
-        (VLLM_LIMIT, NO_SYSTEM, ALTERNATE),
+        (
+            VLLM_LIMIT,
+            NO_SYSTEM,
+            ALTERNATE,
+            refuse_tools(
+                ANY_TOOL,
+                "https://docs.vllm.ai/en/latest/features/tool_calling.html",
+                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be '
+                "set",
+                400,
+            ),
+        ),
         has_tools=False,
         has_system=False,
     ),
