@@ -329,7 +329,7 @@ class FullClient(Client):
 
 
 class FirstEditingClient(Client):
-    """Edits its first message once, and so begins anew."""
+    """Edits its first message once, and so begins anew (docs/concepts/limits.md)."""
 
     async def step(self, number: int) -> None:
         if number == FIRST_EDITED_AFTER_TURNS:
@@ -412,7 +412,9 @@ KINDS: Mapping[str, Kind] = {
     "tool-order": Kind(ReorderingClient),
     "corrections": Kind(CorrectingClient),
     "corrections-full": Kind(FullCorrectingClient),
-    "first-edited": Kind(FirstEditingClient),
+    "first-edited": Kind(
+        FirstEditingClient, limit="The first message of a conversation, edited and sent alone"
+    ),
     "side-by-side": Kind(SideBySideClient),
     "at-once": Kind(AtOnceClient, limit="Two models that answer at once in one chat"),
     "n-choices": Kind(ChoosingClient),

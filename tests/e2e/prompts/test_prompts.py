@@ -9,12 +9,10 @@ from tests.e2e.prompts.clients import KINDS, Kind
 from tests.e2e.prompts.running import find_faulty, place_of_file, render, run_prompts
 
 PROMPTS_OF_KIND = 14
-# their prompts still have faults
-UNMENDED = {"first-edited"}
 
 
 def choose_kinds() -> dict[str, Kind]:
-    return {name: kind for name, kind in KINDS.items() if name not in UNMENDED and not kind.limit}
+    return {name: kind for name, kind in KINDS.items() if not kind.limit}
 
 
 async def test_prompts_on_a_file(tmp_path: Path) -> None:
