@@ -63,7 +63,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/digests.py": "apis/test_split.py",
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
-    "memory/lifecycle/observable.py": "memory/lifecycle/test_decisions.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
     "memory/transcript/placement.py": "memory/transcript/test_reconcile.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",

@@ -54,6 +54,7 @@ async def soaking(
                     "turns.block_renderer.MAX_RENDERED_BLOCKS",
                     "settings.snapshot.MAX_CACHED_PAIRS",
                     "policy.policy.MAX_REQUEST_CONTEXTS",
+                    "policy.policy.MAX_PRICED_PAIRS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
                     "storage.ledger_writer.MAX_KNOWN_RESOURCES",
                 ),

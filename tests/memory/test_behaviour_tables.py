@@ -84,7 +84,7 @@ def _halves(size: int) -> list[tuple[str, int]]:
         pytest.param(tail(2.999), ON_IDLE, 300, None, id="less than half, once idle"),
         pytest.param(tail(3), DEFAULTS, 10**6, None, id="half, idle, but not asked for"),
         pytest.param(
-            tail(12, 12, 12), DEFAULTS, 0, (0, 4), id="a backlog: at most T, and whole exchanges"
+            tail(12, 12, 12), DEFAULTS, 0, (0, 5), id="a backlog: at most T, all but what stays raw"
         ),
         pytest.param(
             tail(40), DEFAULTS, 0, (0, 1), id="a message that is more than T with the next"

@@ -385,6 +385,8 @@ class SharedWorld(World):
             super()._must_be_done(memory, limits)
             return
         shared_log = resource_key(memory.key)
+        # after a condensing that failed, a silent resource is next looked at with its next turn
+        limits = replace(limits, share_after_idle_s=None)
         waiting = [waiting_of(t.memory()) for t in self.disk.sharing(shared_log)]
         left = batches.decide_for_resource(
             waiting, limits, self.disk.memory(shared_log).log.tokens, 10_000, self.clock()
