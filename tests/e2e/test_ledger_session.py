@@ -159,12 +159,10 @@ async def test_the_baseline_of_the_coding_session_with_memory(
     assert ledger.net_saving > 0
     assert replay_with(turns) == full.baseline_cost
 
-    def project_fresh(reported: Tokens, sent: Any, other: Any, share: Any) -> Tokens:
-        prompt = reported.prompt * other.tokens // sent.tokens
+    def project_fresh(reported: Tokens, sent: Any, other: Any, prompt: int, share: Any) -> Tokens:
         return Tokens(prompt, 0, 0, reported.output)
 
-    def project_perfect(reported: Tokens, sent: Any, other: Any, share: Any) -> Tokens:
-        prompt = reported.prompt * other.tokens // sent.tokens
+    def project_perfect(reported: Tokens, sent: Any, other: Any, prompt: int, share: Any) -> Tokens:
         cached = other.repeated * reported.prompt // sent.tokens
         return Tokens(0, cached, prompt - cached, reported.output)
 

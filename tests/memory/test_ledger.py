@@ -485,7 +485,7 @@ def test_simpler_rules_miss_the_bill(
     """A baseline without a cache is 4.9 times the bill, and one whose cache never loses a warm
     prefix is half of it. Either rule in place of ours misses the bill by far more than 1 %."""
 
-    def project(reported: Tokens, sent: Any, other: Any, share: Any) -> Tokens:
+    def project(reported: Tokens, sent: Any, other: Any, tokens: int, share: Any) -> Tokens:
         cached = 0 if rule == "all fresh" else other.repeated * reported.prompt // sent.tokens
         fresh = reported.prompt - cached
         if rule == "all fresh":
@@ -517,3 +517,51 @@ def test_a_saving_is_known_where_all_is_priced(
     partial = Account(calls=3, unpriced=3)
     ledger = ThreadLedger(full=full, full_memory=full_memory, partial=partial)
     assert ledger.known_net_saving == known
+
+
+def play_turns(turns: list[tuple[PromptMark, Tokens, int]]) -> ThreadLedger:
+    """Return the ledger after turns: each with its mark, its usage and the tokens of its tool."""
+    ledger = EMPTY_LEDGER
+    for now, reported, tool_tokens in turns:
+        prompt = TurnPrompt(now, lifetime_s=LIFETIME_S, tool_tokens=tool_tokens)
+        ledger = add_turn(ledger, assess_turn(ledger, prompt, reported, 0, PLAIN))
+    return ledger
+
+
+def fresh(tokens: int) -> Tokens:
+    return Tokens(tokens, 0, 0, 0)
+
+
+def test_the_tool_for_look_ups_is_no_part_of_the_baseline() -> None:
+    """It costs what it costs, and without memory there would be none."""
+    before = (mark(5_000, 5_000, 1.0), fresh(5_000), 0)
+    for prefix, sent in (((), 6_000), (NOTES, 2_000)):
+        now = mark(6_000, sent, 2.0, prefix)
+        with_tool = play_turns([before, (now, fresh(sent + 700), 700)]).full
+        without = play_turns([before, (now, fresh(sent), 0)]).full
+        assert with_tool.tokens.prompt == without.tokens.prompt + 700
+        assert (with_tool.baseline_input, with_tool.baseline_cached) == (
+            without.baseline_input,
+            without.baseline_cached,
+        )
+
+
+@pytest.mark.parametrize("tools", [0, 4_000])
+@pytest.mark.parametrize("scale", [1.0, 1.25])
+def test_the_baseline_goes_on_from_the_prompt_before(tools: int, scale: float) -> None:
+    """A client's tools stand once in each prompt, however much longer the one without memory is; a
+    provider may count more than we do."""
+
+    def bill(tokens: int) -> Tokens:
+        return fresh(tools + round(scale * tokens))
+
+    wholes = range(2_000, 62_000, 2_000)
+    turns = []
+    for number, whole in enumerate(wholes):
+        is_long = whole > 30_000
+        sent = 6_000 + whole % 4_000 if is_long else whole
+        now = mark(whole, sent, float(number), (*NOTES, whole // 4_000) if is_long else ())
+        turns.append((now, bill(sent), 0))
+    account = play_turns(turns).full
+    true = sum(bill(whole).prompt for whole in wholes)
+    assert account.baseline_input + account.baseline_cached == pytest.approx(true, rel=0.001)

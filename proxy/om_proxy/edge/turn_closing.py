@@ -255,9 +255,18 @@ class TurnClosing:
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
                 later_rounds = recall.later_usages if recall is not None else ()
+                tool = recall.tool if recall is not None else None
                 account = accountant.account
                 delivery.accounted = accounted = await self._facts.await_extra(
-                    "ledger", key, NOTHING_ACCOUNTED, account, turn, reply, shadow, later_rounds
+                    "ledger",
+                    key,
+                    NOTHING_ACCOUNTED,
+                    account,
+                    turn,
+                    reply,
+                    shadow,
+                    later_rounds,
+                    tool,
                 )
                 if shadow is None and shadow_task is not None and reply is not None:
                     add_late = partial(self._add_late_shadow, turn, reply, accounted)

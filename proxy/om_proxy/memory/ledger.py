@@ -3,8 +3,10 @@
 Net saving = baseline - cost - cost of memory's own calls. It may be negative.
 
 - *Cost*: the tokens that the provider reports, else our own counts (`estimated`).
-- *Baseline*, for a client that sends its full history: its prompt as received. The provider's count
-  is scaled by received tokens / sent tokens.
+- *Baseline*, for a client that sends its full history: its prompt as received, in the provider's
+  tokens. What is new in both prompts adds to it what it added to the bill. Where memory changed the
+  prompt, what is new counts as what came before it.
+- The tool for look-ups is no part of the baseline.
 - *Baseline*, for a client that sends less (`partial`): the whole live transcript. It is kept in an
   account of its own, because such a client never paid for its history.
 - The baseline has a prompt cache, which behaves as the real one did in this turn. Some of our
@@ -34,6 +36,8 @@ from om_proxy.memory.value_bounds import Finite, Name, PastSeconds, Sum
 History = Literal["full", "partial"]
 MIN_CACHED_TOKENS = 1_024  # providers keep no shorter beginning of a prompt
 ALWAYS_CACHED, NEVER_CACHED = (1, 1), (0, 1)
+# a cache that serves whole steps lacks the rest of one, however long the prompt is
+CACHE_STEP_TOKENS = 128
 
 
 class Account(Struct, frozen=True, array_like=True, gc=False):
@@ -98,6 +102,11 @@ class PromptMark(Struct, frozen=True, array_like=True):
     sent: Sum  # tokens of the prompt that went upstream
     # identifies what memory put before the conversation; empty: nothing
     prefix: tuple[Finite, ...] = ()
+    # both prompts in the provider's tokens, without the tool for look-ups; 0: not known
+    billed_whole: Sum = 0
+    billed_sent: Sum = 0
+    # the most that a prompt has grown by since the one before, in our tokens and the provider's
+    step: tuple[Sum, Sum] = (0, 0)
 
 
 class ThreadLedger(Struct, frozen=True, omit_defaults=True):
@@ -171,6 +180,7 @@ class TurnPrompt(Struct, frozen=True):
     is_same_model: bool = True
     lifetime_s: float = 0.0  # of the provider's prompt cache
     shadow: PromptMark | None = None
+    tool_tokens: int = 0  # of the tool for look-ups, if it was offered
 
 
 class TurnEntry(Struct, frozen=True):
@@ -206,7 +216,8 @@ def assess_turn(
     """Return what this turn adds to its thread's ledger. `reported`: the provider's usage, if the
     reply carries it. Otherwise `counted_output` are the reply's tokens by our count."""
     mark, last = prompt.mark, ledger.mark
-    if reported is not None and prompt.shadow is None and _is_untouched(mark, last):
+    is_plain = prompt.shadow is None and not prompt.tool_tokens
+    if reported is not None and is_plain and _is_untouched(mark, last):
         return _enter_untouched(prompt, last, reported, prices, history)
     whole = _Prompt(mark.whole, _repeated_tokens(prompt, last))
     has_new_prefix = last is not None and mark.prefix != last.prefix
@@ -222,9 +233,16 @@ def assess_turn(
         # a beginning that is too short for any cache says nothing about a longer one
         says_nothing = has_new_prefix or sent.repeated < MIN_CACHED_TOKENS <= whole.repeated
         share = _stand_in(ledger, is_warm=is_warm) if says_nothing else None
-        baseline = _project(reported, sent, whole, share)
+        own = _leave_out_tool(reported, prompt.tool_tokens)
+        mark = replace(
+            mark,
+            billed_whole=_bill_whole(prompt, last, own.prompt),
+            billed_sent=own.prompt,
+            step=_find_largest_step(mark, last, own.prompt),
+        )
+        baseline = _project(own, sent, whole, mark.billed_whole, share)
         account = _open_account(reported, baseline, prices)
-        entry = _enter_reported(account, history, mark, sent, reported)
+        entry = _enter_reported(account, history, mark, sent, own)
     if prompt.shadow is None:
         return entry
     account = _add_shadow(account, ledger, prompt.shadow, tokens, sent, whole, prices)
@@ -249,6 +267,9 @@ def _enter_untouched(
     """Return the entry of a turn that memory left alone. Nearly every turn of a short thread comes
     here, so it is written out: a call takes as long as ten additions."""
     mark = prompt.mark
+    billed = reported.prompt
+    step = _find_largest_step(mark, last, billed)
+    mark = PromptMark(mark.at, mark.whole, mark.sent, mark.prefix, billed, billed, step)
     cached = reported.cached
     account = _open_account(reported, reported, prices)
     if last is None or not mark.whole:
@@ -257,10 +278,12 @@ def _enter_untouched(
     if prompt.kept_tokens is not None and prompt.kept_tokens < repeated:
         repeated = prompt.kept_tokens
     # as `scale` has it
-    repeated = (2 * repeated * reported.prompt + mark.whole) // (2 * mark.whole)
+    repeated = (2 * repeated * billed + mark.whole) // (2 * mark.whole)
     if repeated < MIN_CACHED_TOKENS:
         return TurnEntry(account, history, mark)
-    return TurnEntry(account, history, mark, cached if cached < repeated else repeated, repeated)
+    if repeated - cached < CACHE_STEP_TOKENS:
+        cached = repeated
+    return TurnEntry(account, history, mark, cached, repeated)
 
 
 def _enter_reported(
@@ -270,7 +293,52 @@ def _enter_reported(
     repeated = scale(sent.repeated, reported.prompt, sent.tokens)
     if repeated < MIN_CACHED_TOKENS:
         return TurnEntry(account, history, mark)
-    return TurnEntry(account, history, mark, min(reported.cached, repeated), repeated)
+    is_all = repeated - reported.cached < CACHE_STEP_TOKENS
+    return TurnEntry(account, history, mark, repeated if is_all else reported.cached, repeated)
+
+
+def _leave_out_tool(reported: Tokens, tool_tokens: int) -> Tokens:
+    """Return the usage without the tool for look-ups, which stands at the beginning of the
+    prompt."""
+    cached = min(tool_tokens, reported.cached)
+    written = min(tool_tokens - cached, reported.cache_write)
+    fresh = min(tool_tokens - cached - written, reported.input)
+    return Tokens(
+        reported.input - fresh,
+        reported.cached - cached,
+        reported.cache_write - written,
+        reported.output,
+    )
+
+
+def _find_largest_step(
+    mark: PromptMark, last: PromptMark | None, billed_sent: int
+) -> tuple[int, int]:
+    """Return the largest step so far. It tells best how the provider counts messages: the client's
+    tools are not in it."""
+    if last is None:
+        return (0, 0)
+    step, billed_step = mark.sent - last.sent, billed_sent - last.billed_sent
+    is_known = last.billed_sent and mark.prefix == last.prefix and billed_step > 0
+    return (step, billed_step) if is_known and step > last.step[0] else last.step
+
+
+def _bill_whole(prompt: TurnPrompt, last: PromptMark | None, billed_sent: int) -> int:
+    """Return the provider's tokens of the prompt without memory.
+
+    It goes on from the previous one. Of a short prompt, the ratio of the provider's tokens to ours
+    says little: the client's tools are in it, and a longer prompt has no more of them."""
+    mark = prompt.mark
+    if mark.whole == mark.sent and not mark.prefix:
+        return billed_sent
+    if last is None or not last.whole or not last.billed_whole or not prompt.is_same_model:
+        return scale(billed_sent, mark.whole, mark.sent)
+    new, new_sent = mark.whole - last.whole, mark.sent - last.sent
+    billed_new = billed_sent - last.billed_sent
+    if new != new_sent or mark.prefix != last.prefix:
+        step, billed_step = last.step if last.step[0] else (last.whole, last.billed_whole)
+        billed_new = round(new * billed_step / step)
+    return max(last.billed_whole + billed_new, 0)
 
 
 def assess_unmarked_call(
@@ -326,32 +394,37 @@ def _stand_in(ledger: ThreadLedger, *, is_warm: bool) -> tuple[int, int]:
 
 
 def _project(
-    reported: Tokens, sent: _Prompt, other: _Prompt, share: tuple[int, int] | None
+    reported: Tokens,
+    sent: _Prompt,
+    other: _Prompt,
+    prompt_tokens: int,
+    share: tuple[int, int] | None,
 ) -> Tokens:
-    """Return the usage of another prompt in the same turn. `share`: how much of its repeated part
-    comes from the cache; None: as much as of the prompt that was sent."""
+    """Return the usage of another prompt in the same turn, which has `prompt_tokens` by the
+    provider's count. `share`: how much of its repeated part comes from the cache; None: as much as
+    of the prompt that was sent."""
     if not sent.tokens:
         return reported  # nothing of ours to compare with
-    prompt_tokens = scale(reported.prompt, other.tokens, sent.tokens)
+    other_repeated = scale(other.repeated, prompt_tokens, other.tokens)
     if share is not None:
-        repeated = scale(other.repeated, reported.prompt, sent.tokens)
-        cached = scale(repeated, *share)
+        cached = scale(other_repeated, *share)
     else:
-        cached = _project_cached(reported, sent, other)
+        cached = _project_cached(reported, sent, other_repeated)
     cached = min(cached, prompt_tokens)
     fresh = prompt_tokens - cached
     written = scale(fresh, reported.cache_write, reported.input + reported.cache_write)
     return Tokens(fresh - written, cached, written, reported.output)
 
 
-def _project_cached(reported: Tokens, sent: _Prompt, other: _Prompt) -> int:
+def _project_cached(reported: Tokens, sent: _Prompt, other_repeated: int) -> int:
     """Return the cached tokens of the other prompt: the same share of what is repeated. What came
     from the cache beyond that (a beginning that other threads share, or the previous reply) stands
     in both prompts."""
     repeated = scale(sent.repeated, reported.prompt, sent.tokens)
-    if reported.cached <= repeated:
-        return scale(reported.cached, other.repeated, sent.repeated)
-    return reported.cached - repeated + scale(other.repeated, reported.prompt, sent.tokens)
+    missing = repeated - reported.cached
+    if missing < CACHE_STEP_TOKENS:
+        return max(other_repeated - missing, 0)
+    return scale(reported.cached, other_repeated, repeated)
 
 
 def _estimate(prompt: _Prompt, output: int, *, is_warm: bool, prices: TokenPrices | None) -> Tokens:
@@ -399,7 +472,8 @@ def _add_shadow(
     last = ledger.shadow_mark
     has_new_prefix = last is None or last.prefix != shadow.prefix
     repeated = 0 if has_new_prefix else _repeated_sent(shadow, last, whole)
-    would_be = _project(tokens, sent, _Prompt(shadow.sent, repeated), None)
+    prompt_tokens = scale(tokens.prompt, shadow.sent, sent.tokens)
+    would_be = _project(tokens, sent, _Prompt(shadow.sent, repeated), prompt_tokens, None)
     return replace(
         account,
         shadow_calls=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +47,7 @@ class Accountant:
 
     token_counter: TokenCounter
     facts: Facts
+    _tool_tokens: dict[tuple[str, bool], int] = field(default_factory=dict, init=False, repr=False)
 
     async def account(
         self,
@@ -54,16 +55,17 @@ class Accountant:
         reply: Reply | None,
         shadow: ShadowPrompt | None = None,
         later_rounds: Sequence[Usage | None] = (),
+        tool: str | None = None,
     ) -> AccountedTurn:
         """Account for the turn. `reply`: as far as it came; its usage is the first round's.
         `shadow`: the prompt that was built beside it, if it is ready. `later_rounds`: the usage of
-        the rounds that look-ups added."""
+        the rounds that look-ups added. `tool`: the name of the tool that was offered for them."""
         if reply is None or (reply.error and reply.usage is None):
             return NOTHING_ACCOUNTED
         if reply.usage is not None:
-            return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds))
+            return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds, tool))
         reply_tokens = await self._count_tokens(turn, reply)
-        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds)
+        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds, tool)
         return AccountedTurn(entry, reply_tokens)
 
     def account_repeated(self, turn: PreparedTurn, reply: Reply) -> TurnEntry | None:
@@ -107,8 +109,9 @@ class Accountant:
         reply_tokens: int,
         shadow: ShadowPrompt | None = None,
         later_rounds: Sequence[Usage | None] = (),
+        tool: str | None = None,
     ) -> TurnEntry | None:
-        entry = self._assess(turn, reply, reply_tokens, shadow)
+        entry = self._assess(turn, reply, reply_tokens, shadow, tool)
         if entry is not None:
             opened = turn.opened
             if later_rounds:
@@ -120,7 +123,12 @@ class Accountant:
         return entry
 
     def _assess(
-        self, turn: PreparedTurn, reply: Reply, reply_tokens: int, shadow: ShadowPrompt | None
+        self,
+        turn: PreparedTurn,
+        reply: Reply,
+        reply_tokens: int,
+        shadow: ShadowPrompt | None,
+        tool: str | None = None,
     ) -> TurnEntry | None:
         opened, mark = turn.opened, turn.mark
         if mark is None:
@@ -141,6 +149,7 @@ class Accountant:
                 not has_moved(memory.model, model),
                 opened.context.effective.limits.cache_lifetime_s,
                 shadow.mark if shadow else None,
+                self._count_tool(turn, tool) if tool else 0,
             ),
             Tokens.of(reply.usage) if reply.usage is not None else None,
             reply_tokens,
@@ -148,6 +157,17 @@ class Accountant:
             reconciled.projected.history,
         )
         return replace(entry, shadow_parts=shadow.parts) if shadow else entry
+
+    def _count_tool(self, turn: PreparedTurn, name: str) -> int:
+        """Count the tool for look-ups. There are two of a name, and no tool changes."""
+        has_threads = turn.opened.look_up_scope == "resource"
+        counted = self._tool_tokens.get((name, has_threads))
+        if counted is None:
+            tool = turn.opened.request.api.write_tool(name, has_threads=has_threads)
+            counted = self._tool_tokens[name, has_threads] = self.token_counter.tokens(
+                tool.decode()
+            )
+        return counted
 
     async def _count_tokens(self, turn: PreparedTurn, reply: Reply) -> int:
         if reply.message is None:
