@@ -39,6 +39,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "storage/postgres/test_starts.py": "processes that start together, or while another one migrates",
     "storage/postgres/test_races.py": "what several processes do at once on one server",
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
+    "demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
     "apis/test_bounds.py": "how much a body may make any module of the room do",
     "test_citations.py": "what code and tests cite of docs/spec",
     "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
