@@ -5,7 +5,8 @@ service chats.
 2. The session goes through the real proxy at its recorded times, with a note-taker of a given
 compression (note_taker.py). What was
    forwarded is billed by the same model, the memory's own calls are added.
-3. So are the service chats, each a thread below the threshold, where memory can only cost.
+3. So is the session as other actors would have led it, with the defaults, for `auto` and
+`inherit`, and the service chats, threads below the threshold, where memory can only cost.
 4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those
 are.
 5. Notes keep coming to a long log, by the memory's own rules: what the reflector writes for them,
@@ -21,7 +22,7 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.models import Price, find_price
-from om_proxy.settings.report import NOT_IN_EFFECT
+from om_proxy.policy import resolve_model
 from om_proxy.telemetry import logs
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
@@ -44,12 +45,17 @@ from tests.e2e.replay import SHARED, Message
 
 THINKING = 215  # tokens a memory model writes beside each answer, as measured
 DEVIATION = 0.15  # from the recorded bill, at most
-SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
+SHORT = 1.02  # times the cost without memory, at most, for conversations below the threshold
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
 # tokens of a reflector for each of new notes, where it writes as much as it is asked for
 MAX_WRITTEN_PER_NEW = 1.0
-CODING, SERVICE = 12, 6  # tokens of messages for one of notes
-FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
+CODING = 12  # tokens of messages for one of notes
+# text alone, and a coding session as measured; a column for each with each memory model
+RATIOS, CHOICES = (4, 18), ("auto", "inherit")
+COLUMNS = tuple((choice, ratio) for ratio in RATIOS for choice in CHOICES)
+# of the session's full history, with the defaults at notes 1:18
+MAX_DEFAULT_SHARES = {"claude-sonnet-4-5": 0.30, "gpt-4o": 0.30}
+LITE = "gemini-3.1-flash-lite"
 TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out, as measured
 # tokens of messages in a thread, which then ends just below the threshold: notes were made for
 # nothing
@@ -59,7 +65,7 @@ JOINED = 27_000
 @dataclass(frozen=True, slots=True)
 class Setting:
     name: str
-    observer: str = FLASH
+    observer: str = ""  # as `auto` chooses for the actor
     settings: str = ""
     ratio: float = CODING
     tools: float | None = None  # as `ratio`, of what tools returned; None: as all else
@@ -74,11 +80,11 @@ SETTINGS = (
     Setting(
         "text 1:4.2, tools 1:14", ratio=4.2, tools=14
     ),  # the geometric means of what the reference publishes
-    Setting("idle auto", FLASH, "activate_after_idle: auto"),
-    Setting("idle 60 s", FLASH, "activate_after_idle: 60s"),
+    Setting("idle auto", "", "activate_after_idle: auto"),
+    Setting("idle 60 s", "", "activate_after_idle: 60s"),
     Setting("tuned, idle auto", LITE, f"activate_after_idle: auto, {TUNED}"),
     Setting("tuned, idle 60 s", LITE, f"activate_after_idle: 60s, {TUNED}"),
-    Setting("idle auto, pauses", FLASH, "activate_after_idle: auto", paused=True),
+    Setting("idle auto, pauses", "", "activate_after_idle: auto", paused=True),
 )
 
 
@@ -87,6 +93,24 @@ class Actor:
     model: str
     rules: Rules
     scale: float = 1.0
+
+
+ACTORS = (
+    Actor("claude-sonnet-4-5", ANTHROPIC, 1.22),  # as it counts the coding session
+    Actor("gpt-4o", OPENAI),
+    Actor("gpt-5-mini", OPENAI),
+    Actor("gemini-2.5-flash", OPENAI),
+)
+SERVERS = {
+    "claude": "https://api.anthropic.com/v1",
+    "gpt": "https://api.openai.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+}
+
+
+def choose_observer(actor: str, choice: str) -> str:
+    """The model that makes notes for an actor on its provider's own server."""
+    return resolve_model(choice, actor, SERVERS[actor.partition("-")[0]])
 
 
 # ── without memory ────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +214,8 @@ async def coding(path: Path) -> bool:
         run = await _replayed(timed, session.model, setting)
         sent = [reading.sent(f.call, f.messages) for f in run.forwarded]
         with_memory = list(used(sent, ANTHROPIC, lost))
-        own = memory_dollars(run.asked, setting.observer, reading.scale)
+        observer = setting.observer or choose_observer(session.model, "auto")
+        own = memory_dollars(run.asked, observer, reading.scale)
         whole = total(with_memory)
         breaks = len(run.broken()) - 1
         row(
@@ -212,17 +237,17 @@ async def coding(path: Path) -> bool:
         "\n  The last three settings are the profiles of config/om-proxy.yaml."
     )
     await _cheap(session, reading)
-    return kept
+    return kept & await _print_defaults(session, reading)
 
 
 def _profiles() -> list[Setting]:
     found = profiles(CONFIG.read_text(encoding="utf-8"))
-    return [Setting(name, observer or FLASH, settings) for name, observer, settings in found]
+    return [Setting(name, observer or "", settings) for name, observer, settings in found]
 
 
 async def _cheap(session: Session, reading: Reading) -> None:
     """The last profile where it belongs: the same session, had it been led by a cheap actor."""
-    actor, (*_, profile) = ACTORS[1], _profiles()
+    actor, (*_, profile) = ACTORS[2], _profiles()
     price, spent = priced(actor.model), list[float]()
     for setting in (None, Setting("defaults"), profile):
         run = await _replayed(session.calls, actor.model, setting) if setting else None
@@ -232,7 +257,8 @@ async def _cheap(session: Session, reading: Reading) -> None:
             else [(c, c.sent) for c in session.calls]
         )
         bills = used([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
-        own = memory_dollars(run.asked, setting.observer, reading.scale) if run and setting else 0.0
+        observer = (setting and setting.observer) or choose_observer(actor.model, "auto")
+        own = memory_dollars(run.asked, observer, reading.scale) if run else 0.0
         spent.append(dollars(total(bills), price) + own)
     full, defaults, cheap = spent
     print(
@@ -245,7 +271,7 @@ async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Rep
     return await replayed(
         calls,
         model=model,
-        observer=setting.observer,
+        observer=setting.observer or choose_observer(model, "auto"),
         ratio=setting.ratio,
         tools=setting.tools,
         settings=setting.settings,
@@ -405,63 +431,66 @@ async def written(path: Path) -> bool:
     return True
 
 
-ACTORS = (
-    Actor("gpt-4o", OPENAI),
-    Actor("gpt-5-mini", OPENAI),
-    Actor("claude-sonnet-4-5", ANTHROPIC, 1.22),  # as it counts the coding session
-)
-
-
 async def service(path: Path) -> bool:
-    print(
-        f"\nShort conversations: service chats with memory and without (notes 1:{SERVICE}, {FLASH})"
-    )
-    if "memory.economy" in NOT_IN_EFFECT:
-        print(
-            "  `memory.economy` is not in effect in this version: its column is that of the defaults."
-        )
+    """Short conversations below the threshold, each alone and several in a row, with the
+    defaults."""
+    print("\nConversations that end below the threshold: times the cost without memory, by notes\n")
+    row("", "threads", "memory", *(f"{name} 1:{ratio}" for ratio in RATIOS for name in CHOICES))
     kept = True
-    for actor, ratio in await _short(service_chats(path), "each a thread of its own"):
-        kept &= _kept(
-            ratio <= SHORT,
-            f"economy: auto costs a short chat on {actor} at most {SHORT} times as much",
-        )
-    await _short(service_chats(path, JOINED), f"in a row, as threads of up to {JOINED} tokens")
-    print(
-        "\n  The second table is the worst case and holds no promise: who goes on beyond the threshold is not known before it,"
-        "\n  and economy: auto bets on a conversation going on for as long again as it has gone on."
-    )
+    for what, most in (("each alone", 0), (f"in a row to {JOINED}", JOINED)):
+        calls = service_chats(path, most)
+        for actor in ACTORS:
+            cells = await _list_defaults(calls, actor, Reading(actor.scale, TOOLS))
+            asked = sum(len(run.asked) for _, run in cells)
+            threads = len({call.thread for call in calls})
+            row(f"{actor.model}, {what}", threads, asked, *(f"{share:.3f}" for share, _ in cells))
+            kept &= _kept(
+                all(share <= SHORT for share, _ in cells),
+                f"a conversation with {actor.model} that ends below the threshold costs at most {SHORT} times as much",
+            )
     return kept
 
 
-async def _short(calls: Sequence[Timed], what: str) -> list[tuple[str, float]]:
-    """What these cost beside the same calls without memory, by actor: with `economy: auto`."""
-    longest = max(sum(counted(m)[1] for m in call.sent) for call in calls)
-    threads = len({call.thread for call in calls})
+async def _print_defaults(session: Session, reading: Reading) -> bool:
+    """The session as each actor would have led it, with nothing set but the memory model."""
     print(
-        f"\n  {what}: {threads} threads, {len(calls)} calls, prompts of at most {longest} tokens\n"
+        "\n  The defaults: times the cost of full history, memory's own calls included, by notes\n"
     )
-    row("", "without", "defaults", "ratio", "memory calls", "economy:auto", "ratio", "memory calls")
-    always, ratios = await _replayed(calls, ACTORS[0].model, Setting("defaults", ratio=SERVICE)), []
-    for actor in ACTORS:
-        without = _bill(actor, [(call, call.sent) for call in calls])
-        run = await _replayed(
-            calls, actor.model, Setting("economy", settings="economy: auto", ratio=SERVICE)
+    row("", *(f"{name} 1:{ratio}" for ratio in RATIOS for name in CHOICES), "auto is")
+    kept = True
+    for actor in ACTORS[:3]:
+        cells = await _list_defaults(session.calls, actor, reading, session.lost)
+        row(
+            actor.model,
+            *(f"{share:.3f}" for share, _ in cells),
+            choose_observer(actor.model, "auto"),
         )
-        cells: list[object] = [f"{without:.3f}"]
-        for kind in (always, run):
-            spent = _bill(actor, [(f.call, f.messages) for f in kind.forwarded])
-            spent += memory_dollars(kind.asked, FLASH, actor.scale)
-            cells += [f"{spent:.3f}", f"{spent / without:.3f}", len(kind.asked)]
-        row(actor.model, *cells)
-        ratios.append((actor.model, spent / without))
-    return ratios
+        share, _ = cells[-2]
+        kept &= actor.model not in MAX_DEFAULT_SHARES or _kept(
+            share <= MAX_DEFAULT_SHARES[actor.model],
+            f"with the defaults the session on {actor.model} costs at most {MAX_DEFAULT_SHARES[actor.model]} of its full history",
+        )
+    return kept
 
 
-def _bill(actor: Actor, prompts: Sequence[tuple[Timed, Sequence[Message]]]) -> float:
-    reading = Reading(actor.scale, TOOLS)
-    sent = [reading.sent(call, messages) for call, messages in prompts]
-    return dollars(total(used(sent, actor.rules)), priced(actor.model))
+async def _list_defaults(
+    calls: Sequence[Timed], actor: Actor, reading: Reading, lost: Collection[int] = ()
+) -> list[tuple[float, Replayed]]:
+    """For each of COLUMNS the share of the cost without memory, and what was played."""
+
+    def bill(prompts: Iterable[tuple[Timed, Sequence[Message]]]) -> float:
+        sent = [reading.sent(call, messages) for call, messages in prompts]
+        return dollars(total(used(sent, actor.rules, lost)), priced(actor.model))
+
+    without = bill((call, call.sent) for call in calls)
+    found: dict[tuple[str, int], tuple[float, Replayed]] = {}
+    keys = [(choose_observer(actor.model, choice), ratio) for choice, ratio in COLUMNS]
+    for observer, ratio in dict.fromkeys(keys):
+        run = await _replayed(calls, actor.model, Setting("", observer, ratio=ratio))
+        spent = bill((f.call, f.messages) for f in run.forwarded)
+        spent += memory_dollars(run.asked, observer, reading.scale)
+        found[observer, ratio] = (spent / without, run)
+    return [found[key] for key in keys]
 
 
 def steady() -> bool:

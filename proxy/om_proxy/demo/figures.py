@@ -12,8 +12,8 @@ from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, RecordedReques
 
 # the actors whose costs are shown
 PRICED_ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")
-# memory's own calls are priced as this model's, the default of `memory.model: default`
-MEMORY_MODEL = "gemini/gemini-2.5-flash"
+# memory's own calls are priced as this model's, which `memory.model: default` names first
+MEMORY_MODEL = "gemini/gemini-3.5-flash-lite"
 # the scripted models by names whose end has a list price: those of the first row of costs
 ACTOR_NAME = f"{ACTOR}/{PRICED_ACTORS[0]}"
 OBSERVER_NAME = f"{OBSERVER}/{MEMORY_MODEL}"
