@@ -153,7 +153,11 @@ class RedisRunStore:
         )
         try:
             at = await store.clock()
-            keys = {info.key for info in await store.threads(None)}
+            keys: set[Key] = set()
+            last: Key | None = None
+            while page := await store.threads(None, cursor=last):
+                last = page[-1].key
+                keys |= {info.key for info in page}
             memories = [await store.load(key) for key in keys]
             keys |= {resource_key(one.key) for one in memories if one.scope == "resource"}
             threads = [await _read_thread(store, key, 1, (), policy) for key in keys]
