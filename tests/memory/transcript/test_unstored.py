@@ -19,7 +19,7 @@ from om_proxy.memory.transcript.unstored import (
     merge_unstored,
     rewind_memory,
 )
-from tests.memory.clients import Thread, build_thread, chat, parse, word
+from tests.memory.clients import Thread, build_thread, chat, forwarded_words, parse, word
 
 STORED_ROW = 7
 
@@ -530,6 +530,33 @@ def test_what_was_stored_late_is_in_the_prompt() -> None:
     assert [c for c in verdict.cells if c.kind == "unsent" and c.from_seq == late[0]]
     assert not [c for c in verdict.cells if c.kind == "folded"]
     assert late[-1] < verdict.after_seq
+
+
+def tell(thread: Thread, words: str) -> str:
+    """Return what a request is forwarded as."""
+    return forwarded_words(thread.ask(chat(words))[2])
+
+
+@pytest.mark.parametrize("noted_count", [0, 2], ids=["raw", "noted before it"])
+def test_a_late_question_that_its_client_shows(noted_count: int) -> None:
+    """It stands behind what came after it. Prompts tell it where the client shows it, and once the
+    window does not reach it, where it stands."""
+    here, thread = build_stored("u1 a1"), build_stored("u1 a1")
+    before = here.memory
+    play(here, "20-22 u1 a1 u2 > a2")
+    play(thread, "23-25 a2 u3 > a3")
+    thread.memory = merge_unstored(thread.memory, before, here.memory).after
+    assert live(thread.memory) == "u1 a1 a2 u3 a3 u2"
+    thread.rows |= {message.seq: (message, True, 0) for message in thread.memory.tail}
+    if noted_count:
+        thread.observe(noted_count)
+        thread.activate(1)
+    first = "" if noted_count else "[u1] [a1] "
+    assert tell(thread, "u2 a2 u3 a3 u4") == f"{first}u2 a2 u3 a3 u4"
+    play(thread, "30-32 u2 a2 u3 a3 u4 > a4")
+    assert live(thread.memory) == f"{first}a2 u3 a3 u2 u4 a4".replace("[", "").replace("]", "")
+    assert tell(thread, "u2 a2 u3 a3 u4 a4 u5") == f"{first}u2 a2 u3 a3 u4 a4 u5"
+    assert tell(thread, "u3 a3 u4 a4 u5") == f"{first}[a2] u3 a3 [u2] u4 a4 u5"
 
 
 def test_a_late_turn_of_a_waiting_request() -> None:

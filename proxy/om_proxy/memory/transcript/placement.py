@@ -29,6 +29,7 @@ from om_proxy.memory.transcript.stored_transcript import (
     NEED_OUTLINE,
     NeedOutline,
     StoredTranscript,
+    count_late_end,
     find_likeliest_branch,
     last_shared_seq,
     switch_branch,
@@ -297,10 +298,24 @@ def _place_without_prefix(transcript: StoredTranscript, sent: SentHistory) -> Ve
     window = transcript.style == "window"
     if transcript.missing:
         return _place_near_end(transcript, sent, items, counts, window)
-    pairs = pair_residue(items, transcript.live, counts, joined=False, origin=True, window=window)
+    pairs = _pair_window(items, transcript.live, counts, origin=True, window=window)
     return (
         judge_pairs(transcript, sent, NO_PREFIX, pairs) if pairs else append_all(transcript, sent)
     )
+
+
+def _pair_window(
+    items: list[Item], stored: tuple[Mark, ...], counts: TextCounts, *, origin: bool, window: bool
+) -> list[Pair] | None:
+    """Pair a request without a certain prefix. It may end where the transcript ends, or before what
+    was stored late at its end: the longer match counts."""
+    pairs = pair_residue(items, stored, counts, joined=False, origin=origin, window=window)
+    late_count = count_late_end(stored)
+    if not late_count:
+        return pairs
+    stored = stored[:-late_count]
+    others = pair_residue(items, stored, counts, joined=False, origin=origin, window=window)
+    return max(pairs, others, key=lambda found: len(found or ()))
 
 
 def _place_near_end(
@@ -313,8 +328,8 @@ def _place_near_end(
     """Place a request while older messages are not loaded, if that supersedes nothing."""
     near = transcript.live[-(2 * len(items) + 16) :]
     before_near = len(transcript.live) - len(near)
-    pairs = pair_residue(items, near, counts, joined=False, window=window)
-    if pairs and pairs[-1].stored == len(near) - 1:
+    pairs = _pair_window(items, near, counts, origin=False, window=window)
+    if pairs and pairs[-1].stored >= len(near) - 1 - count_late_end(near):
         # a window may begin before the oldest loaded mark
         begins_inside = window and pairs[0].stored + before_near > 0
         if begins_inside or not pairs[0].sent:

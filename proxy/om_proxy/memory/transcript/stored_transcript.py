@@ -164,6 +164,12 @@ def find_likeliest_branch(transcript: StoredTranscript, texts: Set[bytes]) -> in
     return best if best is not None and scores[best] else None
 
 
+def count_late_end(marks: Sequence[Mark]) -> int:
+    """Return how many of the last marks were said before the newest of all, and stored late."""
+    newest_at = max((mark.at for mark in marks), default=0.0)
+    return next((n for n, mark in enumerate(reversed(marks)) if mark.at == newest_at), 0)
+
+
 def last_shared_seq(one: Sequence[Mark], other: Sequence[Mark]) -> int:
     """Return the seq of the last message that both branches begin with; 0: none."""
     seq = 0

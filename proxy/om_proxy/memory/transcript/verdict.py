@@ -10,12 +10,14 @@ transcript. There are seven kinds, the last two of them for corrections (correct
     extra      sent, stored nowhere: a summary ahead of a window, filler, a moved reminder
     unsent     stored, beyond the client's window: filled from the store
     replaced   one to one; the stored text no longer holds
-    corrected  where the new text of that message is stored; nowhere yet without a `seq`
+    corrected  where the new text of that message is stored; nowhere yet without a `seq`. Also where
+               a message is stored late that the client shows elsewhere
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -127,8 +129,6 @@ def judge_pairs(
         next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
     else:
         next_sent, next_stored = prefix.sent, prefix.stored
-    if adopted := _adopt_inserted(transcript, sent, prefix, judged, swaps):
-        return adopted
     matched = bool(prefix.sent or pairs)
     if not matched and transcript.count:
         judged = [Cell("unsent", 0, 0, 1, transcript.end)]
@@ -139,7 +139,9 @@ def judge_pairs(
         superseded = tuple(mark for mark in superseded if mark not in late)
     if late and next_sent < sent.count:  # never behind the question that is to be answered
         judged.append(Cell("unsent", next_sent, next_sent, late[0].seq, late[-1].seq))
-    cells = [*prefix.cells, *judged]
+    cells = _place_late(transcript, sent, [*prefix.cells, *judged])
+    if adopted := _adopt_inserted(transcript, sent, prefix, cells, swaps):
+        return adopted
     moved = _find_moved_reminders(transcript, sent, prefix, cells, next_sent)
     new = tuple(i for i in range(next_sent, sent.count) if i not in moved)
     cut_seq = place if superseded else None
@@ -266,7 +268,8 @@ def _head_cells(
     ahead of what the store adds, such as a summary of it; but tool steps stand where the client
     shows them, in the place of as many stored ones: it shows those otherwise."""
     steps = sent_to
-    while steps and _is_of_step(sent.item(steps - 1)):
+    later = {mark.fp for mark in transcript.live[stored_to:]}
+    while steps and (_is_of_step(item := sent.item(steps - 1)) or item.fp in later):
         steps -= 1
     calls = next((i for i in range(steps, sent_to) if sent.item(i).calls), sent_to)
     results = sum(sent.item(i).answers is not None for i in range(calls, sent_to))
@@ -331,6 +334,53 @@ def _gap_cells(
     ):
         return [Cell("unsent", sent_to, sent_to, first, last)]
     return [Cell("folded", sent_from, sent_to, first, last)]
+
+
+def _place_late(
+    transcript: StoredTranscript, sent: SentHistory, cells: Sequence[Cell]
+) -> list[Cell]:
+    """Let what was stored late stand where the client shows it, instead of filling it in."""
+    extra = {
+        sent.item(i).fp: i
+        for cell in cells
+        if cell.kind == "extra"
+        for i in range(cell.sent_from, cell.sent_to)
+    }
+    late = {
+        extra[mark.fp]: mark.seq
+        for cell in cells
+        if extra and cell.kind == "unsent"
+        for mark in _list_late(transcript, cell)
+        if mark.fp in extra
+    }
+    if not late:
+        return list(cells)
+    placed: list[Cell] = []
+    for cell in cells:
+        if cell.kind == "extra":
+            placed += [
+                Cell("corrected", i, i + 1, late[i], late[i])
+                if i in late
+                else cell._replace(sent_from=i, sent_to=i + 1)
+                for i in range(cell.sent_from, cell.sent_to)
+            ]
+        elif cell.kind == "unsent" and any(
+            cell.from_seq <= seq <= cell.to_seq for seq in late.values()
+        ):
+            placed += [
+                cell._replace(from_seq=mark.seq, to_seq=mark.seq)
+                for mark in transcript.marks_between(cell.from_seq, cell.to_seq)
+                if mark.seq not in late.values()
+            ]
+        else:
+            placed.append(cell)
+    return placed
+
+
+def _list_late(transcript: StoredTranscript, cell: Cell) -> tuple[Mark, ...]:
+    marks = transcript.marks_between(cell.from_seq, cell.to_seq)
+    before = transcript.seq_before(transcript.index_of(cell.from_seq))
+    return transcript.list_said_before(before, marks)
 
 
 def _merge_soft_matches(cells: Sequence[Cell]) -> list[Cell]:
@@ -459,7 +509,7 @@ def _adopt_inserted(
     transcript: StoredTranscript,
     sent: SentHistory,
     prefix: CertainPrefix,
-    judged: Sequence[Cell],
+    cells: Sequence[Cell],
     swaps: Swaps,
 ) -> Verdict | None:
     """Let unknown messages between known ones join the transcript where nothing is covered yet.
@@ -468,16 +518,15 @@ def _adopt_inserted(
     again. A stored reminder does not join. No message joins while the client shows the messages
     after it incompletely.
     """
-    cells = [*prefix.cells, *judged]
-    for place in range(max(len(prefix.cells), 1), len(cells)):
-        before, cell = cells[place - 1], cells[place]
+    for place, (before, cell) in enumerate(pairwise(cells), 1):
         if (
             cell.kind != "extra"
+            or cell.sent_from < prefix.sent
             or before.kind not in ONE_TO_ONE_KINDS
             or before.to_seq < transcript.coverage
         ):
             continue
-        if any(later.kind == "folded" for later in cells[place:]):
+        if any(later.kind in ("folded", "unsent") for later in cells[place:]):
             continue
         if _are_stored_reminders(transcript, sent, cell):
             continue
