@@ -1,10 +1,10 @@
 """Check the dates that a memory model worked out for relative times.
 
-In `last week (meaning Apr 3-9, 2023)` the bracket is an *anchor*. Models count days badly, and a
-false date looks as certain as a true one. Under a `Date:` heading the common phrases are a matter of
-the calendar, so an anchor that does not fit its phrase is dropped: the user's words and the heading
-stay. A vague phrase ("a while ago") gets no date at all, and neither does one under a heading that
-is only a bound (`on or before`).
+In `last week (meaning Apr 3-9, 2023)` the bracket is an *anchor*, and so it is in `for 3 years
+(since estimated 2020)`. Models count days badly, and a false date looks as certain as a true one.
+Under a `Date:` heading the common phrases are a matter of the calendar, so an anchor that does not
+fit its phrase is dropped: the user's words and the heading stay. A vague phrase ("a while ago")
+gets no date at all, and neither does one under a heading that is only a bound (`on or before`).
 
 Phrases of other languages, and anchors that cannot be read as a date, stay as they are. Weeks go
 from Monday to Sunday. Where people disagree ("next Friday") every reading counts as true.
@@ -20,9 +20,21 @@ from typing import NamedTuple
 
 from om_proxy.memory import dates
 
-_COUNT_WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905 — words are what notes hold
-_COUNTS = {"a": 1, "an": 1, **{word: count for count, word in enumerate(_COUNT_WORDS, 1)}}
-_COUNT = rf"(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)})"
+_ONES = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905 — words are what notes hold
+_TEENS = "thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()  # noqa: SIM905 — words are what notes hold
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 — words are what notes hold
+_COUNTS = {
+    "a": 1,
+    "an": 1,
+    **{word: count for count, word in enumerate([*_ONES, *_TEENS], 1)},
+    **{word: 10 * count for count, word in enumerate(_TENS, 2)},
+}
+# not the end of "1.5", "2-3" or "two or three"
+_COUNT = rf"(?<![.,–-])(?<!\bor )(?<!\bto )(?P<count>\d{{1,3}}|(?:(?:{'|'.join(_TENS)})[ -])?(?:{'|'.join(_COUNTS)}))"
+_NO_NUMBER_BEFORE = "".join(
+    rf"(?<!\b{word} )" for word in [*_COUNTS, "hundred", "thousand", "dozen", "half"]
+)
+_UNIT = r"(?:day|week|month|year)"
 _LAST_SIDES = ("last", "past", "this past")
 _NEXT_SIDES = ("next", "coming", "this coming")
 _SIDE = rf"(?P<side>{'|'.join((*_LAST_SIDES, *_NEXT_SIDES, 'this'))})"
@@ -41,12 +53,14 @@ _DAYS = {
 _PHRASE = re.compile(
     rf"\b(?:(?P<vague>just|lately|recently|soon|(?:a|some|quite a|a little) while (?:ago|back)|some time ago"
     rf"|(?:a few|a couple(?: of)?|several|some|many) (?:days|weeks|months|years) (?:ago|back)"
-    rf"|(?:days|weeks|months|years|long) ago|the other day|these days)"
+    rf"|{_NO_NUMBER_BEFORE}(?<!\d )(?:days|weeks|months|years|long) ago|the other day|these days)"
     rf"|(?P<day>{'|'.join(_DAYS)}|last night)(?: (?:morning|afternoon|evening|night|noon))?"
-    rf"|{_COUNT} (?P<unit>day|week)s? (?P<past>ago)|in {_COUNT.replace('count', 'ahead')} (?P<ahead_unit>day|week)s?"
+    rf"|{_COUNT} (?P<unit>{_UNIT})s? (?:ago|back)"
+    rf"|for {_COUNT.replace('count', 'length')} (?P<length_unit>{_UNIT})s?(?= \(since )"
+    rf"|in {_COUNT.replace('count', 'ahead')} (?P<ahead_unit>{_UNIT})s?"
     rf"|(?:{_SIDE} )?(?P<weekday>{_WEEKDAY})(?: (?:morning|afternoon|evening|night|noon))?"
     rf"|{_SIDE.replace('side', 'period_side')} (?P<period>weekend|week|month|year))"
-    r"(?:['’]s)?[\"”'’*_,]{0,3} ?(?P<anchor>\((?:meaning|estimated) (?P<date>[^()\n]+)\))",
+    r"(?:['’]s)?[\"”'’*_,]{0,3} ?(?P<anchor>\((?:since )?(?:meaning|estimated) (?P<date>[^()\n]+)\))",
     re.IGNORECASE,
 )
 _WHOLE_PERIOD = re.compile(r"(?:(?P<month>[A-Za-z]{3})[a-z]*\.?,? )?(?P<year>\d{4})")
@@ -86,7 +100,10 @@ def _check_anchor(match: re.Match[str], day: date | None, is_bound: bool) -> str
     if match["vague"] or is_bound:
         return _drop_anchor(match)
     window = _find_window(match, day) if day else None
-    span = dates.read_span(match["date"]) or (match["period"] and _read_period(match["date"]))
+    unit = match["period"] or match["unit"] or match["length_unit"] or match["ahead_unit"]
+    span = dates.read_span(match["date"])
+    if span is None and (unit or "").lower() in ("month", "year"):
+        span = _read_period(match["date"])
     return match[0] if not window or not span or _fits(span, window) else _drop_anchor(match)
 
 
@@ -97,12 +114,12 @@ def _read_period(text: str) -> tuple[date, date] | None:
         return None
     year = int(match["year"])
     if match["month"] is None:
-        return date(year, 1, 1), date(year, 12, 31)
+        return _find_period("year", date(year, 1, 1))[:2]
     names = [name[:3].lower() for name in dates.MONTH_NAMES]
     if match["month"].lower() not in names:
         return None
     month = 1 + names.index(match["month"].lower())
-    return date(year, month, 1), date(year, month, monthrange(year, month)[1])
+    return _find_period("month", date(year, month, 1))[:2]
 
 
 def _drop_anchor(match: re.Match[str]) -> str:
@@ -124,10 +141,11 @@ def _find_window(match: re.Match[str], day: date) -> Window | None:
             return _window_of_weekday((match["side"] or "").lower(), match["weekday"], day)
         if match["period"]:
             return _window_of_period(match["period_side"].lower(), match["period"].lower(), day)
-        count = _read_count(match["count"] or match["ahead"])
-        unit = (match["unit"] or match["ahead_unit"]).lower()
-        return _window_of_count(-count if match["past"] else count, unit, day)
-    except OverflowError:
+        if match["ahead"]:
+            return _window_of_count(_read_count(match["ahead"]), match["ahead_unit"].lower(), day)
+        count = _read_count(match["count"] or match["length"])
+        return _window_of_count(-count, (match["unit"] or match["length_unit"]).lower(), day)
+    except (OverflowError, ValueError):
         return None
 
 
@@ -147,16 +165,9 @@ def _window_of_weekday(side: str, name: str, day: date) -> Window:
 
 def _window_of_period(side: str, period: str, day: date) -> Window:
     step = -1 if side in _LAST_SIDES else 1 if side in _NEXT_SIDES else 0
-    if period == "year":
-        return Window(date(day.year + step, 1, 1), date(day.year + step, 12, 31))
-    if period == "month":
-        months = day.year * 12 + day.month - 1 + step
-        year, month = months // 12, months % 12 + 1
-        return Window(date(year, month, 1), date(year, month, monthrange(year, month)[1]))
+    if period != "weekend":
+        return _find_period(period, _shift(day, step, period))
     monday = day - timedelta(day.weekday())
-    if period == "week":
-        first = monday + timedelta(7 * step)
-        return Window(first, first + timedelta(6))
     if step == 1:  # this week's or the next one's
         return Window(monday + timedelta(4), monday + timedelta(13))
     first = monday + timedelta(4 + 7 * step)
@@ -164,16 +175,35 @@ def _window_of_period(side: str, period: str, day: date) -> Window:
 
 
 def _read_count(text: str) -> int:
-    return _COUNTS.get(text.lower()) or int(text)
+    """Return the number of `3`, `three` or `twenty-three`."""
+    words = re.split("[ -]", text.lower())
+    return sum(_COUNTS.get(word) or int(word) for word in words)
 
 
 def _window_of_count(count: int, unit: str, day: date) -> Window:
-    """Days are exact; "two weeks ago" may be any day of that week."""
-    if unit == "day":
-        target = day + timedelta(count)
-        return Window(target, target)
-    target = day + timedelta(7 * count)
-    monday = target - timedelta(target.weekday())
-    return Window(
-        min(monday, target - timedelta(3)), max(monday + timedelta(6), target + timedelta(3))
-    )
+    """Days are exact; "two weeks ago" may be any day of that week, or half a week beside it."""
+    target = _shift(day, count, unit)
+    first, last = _find_period(unit, target)[:2]
+    slack = timedelta({"day": 0, "week": 3, "month": 15, "year": 183}[unit])
+    return Window(min(first, target - slack), max(last, target + slack))
+
+
+def _shift(day: date, count: int, unit: str) -> date:
+    """Return the day `count` units later; the last of a month that is too short."""
+    if unit in ("day", "week"):
+        return day + timedelta(count * (7 if unit == "week" else 1))
+    months = day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1)
+    year, month = months // 12, months % 12 + 1
+    return date(year, month, min(day.day, monthrange(year, month)[1]))
+
+
+def _find_period(unit: str, day: date) -> Window:
+    """Return the day itself, or its week, month or year."""
+    if unit == "week":
+        monday = day - timedelta(day.weekday())
+        return Window(monday, monday + timedelta(6))
+    if unit == "month":
+        return Window(day.replace(day=1), day.replace(day=monthrange(day.year, day.month)[1]))
+    if unit == "year":
+        return Window(date(day.year, 1, 1), date(day.year, 12, 31))
+    return Window(day, day)
