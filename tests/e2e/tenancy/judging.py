@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pkgutil
 import resource
 import shutil
 import signal
@@ -22,16 +23,19 @@ from typing import Any
 
 from tests.e2e.tenancy.mutants import ROOT, Mutant
 
-THIRD_PARTY_MODULES = """aiohttp aiosqlite asyncpg hypothesis hypothesis.stateful httpx msgspec orjson pydantic pytest
-pytest_asyncio starlette structlog tiktoken uvicorn uvloop watchfiles yaml"""
-# what `tests/storage` imports and the import contracts keep from importing the storage
-MODULES_BELOW_STORAGE = """agents apis facts identity memory.lifecycle memory.lifecycle.log_sharing memory.transcript
-memory.prompt memory.notes models off_loop permanent_tasks settings telemetry.logs upstream.transport"""
+THIRD_PARTY_MODULES = """aiohttp aiosqlite asyncpg cryptography.hazmat.primitives.ciphers.aead hypothesis
+hypothesis.stateful httpx msgspec opentelemetry orjson pdb pydantic pytest pytest_asyncio redis.asyncio starlette Stemmer
+structlog tiktoken tomllib unittest.mock uvicorn uvicorn.protocols.http.httptools_impl uvloop watchfiles xml.etree.ElementTree
+yaml"""
+# what `tests/storage` imports and the import contracts keep from importing the storage; all that is in a package
+MODULES_BELOW_STORAGE = """agents apis facts identity memory memory_cache.held_memories models moving.value_decoding off_loop
+permanent_tasks server settings steering.written_text telemetry.logs upstream.transport"""
 # Plugins are named, for to look for them takes longer than most tests; a seed makes a property's
 # examples the same in each run.
 PYTEST = (
     *("-p", "pytest_asyncio.plugin", "-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0"),
-    *("-p", "no:cacheprovider", "--assert=plain"),
+    # pytest's own way to show a failure reads all modules
+    *("-p", "no:cacheprovider", "--assert=plain", "--tb=native"),
 )
 # A mutant may wait or turn for ever: the system ends it, and it is noticed. Nothing else comes near
 # these limits: the first is of the processor's time, and a busy machine takes long for anything.
@@ -79,7 +83,11 @@ class Judge:
         self.storage_only = True
         _import_from(self.folder)
         for name in MODULES_BELOW_STORAGE.split():
-            importlib.import_module(f"om_proxy.{name}")
+            module = importlib.import_module(f"om_proxy.{name}")
+            for below in pkgutil.walk_packages(
+                getattr(module, "__path__", ()), f"om_proxy.{name}."
+            ):
+                importlib.import_module(below.name)
         loaded = [name for name in sys.modules if name.startswith("om_proxy.storage")]
         if loaded:
             raise LookupError(f"{loaded} would not be imported again: change MODULES_BELOW_STORAGE")
