@@ -56,12 +56,12 @@ class Lessons:
     """What one server has accepted and refused in requests of one kind. `now`: seconds of a clock
     that the caller chooses."""
 
-    __slots__ = ("_accepted", "_fruitless_wait_s", "_is_tried_at", "_left_out", "_usual")
+    __slots__ = ("_accepted", "_fruitless_wait_s", "_is_tried_at", "_usual", "left_out")
 
     def __init__(self) -> None:
         self._accepted = NOTHING
         # when each is put back, and how long it was left out
-        self._left_out: dict[Addition, tuple[float, float]] = {}
+        self.left_out: dict[Addition, tuple[float, float]] = {}
         self._fruitless_wait_s = 0.0
         self._is_tried_at = 0.0  # when a call is worth another trial
         # of the last request, if its acceptance teaches nothing new: most requests are like it, and
@@ -72,7 +72,7 @@ class Lessons:
         """Return what to leave out now. Of those whose time is over, one is put back."""
         left_out = NOTHING
         is_put_back = False
-        for addition, (put_back_at, _) in self._left_out.items():
+        for addition, (put_back_at, _) in self.left_out.items():
             if put_back_at <= now and not is_put_back:
                 is_put_back = True
             else:
@@ -105,8 +105,8 @@ class Lessons:
         self._usual = NOTHING if taken_back else sent
         self._accepted |= sent
         self._fruitless_wait_s = self._is_tried_at = 0.0
-        for addition in sent if self._left_out else ():
-            self._left_out.pop(addition, None)
+        for addition in sent if self.left_out else ():
+            self.left_out.pop(addition, None)
         for addition in taken_back & REMEMBERED:
             if not self._accepted & addition:
                 self._leave_out(addition, now, MAX_WAIT_S if addition & refused else FIRST_WAIT_S)
@@ -119,9 +119,9 @@ class Lessons:
         self._is_tried_at = now + self._fruitless_wait_s
 
     def _leave_out(self, addition: Addition, now: float, wait_s: float) -> None:
-        _, earlier_wait_s = self._left_out.pop(addition, (0.0, 0.0))
+        _, earlier_wait_s = self.left_out.pop(addition, (0.0, 0.0))
         wait_s = max(wait_s, _double(earlier_wait_s))
-        self._left_out[addition] = (now + wait_s, wait_s)
+        self.left_out[addition] = (now + wait_s, wait_s)
 
 
 class Trial:
@@ -135,7 +135,8 @@ class Trial:
         self._lessons = lessons
         self._taken_back = NOTHING
         self._refused = NOTHING  # for certain: without it the request was accepted
-        self._left_out = lessons.list_left_out(clock())
+        # every request begins one, and most servers refuse nothing
+        self._left_out = lessons.list_left_out(clock()) if lessons.left_out else NOTHING
         self.limit_to(additions)
 
     def limit_to(self, additions: Addition) -> None:

@@ -29,7 +29,12 @@ from om_proxy.edge.exchange import (
 )
 from om_proxy.edge.headers import ask_uncompressed
 from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import RecallOffers, choose_layout, offer_recall
+from om_proxy.edge.recall_offers import (
+    PROMPT_ADDITIONS,
+    RecallOffers,
+    choose_layout,
+    offer_recall,
+)
 from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
@@ -252,9 +257,10 @@ class ChatRoute:
         if self._recalling is not None:
             exchange.recall, context = offer_recall(self._offers, exchange.request, *whose, context)
         use = exchange.recall.use if exchange.recall else PLAIN_USE
-        exchange.trial = self._offers.begin_trial(exchange.request, *whose, use)
-        layout = choose_layout(context.layout, exchange.request, exchange.trial.sent)
-        return context.with_layout(layout)
+        exchange.trial = trial = self._offers.begin_trial(exchange.request, *whose, use)
+        if trial.sent == PROMPT_ADDITIONS:
+            return context
+        return context.with_layout(choose_layout(context.layout, exchange.request, trial.sent))
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later. What its client

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, tzinfo
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 MONTH_NAMES = [
@@ -108,6 +109,7 @@ def find_zone(kept: str | None, configured: str) -> ZoneInfo:
         return ZoneInfo(configured)
 
 
+@lru_cache(maxsize=4_096)  # each request of a thread asks it of the same render date
 def read_time(at: float, zone: tzinfo | None) -> datetime:
     """Return the local time. One that no calendar has becomes the epoch's beginning."""
     try:

@@ -233,7 +233,7 @@ def assess_turn(
         # a beginning that is too short for any cache says nothing about a longer one
         says_nothing = has_new_prefix or sent.repeated < MIN_CACHED_TOKENS <= whole.repeated
         share = _stand_in(ledger, is_warm=is_warm) if says_nothing else None
-        own = _leave_out_tool(reported, prompt.tool_tokens)
+        own = _leave_out_tool(reported, prompt.tool_tokens) if prompt.tool_tokens else reported
         mark = replace(
             mark,
             billed_whole=_bill_whole(prompt, last, own.prompt),

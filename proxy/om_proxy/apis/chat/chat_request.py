@@ -9,6 +9,7 @@ know. After a known split (apis/split.py), only the bytes after it are parsed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -51,9 +52,8 @@ class _Routing(msgspec.Struct, kw_only=True):
     no_log: Raw = msgspec.field(default=_NULL, name="no-log")
 
 
-_ROUTING_MEMBERS = tuple(
-    zip(_Routing.__struct_fields__, _Routing.__struct_encode_fields__, strict=True)
-)
+_read_routing = attrgetter(*_Routing.__struct_fields__)
+_NO_ROUTING = _read_routing(_Routing())
 
 
 class _Body(_Routing):
@@ -79,11 +79,13 @@ def has_replies(request: Request) -> bool:
     if len(request.messages) > MAX_MESSAGES_OF_ONE_TURN:
         return True
     try:
-        # nobody escapes the word, so messages without it need not be decoded
-        spoken = [message for message in request.messages if b"assistant" in message]
-        return any(_speaker.decode(message).role == "assistant" for message in spoken)
+        for message in request.messages:
+            # nobody escapes the word, so messages without it need not be decoded
+            if b"assistant" in message and _speaker.decode(message).role == "assistant":
+                return True
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return True  # a message of an unknown kind: it is not stored
+    return False
 
 
 def split_members(request: Request) -> dict[str, Raw]:
@@ -225,16 +227,17 @@ def _build_request(
         instructions=instructions,
         instruction_roles=roles,
         messages=messages,
-        routing=tuple(_list_routing(members)),
+        routing=_list_routing(members),
     )
 
 
-def _list_routing(members: _Body) -> Iterator[tuple[str, bytes]]:
+def _list_routing(members: _Body) -> tuple[tuple[str, bytes], ...]:
     """List the members that say where the words of the request may go."""
-    for attribute, name in _ROUTING_MEMBERS:
-        raw = getattr(members, attribute)
-        if raw is not _NULL:
-            yield name, bytes(raw)
+    raws = _read_routing(members)
+    if raws == _NO_ROUTING:
+        return ()
+    named = zip(_Routing.__struct_encode_fields__, raws, strict=True)
+    return tuple((name, bytes(raw)) for name, raw in named if raw != _NULL)
 
 
 def _decode_body(body: bytes) -> _Body | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import last_observable_seq
-from om_proxy.memory.model import Memory, Observation
+from om_proxy.memory.model import Memory, Observation, Part
 
 
 def newest_task(entries: Sequence[Observation]) -> str | None:
@@ -25,30 +25,31 @@ class ActiveHints(NamedTuple):
     suggestion: str | None = None
 
 
+NO_HINTS = ActiveHints()
+
+
 def active_hints(memory: Memory) -> ActiveHints:
     """Return the newest current task with its time, and the suggested response unless the user has
     spoken since it was made.
 
     In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
-    hints = (
-        [
-            (part.last, part.at, part.task, part.suggestion)
-            for part in log_sharing.list_own_parts(memory)
-        ]
+    hints: Sequence[Part | Observation] = (
+        log_sharing.list_own_parts(memory)
         if memory.shared_log_ref
-        else [
-            (entry.last, entry.at, entry.task, entry.suggestion)
-            for entry in memory.log.entries
-            if not entry.is_rollback_note
-        ]
+        else [entry for entry in memory.log.entries if not entry.is_rollback_note]
     )
-    at, task = next(
-        ((at, task) for _, at, task, _ in reversed(hints) if task is not None), (0.0, None)
-    )
-    last, _, _, suggestion = hints[-1] if hints else (0, 0.0, None, None)
-    is_stale = bool(suggestion) and has_user_spoken(memory, last)
-    return ActiveHints(task or None, at, None if is_stale else suggestion or None)
+    if not hints:
+        return NO_HINTS
+    newest = hints[-1]
+    named = newest
+    if newest.task is None:
+        named = next((hint for hint in reversed(hints) if hint.task is not None), newest)
+    suggestion = newest.suggestion
+    if suggestion and has_user_spoken(memory, newest.last):
+        suggestion = None
+    at = named.at if named.task is not None else 0.0
+    return ActiveHints(named.task or None, at, suggestion or None)
 
 
 def has_user_spoken(memory: Memory, seq: int) -> bool:
