@@ -7,7 +7,6 @@ a second. Only a test that fails notices a mutant; a test that is not found does
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import pkgutil
@@ -30,6 +29,9 @@ yaml"""
 # what `tests/storage` imports and the import contracts keep from importing the storage; all that is in a package
 MODULES_BELOW_STORAGE = """agents apis facts identity memory memory_cache.held_memories models moving.value_decoding off_loop
 permanent_tasks server settings steering.written_text telemetry.logs upstream.transport"""
+# what the tests of each server import, and no server
+MODULES_BELOW_SERVERS = """om_proxy.storage.sqlite.store tests.conftest tests.storage.contract tests.storage.conversion_contract
+tests.storage.tenant_contract"""
 # Plugins are named, for to look for them takes longer than most tests; a seed makes a property's
 # examples the same in each run.
 PYTEST = (
@@ -63,7 +65,7 @@ class Judge:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.storage_only = False
+        self.changed_packages: tuple[str, ...] = ("om_proxy",)
         for name in ("proxy", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -80,7 +82,6 @@ class Judge:
     def preload_below_storage(self) -> None:
         """Import from the copy what stands below the storage. From now on only mutants of the
         storage can be judged."""
-        self.storage_only = True
         _import_from(self.folder)
         for name in MODULES_BELOW_STORAGE.split():
             module = importlib.import_module(f"om_proxy.{name}")
@@ -88,9 +89,21 @@ class Judge:
                 getattr(module, "__path__", ()), f"om_proxy.{name}."
             ):
                 importlib.import_module(below.name)
-        loaded = [name for name in sys.modules if name.startswith("om_proxy.storage")]
+        self._keep_unloaded("om_proxy.storage")
+
+    def preload_below_servers(self) -> None:
+        """Import from the copy what the storage on servers stands on, and what its tests share. From
+        now on only mutants of that storage can be judged."""
+        for name in MODULES_BELOW_SERVERS.split():
+            importlib.import_module(name)
+        self._keep_unloaded("om_proxy.storage.postgres", "om_proxy.storage.redis")
+
+    def _keep_unloaded(self, *packages: str) -> None:
+        """Judge only mutants of these packages from now on: the children import nothing else anew."""
+        self.changed_packages = packages
+        loaded = [name for name in sys.modules if name.startswith(packages)]
         if loaded:
-            raise LookupError(f"{loaded} would not be imported again: change MODULES_BELOW_STORAGE")
+            raise LookupError(f"{loaded} would not be imported again: change what is preloaded")
 
     def run_tests(self, mutant: Mutant | None, arguments: Sequence[str]) -> int:
         """Return pytest's exit status: 0 passed, 1 failed, 2 to 5 were not run; below 0 the signal
@@ -118,16 +131,19 @@ class Judge:
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)
         if mutant is None:
             return self._fork(run, write_bytecode=True)
-        if self.storage_only and "om_proxy/storage/" not in mutant.path:
+        folders = tuple(f"proxy/{package.replace('.', '/')}/" for package in self.changed_packages)
+        if not mutant.path.startswith(folders):
             raise LookupError(f"{mutant}: its module may be imported already")
         file = self.folder / mutant.path
         text = file.read_text(encoding="utf-8")
-        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+        made = file.stat()
         file.write_text(mutant.apply(text), encoding="utf-8")
         try:
             return self._fork(run, write_bytecode=False)
         finally:
             file.write_text(text, encoding="utf-8")
+            # so that what was compiled of it counts again
+            os.utime(file, ns=(made.st_atime_ns, made.st_mtime_ns))
 
     def _fork(self, run: Callable[[], int], *, write_bytecode: bool) -> int:
         child = os.fork()
@@ -155,7 +171,9 @@ class Judge:
 
 
 def _import_from(folder: Path) -> None:
-    """Import the package and its tests from this tree."""
+    """Import the package and its tests from this tree. What is imported from it already stays."""
+    if sys.path[0] == str(folder):
+        return
     ours = {ROOT, ROOT / "proxy", folder, folder / "proxy"}
     others = [path for path in sys.path if Path(path or ".").resolve() not in ours]
     sys.path[:] = [str(folder), str(folder / "proxy"), *others]

@@ -75,7 +75,11 @@ def changes_storage(mutant: Mutant) -> bool:
 
 def is_noticed(judge: Judge, mutant: Mutant, test: str | None) -> bool:
     """Whether the test the table names fails, as a test and not because it is away."""
-    return test is not None and judge.run_tests(mutant, [test]) == 1
+    if test is None:
+        return False
+    name = test.partition("[")[0].rpartition("::")[2]
+    # to collect all of its class takes longer than to run it
+    return judge.run_tests(mutant, ["-o", f"python_functions={name}", test]) == 1
 
 
 def survives_all(judge: Judge, mutant: Mutant, operations: int) -> bool:
@@ -200,18 +204,24 @@ def main() -> int:
             print(judge.output, "the package as it is: tests of the table fail", sep="\n")
             return 1
         survivors = []
-        # the others first: afterwards, much of the package is imported for good
-        for mutants_of_a_kind in (
-            {name: mutant for name, mutant in mutants.items() if not changes_storage(mutant)},
-            {name: mutant for name, mutant in mutants.items() if changes_storage(mutant)},
-        ):
+        # in this order: afterwards, more of the package is imported for good
+        of_servers = {name: mutant for name, mutant in mutants.items() if find_server(mutant.file)}
+        of_storage = {name: mutant for name, mutant in mutants.items() if changes_storage(mutant)}
+        kinds = (
+            mutants.keys() - of_storage.keys(),
+            of_storage.keys() - of_servers.keys(),
+            of_servers,
+        )
+        preloads = (judge.preload_below_storage, judge.preload_below_servers, None)
+        for kind, preload_for_next in zip(kinds, preloads, strict=True):
+            mutants_of_a_kind = {name: mutant for name, mutant in mutants.items() if name in kind}
             if options.learn:
                 survivors += learn_tests(judge, mutants_of_a_kind, options.operations)
             else:
                 operations = None if options.quick else options.operations
                 survivors += judge_mutants(judge, mutants_of_a_kind, operations)
-            if not judge.storage_only:
-                judge.preload_below_storage()
+            if preload_for_next:
+                preload_for_next()
     print(f"{len(mutants)} mutants, {len(survivors)} survived", *survivors, sep="\n")
     return 1 if survivors else 0
 
