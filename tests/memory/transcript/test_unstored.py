@@ -139,6 +139,13 @@ TABLE = {
         "u1 a1 a2 u3 a3 u2",
         "",
     ),
+    "the client of a window goes on from its reply, behind a question without one": (
+        "u1 a1",
+        ["23-25 a1 u3 > a3"],
+        ["20-22 u2 >", "26-28 a3 u4 > a4"],
+        "u1 a1 u2 a3 u4 a4 u3",
+        "",
+    ),
     # the same question elsewhere
     "its retry was answered elsewhere": (
         "u1 a1",

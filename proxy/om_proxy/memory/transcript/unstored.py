@@ -253,6 +253,9 @@ class _Merging:
             ours = _find_mark_before(self._spooled_marks, message.seq)
             if ours is None or theirs is None or "assistant" in (ours.role, theirs.role):
                 continue  # one side lacks the question
+            behind = next((mark for mark in self._marks if mark.seq > position), None)
+            if behind and theirs.at != self._at[position] == behind.at:
+                continue  # the next request brought it, without its question
             if self._find_position(ours) != theirs.seq:
                 del self.positions[message.seq]
 
