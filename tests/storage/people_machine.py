@@ -44,9 +44,10 @@ from tests.memory.sharing import NOW
 from tests.simulation.changes import Changes, Covered
 from tests.simulation.words import ids_in, markers_in, rewritten
 from tests.storage.store_machine import MACHINE
+from tests.support.long_forms import IS_LONG
 from tests.support.policies import build_policies
 
-PEOPLE = settings(MACHINE, max_examples=12, stateful_step_count=30)
+PEOPLE = settings(MACHINE, max_examples=12 if IS_LONG else 6, stateful_step_count=30)
 LABELS = {"A": "a" * 16, "B": "b" * 16}
 
 names = st.sampled_from("AB")

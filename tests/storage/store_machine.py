@@ -17,11 +17,12 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.whole_threads import read_whole_thread
 from tests.storage.memory_builder import MemoryBuilder, message, small_things
+from tests.support.long_forms import IS_LONG
 
 Opener = Callable[[], Awaitable[Store]]
 
 MACHINE = settings(
-    max_examples=40,
+    max_examples=40 if IS_LONG else 16,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
