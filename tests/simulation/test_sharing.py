@@ -25,7 +25,7 @@ from tests.simulation.sharing import SWITCHES, SharedWorld, plan_of
 from tests.simulation.world import World, simulate
 from tests.support.long_forms import IS_LONG
 
-SEED_COUNT = int(os.environ.get("OM_SHARING_SEEDS", "50" if IS_LONG else "25"))
+SEED_COUNT = int(os.environ.get("OM_SHARING_SEEDS", "50" if IS_LONG else "10"))
 # test_people.py judges those below
 FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "24"))
 BATCH_SEEDS = 25

@@ -23,7 +23,7 @@ from tests.support.long_forms import IS_LONG
 
 # those below are judged where they are counted
 LOOKED_AT_SEEDS = 60
-SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "120" if IS_LONG else "60"))
+SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "120" if IS_LONG else "30"))
 FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", f"{LOOKED_AT_SEEDS}"))
 BATCH_SEEDS = 50
 FOUND_WITHIN = 100  # seeds
