@@ -1,9 +1,9 @@
 """A week of traffic in shadow and the same week live: the model server gets the same requests, but
 for the messages that memory rewrites, and what shadow announces is what live sends.
 
-The made-up week runs everywhere, in both layouts and both scopes. The recorded week needs the
-shared data, and takes longer than all made-up ones: it runs in all four ways with
-`OM_TEST_LONG=all scripts/test tests/e2e/test_shadow_week.py`.
+The made-up week runs everywhere, in both layouts and both scopes: in two ways, and in all four with
+`OM_TEST_LONG=all scripts/test tests/e2e/test_shadow_week.py`. So does the recorded week, which needs
+the shared data, and takes longer than all made-up ones.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ SMALL = (
     "reflection: {observation_tokens: 900, block_after: 9}"
 )
 WHERE = [
-    pytest.param(layout, scope, id=f"{layout}-{scope}")
-    for layout in ("blocks", "merged")
-    for scope in ("thread", "resource")
+    pytest.param("blocks", "thread", id="blocks-thread"),
+    pytest.param("merged", "resource", id="merged-resource"),
+    pytest.param("blocks", "resource", id="blocks-resource", marks=long_form),
+    pytest.param("merged", "thread", id="merged-thread", marks=long_form),
 ]
 # what the two may differ in: the length of the body
 REWRITTEN = {b"content-length"}
