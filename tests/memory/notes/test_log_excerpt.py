@@ -37,8 +37,9 @@ def test_newest_lines_and_what_matters() -> None:
         f"* 🟢 small talk {i}" for i in range(50)
     )
     new = "Date: May 9, 2023\n" + "\n".join(f"* 🟡 asked {i}" for i in range(5))
-    assert excerpt_log([old, new], 60, words) == (
-        f"Date: May 1, 2023\n* 🔴 User grows plums\n[49 lines left out]\n* 🟢 small talk 49\n\n{new}"
+    talk = "\n".join(f"* 🟢 small talk {i}" for i in range(46, 50))
+    assert excerpt_log([old, new], 84, words) == (
+        f"Date: May 1, 2023\n* 🔴 User grows plums\n[46 lines left out]\n{talk}\n\n{new}"
     )
 
 
@@ -60,6 +61,15 @@ def test_newer_lines_that_matter_come_first() -> None:
     assert "rule 39" in kept
     assert "rule 0" not in kept
     assert "talk 39" in kept
+
+
+def test_most_of_it_is_new_whatever_the_mark() -> None:
+    """Older 🔴 lines get a quarter: what the other person told is shown too, if it is new."""
+    entry = "\n".join(f"* 🔴 I like {i}\n* 🟡 Assistant likes {i}" for i in range(200))
+    older, _, newest = excerpt_log([entry], 400, words).rpartition(" left out]\n")
+    assert 240 <= words(newest) <= 310
+    assert "🔴" in older
+    assert "🟡" not in older
 
 
 LINES = st.sampled_from(

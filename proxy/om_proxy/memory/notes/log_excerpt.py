@@ -1,9 +1,10 @@
-"""Cut the log to the excerpt that the observer reads: its newest part, and the most important lines
+"""Cut the log to the excerpt that the observer reads: its newest lines, and the most important ones
 of the older part.
 
-A line's worth is its mark: 🔴 and ✅ lines of the older part are kept, newest first, each with its
-`Date:` heading. Half of the budget is kept for the newest part, which also takes what the older
-part leaves over.
+The newest lines count whatever their mark: in a chat, what one of the two persons tells of
+themselves is 🟡, and would be noted again and again if only 🔴 were shown. A quarter of the budget
+is for 🔴 and ✅ lines of the older part, newest first, each with its `Date:` heading. The newest
+part also takes what the older part leaves over.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-NEWEST_SHARE = 0.5  # of the budget, for the newest lines before any older one
+NEWEST_SHARE = 0.75  # of the budget, for the newest lines before any older one
 
 _IMPORTANT_LINE = re.compile(r"\s*[*+•‣◦–—-]?\s*[🔴✅]")
 _DATE_HEADING = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
