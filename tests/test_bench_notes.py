@@ -419,10 +419,7 @@ async def test_run_with_an_address(tmp_path: Path) -> None:
     assert set(asked) == {"small", "strict"}
     assert len(asked) == many, "the second run asks nobody"
     assert first["verdicts"]["judge"]["before reflection"] == {"q0": "kept", "q1": "lost"}
-    assert (
-        first["verdicts"]["judge"]["after reflection"]
-        == first["verdicts"]["judge"]["before reflection"]
-    )
+    assert list(first["verdicts"]["judge"]) == ["before reflection"], "nothing was reflected"
     assert (tmp_path / "notes" / "judge-0001.answer.md").exists()
 
 

@@ -331,7 +331,7 @@ def test_judge_is_asked_everything() -> None:
 
 
 def test_judge_is_read_leniently() -> None:
-    answer = "Here:\n- q1: **Kept**\n`q2`: partly (vague)\n* f3 : lost"
+    answer = "Here:\n- q1: **Kept**\n`q2` (trap): partly (vague)\n* f3 : lost"
     assert read_verdicts(answer, FACTS) == {"q1": "kept", "q2": "partly", "f3": "lost"}
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,14 +179,10 @@ async def run(chosen: argparse.Namespace) -> dict[str, Any]:
             if chosen.judge_url
             else folder
         )
-        found: Mapping[str, Verdict] = {}
         for stage, kept in stages.items():
-            if stage == report.AFTER and not report.has_reflected(played):
-                found = {fact.id: found[fact.id] for fact in kept.facts}  # the same notes
-            else:
-                found = await judge_facts(
-                    judging, kept.facts, kept.notes, recording.people, chosen.judge_batch
-                )
+            found = await judge_facts(
+                judging, kept.facts, kept.notes, recording.people, chosen.judge_batch
+            )
             verdicts.add("judge", stage, found)
     measured = report.measure(
         recording, played, server.calls, verdicts, recording.facts, count_tokens

@@ -24,7 +24,7 @@ would give this answer for the person asked about; partly if a reader might; los
 Answer with one line for each fact and nothing else: its id, a colon, and one of kept, partly, lost."""
 
 _FACT_LINE_PATTERN = re.compile(
-    r"^[\s*`>-]*(?P<id>[\w.-]+)[`*]*\s*:[\s*`]*(?P<verdict>kept|partly|lost)\b",
+    r"^[\s*`>-]*(?P<id>[\w.-]+)[`*]*(?: *\([^()\n]*\))?[`*]*\s*:[\s*`]*(?P<verdict>kept|partly|lost)\b",
     re.IGNORECASE | re.MULTILINE,
 )
 

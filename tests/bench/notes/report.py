@@ -55,7 +55,7 @@ def has_reflected(played: Played) -> bool:
 
 def stages(recording: Recording, played: Played, facts: Sequence[Fact]) -> dict[str, Kept]:
     """Before: all observations, and the facts in what they cover. After: the log as it stands, and
-    the facts in what that covers.
+    the facts in what that covers; left out where nothing was reflected.
 
     Where a recording has several threads, facts that name a message belong to none of them: all are
     asked for.
@@ -67,10 +67,10 @@ def stages(recording: Recording, played: Played, facts: Sequence[Fact]) -> dict[
     covered = sum(memory.covered_count for memory in played.memories.values())
     known = [f for f in facts if not alone or f.is_told_within(observed)] if made else []
     rewritten = [f for f in known if not alone or f.is_told_within(covered)] if logs else []
-    return {
-        BEFORE: Kept("\n\n".join(o.text for o in made), known),
-        AFTER: Kept("\n\n".join(logs), rewritten),
-    }
+    found = {BEFORE: Kept("\n\n".join(o.text for o in made), known)}
+    if has_reflected(played):
+        found[AFTER] = Kept("\n\n".join(logs), rewritten)
+    return found
 
 
 def measure(
