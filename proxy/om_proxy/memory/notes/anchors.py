@@ -7,7 +7,8 @@ fit its phrase is dropped: the user's words and the heading stay. A vague phrase
 gets no date at all, and neither does one under a heading that is only a bound (`on or before`).
 
 Phrases of other languages, and anchors that cannot be read as a date, stay as they are. Weeks go
-from Monday to Sunday. Where people disagree ("next Friday") every reading counts as true.
+from Monday to Sunday. Where people disagree ("next Friday", said on a Wednesday) the
+phrase gets no date. "Last Friday" may be either of the two before.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ def _window_of_day(phrase: str, day: date) -> Window:
 
 def _window_of_weekday(side: str, name: str, day: date) -> Window:
     number = [known.lower() for known in dates.WEEKDAY_NAMES].index(name.lower())
+    if side == "next":  # the coming one, if that lies in the next week
+        return Window(day + timedelta(7 - day.weekday()), day + timedelta(7), number)
     first = day + timedelta(1 if side in _NEXT_SIDES else -14)
     last = day + timedelta(-1 if side in _LAST_SIDES else 14)
     return Window(first, last, number)
@@ -168,8 +171,10 @@ def _window_of_period(side: str, period: str, day: date) -> Window:
     if period != "weekend":
         return _find_period(period, _shift(day, step, period))
     monday = day - timedelta(day.weekday())
-    if step == 1:  # this week's or the next one's
-        return Window(monday + timedelta(4), monday + timedelta(13))
+    if step == 1:  # a "next" one said before Saturday is this week's or the next week's: no date
+        coming = monday + timedelta(4 if day.weekday() < 5 else 11)
+        first = monday + timedelta(11) if side == "next" else coming
+        return Window(first, coming + timedelta(2))
     first = monday + timedelta(4 + 7 * step)
     return Window(first, first + timedelta(2))
 
