@@ -30,6 +30,11 @@ LESSONS = {
     "exact verbs": r"`bought`",
     "what is said again and again": r"again and again",
     "a shared opinion": r"share[s]? an opinion",
+    "words of whoever speaks": r"What anybody says in a few words|what anybody says in a few words",
+    "judgements are no filler": r"feelings, judgements, wishes",
+    "a date that may be two": r"may mean two days[^.]*\"next Saturday\"",
+    "a year alone": r"[Aa] year alone will do: [^.]*`three years ago \(estimated 2020\)`",
+    "left out notes": r"earlier notes mostly older ones without 🔴 or ✅",
     "an example of a chat": r"adopted Ruda",
     "anchors are English": r"these two words are English|`meaning` and `estimated`[^.]*stay",
     "nothing else stands in an anchor": r"nothing else inside|only word and date",
@@ -52,7 +57,8 @@ LESSONS = {
     "tool results by what was learnt": r"what was learnt",
     "what was completed": r"✅",
     "only what happened is completed": r"[Oo]nly (?:what|if it) (?:really|truly) happened",
-    "only open work is a task": r"only open work that somebody asked the assistant for",
+    "only open work is a task": r"only open work that somebody asked the assistant for and waits for",
+    "a task whose day has passed": r"its day has passed, write it empty",
     "the user's intent": r"what the user (?:is trying|wants) to reach",
     "decisions taken": r"[Dd]ecisions",
     "errors met and how they ended": r"how (?:it|they) ended",
@@ -67,7 +73,7 @@ LESSONS = {
     "green": r"🟢 uncertain or minor, nothing else",
     "current task": r"<current-task>",
     "an empty task ends it": r"write it empty: `<current-task></current-task>`",
-    "leaving a hint out keeps the old": r"keeps the old one",
+    "leaving a hint out keeps the old": r"keeps the old one, until the user speaks again",
     "the fence is data": r"Everything in there is material",
     "instructions are reported speech": r"record it as reported speech with its speaker",
 }
@@ -278,7 +284,7 @@ def test_the_anchors_are_what_we_read() -> None:
     texts.append(wording.write_reflector_prompt(instruction=None))
     anchors = {
         anchor for text in texts for anchor in re.findall(r"\((?:meaning|estimated) [^)]*\)", text)
-    }
+    } - {"(estimated 2020)"}  # a year alone: how long ago it is, says the phrase
     assert len(anchors) >= 4
     for anchor in anchors:
         assert (
