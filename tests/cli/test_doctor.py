@@ -311,6 +311,32 @@ async def test_what_a_server_does_not_take(tmp_path: Path, doctor: Run) -> None:
     assert "left out: the usual name of the output limit." in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (b"nothing", "a chat with gpt-x takes notes, and the tool for look-ups"),
+        (b'"tools"', "a chat with gpt-x takes notes; left out: the tool for look-ups"),
+        (b'"system"', "a chat with gpt-x takes notes; left out: a system message of their own"),
+        (b"drives to Lisbon on", "a chat with gpt-x that has notes is refused (400)"),
+    ],
+    ids=["nothing", "tool", "system", "notes"],
+)
+async def test_what_a_chat_takes(tmp_path: Path, doctor: Run, refused: bytes, said: str) -> None:
+    """With `--model`, a sentence says what a chat takes of what memory adds."""
+    await store_threads(tmp_path)
+
+    async def script(call: Call) -> None:
+        is_refused = b'"gpt-x"' in call.seen.body and refused in call.seen.body
+        answer = answer_chat(b"{}", code=400) if is_refused else answer_chat(completion(NOTES))
+        await answer(call)
+
+    async with run_upstream_server(script) as server:
+        memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
+        code, out = await doctor(server.base, memory, "--call", "--model", "gpt-x")
+    assert said in " ".join(out.split())
+    assert code == (1 if "that has notes" in said else 0)
+
+
 async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) -> None:
     """`inherit` names no model; with `--model`, the call uses the upstream's key."""
     await store_threads(tmp_path)

@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--call",
         action="store_true",
-        help="also make one tiny observer call, and print its answer",
+        help="also make one tiny observer call, and with --model one of a chat with notes; print what came of them",
     )
     doctor.add_argument(
         "--model",

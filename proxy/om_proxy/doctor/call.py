@@ -111,7 +111,7 @@ def _choose_targets(
 ) -> tuple[Target, ...]:
     """Choose the models to ask, in order."""
     memory = effective.memory
-    inherited = _build_inherited_target(settings, actor, environ)
+    inherited = build_inherited_target(settings, actor, environ)
     return choose_targets(
         effective.observer_model,
         inherited=inherited,
@@ -124,7 +124,7 @@ def _choose_targets(
     )
 
 
-def _build_inherited_target(
+def build_inherited_target(
     settings: Settings, actor: str | None, environ: Mapping[str, str]
 ) -> Target | None:
     """Return the target that a request for this model would have. Its key is the upstream's, or

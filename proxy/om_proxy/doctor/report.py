@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from om_proxy.agents.credentials import list_models
-from om_proxy.doctor.call import try_observer
+from om_proxy.doctor.call import build_inherited_target, try_observer
 from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.doctor.prompt_call import try_prompt
 from om_proxy.doctor.storage import examine_storage
 from om_proxy.doctor.tables import examine_prices, examine_ranks
 from om_proxy.doctor.threads import FailingThread, examine_due_work, find_failing_threads
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.doctor.webhooks import examine_webhooks
 from om_proxy.errors import ConfigError, StorageError
+from om_proxy.memory.prompt.layout import layout_for
 from om_proxy.settings import (
     REQUEST_MODELS,
     Effective,
@@ -46,11 +49,28 @@ async def examine(
         *await examine_upstreams(settings),
         *examine_credentials(settings, effective, environ),
         *(Finding(False, text) for text in list_vector_faults(settings, environ)),
-        *(await try_observer(settings, effective, model, environ) if call else ()),
+        *(await try_calls(settings, effective, model, environ) if call else ()),
         *await examine_store(settings, now, revive=revive, tenant=tenant, resource=resource),
         examine_ranks(model),
         examine_prices(now),
     ]
+
+
+async def try_calls(
+    settings: Settings, effective: Effective, model: str | None, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Ask the observer model, and the clients' model if one is named."""
+    found = await try_observer(settings, effective, model, environ)
+    target = build_inherited_target(settings, model, environ)
+    upstream = settings.upstream_for(model)
+    if target is None or upstream is None:
+        return found
+    configured = effective.context.layout
+    layout = layout_for(
+        urlsplit(upstream.base_url).hostname or "",
+        upstream.layout if configured == "auto" else configured,
+    )
+    return [*found, await try_prompt(upstream, target, layout)]
 
 
 def examine_configuration(
