@@ -84,6 +84,7 @@ REFLECTING = {
     "what it drops is gone": r"What you drop is gone for good",
     "other notes stay as they are": r"other notes may stand before it and after it(.|\n)*stay as they are",
     "combine": r"\*\*Combine\.\*\*",
+    "a feeling belongs to the fact": r"a feeling, whom something is for[^.]*are parts of the fact",
     "lines are merged, not facts": r"Merge lines, not facts",
     "lines stay under their day": r"A line stays under its day(.|\n)*under the last of these days",
     "telling is not happening": r"\(told Jun 26\)",
@@ -171,6 +172,14 @@ def test_levels_differ() -> None:
     assert len(set(told)) == 4
     assert all("about 21000 tokens; write at most 13000." in text for text in told)
     assert all(text.endswith(wording.REWRITE_REQUEST) for text in told)
+
+
+@pytest.mark.parametrize(("depth", "told"), [(0, None), (1, "once"), (3, "3 times")])
+def test_the_reflector_is_told_how_often_notes_were_condensed(depth: int, told: str | None) -> None:
+    """Notes as the observer wrote them need no such word."""
+    text = wording.write_guidance("none", source_tokens=100, max_tokens=55, depth=depth)
+    assert ("condensed" in text) is (told is not None)
+    assert told is None or f"condensed {told} before" in text
 
 
 @pytest.mark.parametrize("earlier", [None, *wording.EARLIER_FAULTS])

@@ -50,11 +50,13 @@ class Attempt:
 
     level: wording.Level = "none"
     earlier: wording.EarlierFault | None = None
+    depth: int = 0  # how often the notes were condensed before
 
     def climb(self) -> Attempt:
         """Return the next level, after an answer that was too long."""
         higher = wording.LEVELS.index(self.level) + 1
-        return Attempt(wording.LEVELS[min(higher, len(wording.LEVELS) - 1)], "too-long")
+        level = wording.LEVELS[min(higher, len(wording.LEVELS) - 1)]
+        return replace(self, level=level, earlier="too-long")
 
     def repeat(self, earlier: wording.EarlierFault) -> Attempt:
         """Return the same level, after an unusable answer."""
@@ -63,7 +65,11 @@ class Attempt:
     def write_guidance(self, source_tokens: int, accept_below: int) -> str:
         max_tokens = compute_requested_tokens(self.level, accept_below)
         return wording.write_guidance(
-            self.level, source_tokens=source_tokens, max_tokens=max_tokens, earlier=self.earlier
+            self.level,
+            source_tokens=source_tokens,
+            max_tokens=max_tokens,
+            earlier=self.earlier,
+            depth=self.depth,
         )
 
 
@@ -85,6 +91,7 @@ class Reflector(MemoryAgent):
         targets: Sequence[Target],
         settings: ModelSettings,
         labels: Collection[str] = (),
+        depth: int = 0,
         bill: CallBill | None = None,
     ) -> Reflected:
         """Return the first result below `target_tokens`, else the smallest usable one that is smaller
@@ -95,13 +102,14 @@ class Reflector(MemoryAgent):
         was no answer.
 
         `labels`: the labels of the threads that share the log. `text` and the result are then
-        escaped and in sections (memory/notes/sections.py). `bill` gets the calls that are paid for,
+        escaped and in sections (memory/notes/sections.py). `depth`: how often they were condensed
+        before. `bill` gets the calls that are paid for,
         also if this raises.
         """
         source_tokens = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
         failure: ModelError = Oversized("no answer was shorter than the log")
-        attempt = Attempt()
+        attempt = Attempt(depth=depth)
         models = tuple(targets)
         for _ in range(MAX_ANSWERS):
             guidance = attempt.write_guidance(source_tokens, target_tokens)

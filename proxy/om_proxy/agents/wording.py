@@ -17,6 +17,10 @@ EARLIER_FAULTS: dict[EarlierFault, str] = {
     "cut-off": "An earlier answer was cut off before `</observations>`: keep to the size, so that yours can end.",
     "unusable": "An earlier answer was not in the format you were told.",
 }
+_CONDENSED_BEFORE = (
+    "They were condensed {times} before, at least in part: what is left was chosen. Cut its words"
+    " and merge its lines, but drop no fact that still holds."
+)
 REWRITE_REQUEST = "Rewrite these notes now, in the format you were told and nothing else."
 
 _SHIPPED_PROMPTS = {"default": "observer", "condensed": "observer-condensed"}
@@ -62,14 +66,21 @@ def write_reflector_prompt(*, instruction: str | None, threads: bool = False) ->
 
 
 def write_guidance(
-    level: Level, *, source_tokens: int, max_tokens: int, earlier: EarlierFault | None = None
+    level: Level,
+    *,
+    source_tokens: int,
+    max_tokens: int,
+    earlier: EarlierFault | None = None,
+    depth: int = 0,
 ) -> str:
-    """Write the text after the notes: their size, the size to reach, and the fault of an earlier
-    answer."""
+    """Write the text after the notes: their size, the size to reach, how often they were condensed,
+    and the fault of an earlier answer."""
     sizes = f"The notes above have about {source_tokens} tokens; write at most {max_tokens}."
+    condensed = _CONDENSED_BEFORE.format(times="once" if depth == 1 else f"{depth} times")
     fault = EARLIER_FAULTS[earlier] if earlier else None
     lesson = None if level == "none" else _read_shipped_prompt(f"reflector-{level}")
-    return _join_parts("# This time", _join_sentences(fault, sizes), lesson, REWRITE_REQUEST)
+    sentences = _join_sentences(fault, sizes, condensed if depth else None)
+    return _join_parts("# This time", sentences, lesson, REWRITE_REQUEST)
 
 
 @cache

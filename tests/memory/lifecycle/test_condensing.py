@@ -51,6 +51,7 @@ def entries(*found: tuple[int, int]) -> list[Observation]:
         pytest.param(entries((200, 1), (600, 0), (700, 0)), LogStretch(1, 2, 1_300), id="well beyond R"),
         pytest.param(entries(*[(500, 0)] * 10), LogStretch(0, 2, 1_000), id="far beyond R: no more than R at once"),
         pytest.param(entries((900, 1), (900, 0)), LogStretch(0, 2, 1_800, 0.55), id="no neighbours free enough: with older ones"),
+        pytest.param(entries((180, 1), (620, 1), (120, 0)), LogStretch(0, 2, 800, 0.7), id="far more than needed: gently"),
         pytest.param([entry(100, 1), entry(5, note=True), entry(100, 1)], LogStretch(0, 3, 205, 0.55), id="a note parts no neighbours"),
         pytest.param([entry(5, note=True), entry(195)], LogStretch(0, 2, 200), id="a note that begins the log"),
     ],
@@ -77,7 +78,13 @@ def test_fresh_notes_are_condensed_gently(depths: tuple[int, ...], share: float)
     """The first condensing leaves more than later ones, of a stretch and of the whole log."""
     log = entries(*[(200, depth) for depth in depths])
     assert take_whole_log(log) == LogStretch(0, len(log), 200 * len(log), share)
-    assert choose_stretch(log, 200 * len(log)).accepted_share == (0.7 if 0 in depths else 0.55)
+    assert choose_stretch(log, 1_000).accepted_share == (0.7 if 0 in depths else 0.55)
+
+
+def test_what_is_needed_is_freed() -> None:
+    """The excess of 150 and 0.18 R, of notes that were condensed before."""
+    stretch = choose_stretch(entries((180, 1), (720, 1), (250, 0)), 1_000)
+    assert (stretch.tokens, acceptance_limit(stretch)) == (900, 900 - 150 - 180 + 1)
 
 
 @pytest.mark.parametrize(

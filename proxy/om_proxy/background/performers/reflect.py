@@ -119,6 +119,7 @@ class ReflectPerformer:
                         targets=targets,
                         settings=config.model_settings,
                         labels=find_thread_labels(sources),
+                        depth=max(o.depth for o in sources),
                         bill=report.bill,
                     )
                     report.model = answer.model

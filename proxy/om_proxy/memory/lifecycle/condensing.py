@@ -6,11 +6,12 @@ prompts were not written with: dense notes that were condensed to a half lost 9 
 quarter in two steps 16, to an eighth in three 33. To 0.65 they lost 3 to 4. Rewriting the whole log
 each time condenses the oldest notes again and again, however little room is needed.
 
-So a reflection takes one *stretch*. Entries that were never condensed become 0.7, others half. The
-stretch is the oldest of the entries condensed least often, as many as are needed. Each entry has a
+So a reflection takes one *stretch*. Entries that were never condensed become 0.7, others half, but
+up to 0.7 where these are far more than must be condensed: a log of few large entries. The stretch
+is the oldest of the entries condensed least often, as many as are needed. Each entry has a
 *depth*: how often its words have been condensed. Notes of 2 R in all are condensed at most twice,
-of 16 R 8 times and of 64 R 16 times; the whole log would have been rewritten 3, 30 and 126 times. The entries before the stretch
-keep their bytes, so the provider's prompt cache hits there.
+of 16 R 8 times and of 64 R 16 times; the whole log would have been rewritten 3, 30 and 126 times.
+The entries before the stretch keep their bytes, so the provider's prompt cache hits there.
 
 A share r frees 1 - r of the tokens that the reflector reads. So it writes about one token for each new
 token of notes: 1.1 if its answers have the size that is asked for, 1.5 if they are just accepted.
@@ -76,7 +77,11 @@ def choose_stretch(
         for group in _group_neighbours(entries, [entry_depth <= depth for entry_depth in depths]):
             if group.tokens >= least and _count_with_words(entries, group) >= least_count:
                 oldest = _take_oldest(entries, group, least, least_count, max_log_tokens)
-                return replace(oldest, accepted_share=share)
+                # twice what the least stretch frees, so that the next reflection is not due at once
+                freed_tokens = 2 * MIN_STRETCH_SHARE * max_log_tokens * (1 - share)
+                needed = excess_tokens + freed_tokens
+                spared = min(FIRST_ACCEPTED_SHARE, 1 - needed / max(1, oldest.tokens))
+                return replace(oldest, accepted_share=max(share, spared))
     return take_whole_log(entries)
 
 
