@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from om_proxy.memory.notes.sections import split_by_thread
-from om_proxy.models import Price
+from om_proxy.models import Price, create_encoder
 from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted
@@ -198,6 +198,10 @@ def test_reading_counts_what_no_message_holds() -> None:
     prompt = Reading(2.0, 500).sent(CALLS[0], CALLS[0].sent).prompt
     assert prompt[0] == ("tools", 500)
     assert [tokens for _, tokens in prompt[1:]] == [2 * counted(m)[1] for m in CALLS[0].sent]
+    tool = b'[{"name":"recall"}]'
+    with_tool = Reading(2.0, 500).sent(CALLS[0], CALLS[0].sent, tool).prompt
+    assert with_tool[0][0] != prompt[0][0]
+    assert with_tool[0][1] == 500 + 2 * create_encoder("")(tool.decode())
 
 
 def test_lost_caches_as_pauses() -> None:

@@ -212,7 +212,7 @@ async def coding(path: Path) -> bool:
     for setting in (*SETTINGS, *_profiles()):
         timed = paused(session.calls, lost, ANTHROPIC.lifetime) if setting.paused else session.calls
         run = await _replayed(timed, session.model, setting)
-        sent = [reading.sent(f.call, f.messages) for f in run.forwarded]
+        sent = [reading.sent(f.call, f.messages, f.tools) for f in run.forwarded]
         with_memory = list(used(sent, ANTHROPIC, lost))
         observer = setting.observer or choose_observer(session.model, "auto")
         own = memory_dollars(run.asked, observer, reading.scale)
@@ -252,9 +252,9 @@ async def _cheap(session: Session, reading: Reading) -> None:
     for setting in (None, Setting("defaults"), profile):
         run = await _replayed(session.calls, actor.model, setting) if setting else None
         prompts = (
-            [(f.call, f.messages) for f in run.forwarded]
+            [(f.call, f.messages, f.tools) for f in run.forwarded]
             if run
-            else [(c, c.sent) for c in session.calls]
+            else [(c, c.sent, b"") for c in session.calls]
         )
         bills = used([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
         observer = (setting and setting.observer) or choose_observer(actor.model, "auto")
@@ -478,16 +478,16 @@ async def _list_defaults(
 ) -> list[tuple[float, Replayed]]:
     """For each of COLUMNS the share of the cost without memory, and what was played."""
 
-    def bill(prompts: Iterable[tuple[Timed, Sequence[Message]]]) -> float:
-        sent = [reading.sent(call, messages) for call, messages in prompts]
+    def bill(prompts: Iterable[tuple[Timed, Sequence[Message], bytes]]) -> float:
+        sent = [reading.sent(*prompt) for prompt in prompts]
         return dollars(total(used(sent, actor.rules, lost)), priced(actor.model))
 
-    without = bill((call, call.sent) for call in calls)
+    without = bill((call, call.sent, b"") for call in calls)
     found: dict[tuple[str, int], tuple[float, Replayed]] = {}
     keys = [(choose_observer(actor.model, choice), ratio) for choice, ratio in COLUMNS]
     for observer, ratio in dict.fromkeys(keys):
         run = await _replayed(calls, actor.model, Setting("", observer, ratio=ratio))
-        spent = bill((f.call, f.messages) for f in run.forwarded)
+        spent = bill((f.call, f.messages, f.tools) for f in run.forwarded)
         spent += memory_dollars(run.asked, observer, reading.scale)
         found[observer, ratio] = (spent / without, run)
     return [found[key] for key in keys]

@@ -52,8 +52,10 @@ class Reading:
     scale: float = 1.0
     tools: int = 0
 
-    def sent(self, call: Timed, messages: Sequence[Message]) -> Sent:
-        prompt: list[Segment] = [("tools", self.tools)]
+    def sent(self, call: Timed, messages: Sequence[Message], look_up_tools: bytes = b"") -> Sent:
+        """`look_up_tools`: the proxy's own, as JSON; they stand behind the client's."""
+        own = round(_encode(look_up_tools.decode()) * self.scale)
+        prompt: list[Segment] = [("tools" if not own else "tools, recall", self.tools + own)]
         prompt += [(key, round(size * self.scale)) for key, size in map(counted, messages)]
         return Sent(call.asked_at, prompt, call.output)
 
@@ -65,6 +67,7 @@ class Forwarded:
     call: Timed
     messages: Sequence[Message]
     receipt: dict[str, str]
+    tools: bytes = b""  # the look-up tool as JSON; the recorded bodies have none
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -148,7 +151,9 @@ async def _asked(
     if receipt["status"] not in ("raw", "applied"):
         raise RuntimeError(f"call {number}: {receipt}")
     (forwarded,) = recorded.bodies.pop(number)
-    return Forwarded(call, orjson.loads(forwarded)["messages"], receipt)
+    body = orjson.loads(forwarded)
+    tools = orjson.dumps(body["tools"]) if "tools" in body else b""
+    return Forwarded(call, body["messages"], receipt, tools)
 
 
 async def _memories(app: App) -> list[Memory]:

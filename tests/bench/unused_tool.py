@@ -297,7 +297,7 @@ def serve_states(model: Model, threads: int, *, is_counted: bool) -> Iterator[li
         shutil.copy(folders[0] / "om.db", folders[1] / "om.db")
         served = []
         for folder, state in zip(folders, STATES, strict=True):
-            memory = {**MEMORY_SETTINGS, **({"retrieval": True} if state == "on" else {})}
+            memory = {**MEMORY_SETTINGS, "retrieval": state == "on"}
             if state == "on":
                 fill_index(folder, memory)
             profile = folder / "callgrind.out"
