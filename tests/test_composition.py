@@ -17,8 +17,9 @@ from tests.support.policies import build_policies
     ("settings", "indexed"),
     [
         ("memory: {retrieval: true}", 2),
-        ("", 0),
-        ("storage: {search: true}", 2),
+        ("", 2),
+        ("memory: {retrieval: false}", 0),
+        ("{storage: {search: true}, memory: {retrieval: false}}", 2),
         ("{storage: {search: false}, memory: {retrieval: true}}", 0),
     ],
 )

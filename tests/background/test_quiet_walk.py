@@ -100,4 +100,5 @@ async def test_a_walk_ends_where_another_process_goes_on(
 
 async def test_without_work_the_store_is_not_asked() -> None:
     """So it costs nothing."""
-    assert await create_index_filler(None, Settings).run_once() == 0  # type: ignore[arg-type] - none is there
+    off = Settings.model_validate({"memory": {"retrieval": False}})
+    assert await create_index_filler(None, lambda: off).run_once() == 0  # type: ignore[arg-type] - none is there

@@ -53,7 +53,7 @@ def test_the_parts_and_the_messages(folder: Path, capsys: pytest.CaptureFixture[
 def test_the_tool_for_look_ups(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whether it is offered, and its JSON, as the model server would get it."""
     assert main(["context", "t"]) == 0
-    assert "look-ups" not in capsys.readouterr().out
+    assert re.search(r"^look-ups: not offered \(unsure\)", capsys.readouterr().out, flags=re.M)
     settings = (folder / "om.yaml").read_text()
     assert "memory: {" in settings
     (folder / "om.yaml").write_text(settings.replace("memory: {", "memory: {retrieval: true, "))

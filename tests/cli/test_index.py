@@ -14,7 +14,7 @@ from om_proxy.memory.model import Key
 from tests.agents.onnx_file import WORDS, write_model
 from tests.cli.stored_memory import store_thread
 
-RETRIEVAL_OF_ANA_YAML = "\nresources: {ana: {retrieval: true}}\n"
+RETRIEVAL_OF_ANA_YAML = "\nresources: {ana: {retrieval: true}, zoe: {retrieval: false}}\n"
 INDEX_LIFE_OUTPUT = """\
 indexed: 1 thread with 2 messages
 indexed: 0 threads with 0 messages
@@ -59,6 +59,7 @@ def test_nothing_is_to_be_indexed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "ana", "kitchen")))
+    monkeypatch.setenv("OM_PROXY__MEMORY__RETRIEVAL__ENABLED", "false")
     assert main(["index", "--config", "om.yaml"]) == 0
     out, err = capsys.readouterr()
     assert out == "indexed: 0 threads with 0 messages\n"

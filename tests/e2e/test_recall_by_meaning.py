@@ -31,7 +31,7 @@ async def test_what_shares_no_word_with_the_query_is_found(tmp_path: Path) -> No
     """Once its thread is quiet. Another resource has the same words and is never found; what is
     forgotten is not either."""
     model = write_model(tmp_path, TEXT_VECTORS)
-    memory = f"scope: resource, retrieval: {{vector: true, embedding_model: 'local:{model}', timeout: 60s}}"
+    memory = f"scope: resource, retrieval: {{enabled: true, vector: true, embedding_model: 'local:{model}', timeout: 60s}}"
     async with run_with_scripted_models(
         tmp_path, memory, more="background: {observer_interval: 50ms}"
     ) as run:
@@ -67,7 +67,7 @@ async def test_a_query_counts_in_the_ledger_of_the_thread_that_asked(
     models = Curious()
     models.look_up = {"mode": "search", "query": "music"}
     vectors = "vector: true, embedding_model: text-embedding-3-small, timeout: 60s"
-    memory = f"scope: resource, retrieval: {{offer: always, {vectors}}}"
+    memory = f"scope: resource, retrieval: {{enabled: true, offer: always, {vectors}}}"
     async with run_with_scripted_models(
         tmp_path, memory, models=models, more="background: {observer_interval: 1h}"
     ) as run:

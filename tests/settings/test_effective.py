@@ -422,4 +422,4 @@ def test_a_model_looks_where_its_memory_is(memory: str, model: str, expected: st
     settings = parse(f"memory: {memory}\nmodels: {{m: {model}}}")
     retrieval = settings.effective("m", None).memory.retrieval
     assert retrieval.scope == expected
-    assert retrieval.enabled == ("retrieval" in memory + model)
+    assert retrieval.enabled == (True if "retrieval: true" in memory else "auto")

@@ -454,17 +454,21 @@ def test_digits_stay_digits() -> None:
 
 
 def test_memory_in_one_word() -> None:
-    """`true` and `false` are short for `enabled`, also in overrides; the same for retrieval."""
+    """`true` and `false` are short for `enabled`, also in overrides; the same for retrieval, which is
+    `auto` where nothing says more, whatever other keys it has."""
     assert parse("memory: true").memory.enabled
     assert not parse("memory: false").memory.enabled
     assert not parse("models: {x: false}").effective("x").memory.enabled
-    assert parse("memory: {retrieval: true}").memory.retrieval.enabled
-    assert parse("memory: {retrieval: {scope: thread}}").memory.retrieval.enabled
-    assert (
-        parse("memory: {retrieval: false}\nmodels: {x: {retrieval: {scope: thread}}}")
-        .effective("x")
-        .memory.retrieval.enabled
-    )
+    for retrieval, base, of_a_model in (
+        ("{}", "auto", "auto"),
+        ("{retrieval: true}", True, True),
+        ("{retrieval: false}", False, False),
+        ("{retrieval: {tokens: 500}}", "auto", "auto"),
+        ("{retrieval: {enabled: true, tokens: 500}}", True, True),
+    ):
+        settings = parse(f"memory: {retrieval}\nmodels: {{x: {{retrieval: {{scope: thread}}}}}}")
+        assert settings.memory.retrieval.enabled == base
+        assert settings.effective("x").memory.retrieval.enabled == of_a_model
 
 
 def test_which_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

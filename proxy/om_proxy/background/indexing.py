@@ -1,7 +1,7 @@
 """Index the original messages of threads that nobody is talking in
 (docs/spec/recall.md#background-work).
 
-Threads whose settings have `memory.retrieval` on are indexed.
+Threads whose settings have `memory.retrieval` on are indexed; with `auto`, once they have notes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,15 @@ def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
     return bool(effective.memory.retrieval.enabled)
 
 
+def is_indexed_ahead(settings: Settings, info: ThreadInfo) -> bool:
+    """Return whether it is to be done before a search asks for it. With `retrieval: auto` no model
+    searches a thread of its own before that has notes, and most threads end before."""
+    if info.has_notes or settings.storage.search == "true" or not is_indexed(settings, info):
+        return is_indexed(settings, info)
+    retrieval = settings.effective(info.model, info.key.resource).memory.retrieval
+    return retrieval.enabled is True or retrieval.scope == "resource"
+
+
 @dataclass(frozen=True, slots=True)
 class IndexingWork:
     """The indexing of messages, as a `QuietWork`."""
@@ -56,7 +65,7 @@ class IndexingWork:
         )
 
     def is_wanted(self, settings: Settings, info: ThreadInfo) -> bool:
-        return is_indexed(settings, info)
+        return is_indexed_ahead(settings, info)
 
     async def do_batch(self, key: Key) -> int | None:
         return await self.index.index_batch(key)

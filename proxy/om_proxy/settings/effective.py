@@ -378,7 +378,7 @@ def apply_layers(
     retrieval = merged.get("retrieval", {})
     if isinstance(retrieval, Mapping) and retrieval.get("scope") is None:
         scope = merged.get("scope", memory.scope)
-        merged["retrieval"] = {"enabled": False, **retrieval, "scope": scope}
+        merged["retrieval"] = {**retrieval, "scope": scope}
     memory = MemorySettings.model_validate(
         merged, context={SHARED_KEY_MODELS: _list_models_of_shared_key(levels)}
     )

@@ -157,7 +157,7 @@ class RetrievalSettings(Section):
     """The section `memory.retrieval`: the tool with which a model looks up earlier messages."""
 
     # auto: for requests whose model is sure to call tools
-    enabled: bool | Literal["auto"] = False
+    enabled: bool | Literal["auto"] = "auto"
     # None: as `memory.scope`; those in force (`settings.effective`) have one
     scope: Scope | None = None
     max_steps: int = Field(default=4, ge=1, le=16)
@@ -265,8 +265,6 @@ def expand_short_forms(level: Any) -> Any:
         retrieval = level["retrieval"]
         if isinstance(retrieval, bool) or retrieval == "auto":
             return {**level, "retrieval": {"enabled": retrieval}}
-        if isinstance(retrieval, Mapping):
-            return {**level, "retrieval": {"enabled": True, **retrieval}}
     return level
 
 
