@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.apis.additions import MAX_WAIT_S, Addition
+from om_proxy.apis.api import Request
 from om_proxy.apis.registry import CHAT
-from om_proxy.edge.recall_offers import RecallOffers, offer_recall
+from om_proxy.edge.recall_offers import RecallOffers, offer_additions
 from om_proxy.memory.recall.offering import Offer
+from om_proxy.policy.memory_context import MemoryContext
 from om_proxy.policy.policy import Policy
 from om_proxy.settings import parse
 
@@ -15,8 +17,21 @@ BODY = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
 REQUEST = CHAT.parse_request(BODY)
 
 
-def decide(offers: RecallOffers, upstream: str = "u", tenant: str = "t") -> Offer | None:
-    record = offers.decide(REQUEST, tenant, upstream, 4)
+def make_context(setting: str = "true", model: str = "unheard-of") -> MemoryContext:
+    settings = parse(f"memory: {{retrieval: {setting}}}")
+    return Policy(settings).context_of_request(model, "r", settings.upstream[0], ())
+
+
+def decide(
+    offers: RecallOffers,
+    upstream: str = "u",
+    tenant: str = "t",
+    *,
+    request: Request = REQUEST,
+    setting: str = "true",
+    model: str = "unheard-of",
+) -> Offer | None:
+    record, *_ = offer_additions(offers, request, tenant, upstream, make_context(setting, model))
     return record and record.word
 
 
@@ -56,7 +71,7 @@ def test_a_combination_is_remembered(members: bytes) -> None:
 
 def test_tools_that_cannot_be_read() -> None:
     odd = CHAT.parse_request(b'{"messages":[{"role":"user","content":"x"}],"tools":7}')
-    assert RecallOffers(lambda: 0.0).decide(odd, "t", "u", 4) is None
+    assert decide(RecallOffers(lambda: 0.0), request=odd) is None
 
 
 @pytest.mark.parametrize(
@@ -71,11 +86,9 @@ def test_tools_that_cannot_be_read() -> None:
 def test_an_automatic_offer(members: bytes, knows: bool, word: Offer) -> None:
     """A model that the client gives tools calls them, whatever a price list says."""
     request = CHAT.parse_request(BODY[:-1] + members + b"}")
-    record = RecallOffers(lambda: 0.0).decide(
-        request, "t", "u", 4, is_automatic=True, calls_tools=knows
-    )
-    assert record
-    assert record.word is word
+    model = "gpt-4o" if knows else "unheard-of"
+    found = decide(RecallOffers(lambda: 0.0), request=request, setting="auto", model=model)
+    assert found is word
 
 
 @pytest.mark.parametrize(
@@ -90,8 +103,7 @@ def test_an_automatic_offer(members: bytes, knows: bool, word: Offer) -> None:
 def test_notes_name_their_messages_where_the_tool_is_offered(
     setting: str, model: str, word: Offer | None, ranges: bool
 ) -> None:
-    settings = parse(f"memory: {{retrieval: {setting}}}")
-    context = Policy(settings).context_of_request(model, "r", settings.upstream[0], ())
-    record, context = offer_recall(RecallOffers(lambda: 0.0), REQUEST, "t", "u", context)
+    offers = RecallOffers(lambda: 0.0)
+    record, _, context = offer_additions(offers, REQUEST, "t", "u", make_context(setting, model))
     assert (record and record.word) == word
     assert context.context_options.shows_ranges is ranges

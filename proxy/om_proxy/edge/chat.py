@@ -29,12 +29,7 @@ from om_proxy.edge.exchange import (
 )
 from om_proxy.edge.headers import ask_uncompressed
 from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import (
-    PROMPT_ADDITIONS,
-    RecallOffers,
-    choose_layout,
-    offer_recall,
-)
+from om_proxy.edge.recall_offers import RecallOffers, offer_additions
 from om_proxy.edge.recalling import CreateLookUps, Recalling
 from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.routing import choose_upstream
@@ -45,7 +40,6 @@ from om_proxy.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.identity.callers import Caller, identify
 from om_proxy.identity.identity_rules import EVENTS_HEADER
 from om_proxy.identity.keyed_hashes import hash_seed
-from om_proxy.memory.recall.offering import PLAIN_USE
 from om_proxy.policy import MemoryContext
 from om_proxy.reasons import Reason, Status
 from om_proxy.server import responses
@@ -250,17 +244,17 @@ class ChatRoute:
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
     def _offer_additions(self, exchange: Exchange, context: MemoryContext) -> MemoryContext:
-        """Decide what memory may add to the request, by what its server refused lately. Return the
-        context with the layout that the server takes."""
+        """Return the context with the layout that the server takes, after `offer_additions`."""
         assert exchange.request is not None  # an unreadable body has no memory
-        whose = (exchange.caller.key.tenant if exchange.caller.key else "", exchange.upstream.name)
-        if self._recalling is not None:
-            exchange.recall, context = offer_recall(self._offers, exchange.request, *whose, context)
-        use = exchange.recall.use if exchange.recall else PLAIN_USE
-        exchange.trial = trial = self._offers.begin_trial(exchange.request, *whose, use)
-        if trial.sent == PROMPT_ADDITIONS:
-            return context
-        return context.with_layout(choose_layout(context.layout, exchange.request, trial.sent))
+        exchange.recall, exchange.trial, context = offer_additions(
+            self._offers,
+            exchange.request,
+            exchange.caller.key.tenant if exchange.caller.key else "",
+            exchange.upstream.name,
+            context,
+            can_look_up=self._recalling is not None,
+        )
+        return context
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later. What its client

@@ -80,30 +80,6 @@ class RecallOffers:
         )
         return Trial(self._lessons.find(kind), PROMPT_ADDITIONS, self._clock)
 
-    def decide(
-        self,
-        request: Request,
-        tenant: str,
-        upstream: str,
-        max_steps: int,
-        *,
-        is_automatic: bool = False,
-        calls_tools: bool = False,
-    ) -> RecallRecord | None:
-        """Return the offer to this request. None: its tools cannot be read. `calls_tools`: of the
-        model; one whose client offers tools is taken to call them."""
-        use = request.api.read_tool_use(request)
-        if use is None:
-            return None
-        trial = self.begin_trial(request, tenant, upstream, use)
-        offering = decide_offering(
-            use,
-            is_refused=Addition.TOOL not in trial.sent,
-            is_automatic=is_automatic,
-            calls_tools=calls_tools or request.offers_tools,
-        )
-        return RecallRecord(offering.word, offering.tool, max_steps, use=use)
-
     async def can_look_up(self, turn: PreparedTurn) -> bool:
         """Return whether there is anything that the prompt does not show
         (docs/spec/recall.md#offered)."""
@@ -125,23 +101,36 @@ class RecallOffers:
             self._offered_threads.clear()
 
 
-def offer_recall(
-    offers: RecallOffers, request: Request, tenant: str, upstream: str, context: MemoryContext
-) -> tuple[RecallRecord | None, MemoryContext]:
-    """Return the offer to this request, and the context whose notes name their messages if the tool
-    is offered. None: look-ups are off, or the request's tools cannot be read."""
+def offer_additions(
+    offers: RecallOffers,
+    request: Request,
+    tenant: str,
+    upstream: str,
+    context: MemoryContext,
+    *,
+    can_look_up: bool = True,
+) -> tuple[RecallRecord | None, Trial, MemoryContext]:
+    """Decide what memory may add to the request, by what its server refused lately. Return the offer
+    of the look-up tool, the way of the request, and the context with the layout that the server
+    takes; its notes name their messages if the tool is offered. None for the offer: look-ups are
+    off, or the request's tools cannot be read."""
     retrieval = context.effective.memory.retrieval
-    if not retrieval.enabled:
-        return None, context
-    record = offers.decide(
-        request,
-        tenant,
-        upstream,
-        retrieval.max_steps,
-        is_automatic=retrieval.enabled == "auto",
-        calls_tools=context.calls_tools,
-    )
-    return record, context.with_ranges() if record and record.tool else context
+    use = request.api.read_tool_use(request) if can_look_up and retrieval.enabled else None
+    trial = offers.begin_trial(request, tenant, upstream, use or PLAIN_USE)
+    record = None
+    if use is not None:
+        offering = decide_offering(
+            use,
+            is_refused=Addition.TOOL not in trial.sent,
+            is_automatic=retrieval.enabled == "auto",
+            # a model whose client offers tools is taken to call them
+            calls_tools=context.calls_tools or request.offers_tools,
+        )
+        record = RecallRecord(offering.word, offering.tool, retrieval.max_steps, use=use)
+        context = context.with_ranges() if offering.tool else context
+    if trial.sent != PROMPT_ADDITIONS:
+        context = context.with_layout(choose_layout(context.layout, request, trial.sent))
+    return record, trial, context
 
 
 def choose_layout(layout: Layout, request: Request, sent: Addition) -> Layout:

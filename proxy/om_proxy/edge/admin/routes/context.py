@@ -18,14 +18,13 @@ from om_proxy.edge.admin.requests import AdminCall, ChatRequest, ThreadQuery
 from om_proxy.edge.admin.route import AdminRoute
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.exchange import is_sdk_retry, require_resource
-from om_proxy.edge.recall_offers import RecallRecord, choose_layout, offer_recall
+from om_proxy.edge.recall_offers import RecallRecord, offer_additions
 from om_proxy.errors import BadRequest, StorageError
 from om_proxy.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
 from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
 from om_proxy.memory.prompt.message_diff import MessageDiff, diff_messages
-from om_proxy.memory.recall.offering import PLAIN_USE
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.off_loop import MANY_BYTES, run_off_loop
 from om_proxy.reasons import Reason, Status
@@ -296,13 +295,9 @@ async def _preview(
         return describe_unchanged(request, Reason.DISABLED)
     require_resource(caller, context)
     hints = Hints(history=caller.history, sdk_retry=is_sdk_retry(call.headers))
-    offer, context = offer_recall(
+    offer, _, context = offer_additions(
         services.recall_offers, request, call.named_key.tenant, upstream.name, context
     )
-    trial = services.recall_offers.begin_trial(
-        request, call.named_key.tenant, upstream.name, offer.use if offer else PLAIN_USE
-    )
-    context = context.with_layout(choose_layout(context.layout, request, trial.sent))
     try:
         found = await services.previewer.preview(
             caller, request, context, hints, offer.tool if offer else None
