@@ -178,7 +178,10 @@ def completion(message: dict[str, Any]) -> bytes:
     ).wire
 
 
-SMALL = ", observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 5s}, reflection: {observation_tokens: 100000}"
+SMALL = (
+    ", retrieval: false, observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 5s}, "
+    "reflection: {observation_tokens: 100000}"
+)
 OPENINGS: list[tuple[str, list[dict[str, Any]]]] = [
     ("no instructions", []),
     ("a system message", [{"role": "system", "content": "Be brief."}]),
