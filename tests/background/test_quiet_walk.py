@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -96,6 +97,30 @@ async def test_a_walk_ends_where_another_process_goes_on(
     assert await walker.run_once() == 2
     assert await walker.run_once() == 0
     assert await walker.run_once() == 2
+
+
+async def test_a_walk_that_is_ended_as_it_begins_leaves_no_lease(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the store has given the lease is not known then."""
+    take, is_taken = store.lease, asyncio.Event()
+
+    async def take_silently(key: Key, holder: str, seconds: float) -> bool:
+        await take(key, holder, seconds)
+        is_taken.set()
+        await asyncio.Event().wait()
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "lease", take_silently)
+        walking = asyncio.create_task(
+            create_index_filler(store, lambda: RETRIEVAL_SETTINGS).run_once()
+        )
+        await is_taken.wait()
+        walking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await walking
+    assert await store.lease(INDEXING_KEY, "another process", 60)
 
 
 async def test_without_work_the_store_is_not_asked() -> None:

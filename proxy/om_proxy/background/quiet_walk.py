@@ -196,10 +196,13 @@ class QuietWalker:
         lease = WalkLease(
             self._store, self._lease_key, self._holder, self._lease_s, settings, self._settings
         )
-        if not await lease.renew():
-            self._walked_settings = None  # what the other process leaves is not known here
-            return 0
+        is_held: bool | None = None  # unknown: it may be taken while this is cancelled
         try:
+            is_held = await lease.renew()
+            if not is_held:
+                self._walked_settings = None  # what the other process leaves is not known here
+                return 0
             return sum([await walk.run_once(lease) for walk in self._walks])
         finally:
-            await lease.release()
+            if is_held is not False:
+                await lease.release()
