@@ -171,6 +171,25 @@ async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
     assert "no answer in time" in attention_part(out)
 
 
+async def test_a_chat_that_is_never_answered(
+    tmp_path: Path, doctor: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command stops waiting for it long before `read_timeout`."""
+    monkeypatch.setattr("om_proxy.doctor.prompt_call.CALL_TIMEOUT_S", 0.2)
+    await store_threads(tmp_path)
+
+    async def script(call: Call) -> None:
+        if b'"gpt-x"' in call.seen.body:
+            await call.closed.wait()
+        await answer_chat(completion(NOTES))(call)
+
+    async with run_upstream_server(script) as server:
+        memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
+        code, out = await doctor(server.base, memory, "--call", "--model", "gpt-x")
+    assert code == 1
+    assert "a chat with gpt-x that has notes:" in " ".join(attention_part(out).split())
+
+
 async def test_failing_threads(tmp_path: Path, doctor: Run) -> None:
     """The report lists each thread with its cause, the parked one first. `--revive` clears their
     failures, and the next run finds nothing."""

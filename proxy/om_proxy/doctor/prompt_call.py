@@ -10,6 +10,7 @@ from om_proxy.agents.llm import Target
 from om_proxy.apis.additions import Addition, Lessons, Trial
 from om_proxy.apis.api import Request
 from om_proxy.apis.registry import CHAT
+from om_proxy.doctor.call import CALL_TIMEOUT_S
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import Overloaded, UpstreamError
 from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
@@ -81,7 +82,7 @@ async def _post(client: Upstream, upstream: UpstreamSettings, target: Target, bo
         headers,
         body,
         connect_timeout_s=upstream.connect_timeout,
-        read_timeout_s=upstream.read_timeout,
+        read_timeout_s=min(upstream.read_timeout, CALL_TIMEOUT_S),
         path_in_settings=upstream.path_in_settings,
     )
     await answer.aclose()
