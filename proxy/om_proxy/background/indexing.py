@@ -44,8 +44,10 @@ def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
 def is_indexed_ahead(settings: Settings, info: ThreadInfo) -> bool:
     """Return whether it is to be done before a search asks for it. With `retrieval: auto` no model
     searches a thread of its own before that has notes, and most threads end before."""
-    if info.has_notes or settings.storage.search == "true" or not is_indexed(settings, info):
-        return is_indexed(settings, info)
+    if not is_indexed(settings, info):
+        return False
+    if info.has_notes or settings.storage.search == "true":
+        return True
     retrieval = settings.effective(info.model, info.key.resource).memory.retrieval
     return retrieval.enabled is True or retrieval.scope == "resource"
 

@@ -21,17 +21,19 @@ from typing import NamedTuple
 
 from om_proxy.memory import dates
 
-_ONES = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905 — words are what notes hold
-_TEENS = "thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()  # noqa: SIM905 — words are what notes hold
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 — words are what notes hold
+_WORDS_FROM_ONE = (  # noqa: SIM905 — words are what notes hold
+    "one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+).split()
+_WORDS_OF_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 — words are what notes hold
 _COUNTS = {
     "a": 1,
     "an": 1,
-    **{word: count for count, word in enumerate([*_ONES, *_TEENS], 1)},
-    **{word: 10 * count for count, word in enumerate(_TENS, 2)},
+    **{word: count for count, word in enumerate(_WORDS_FROM_ONE, 1)},
+    **{word: 10 * count for count, word in enumerate(_WORDS_OF_TENS, 2)},
 }
 # not the end of "1.5", "2-3" or "two or three"
-_COUNT = rf"(?<![.,–-])(?<!\bor )(?<!\bto )(?P<count>\d{{1,3}}|(?:(?:{'|'.join(_TENS)})[ -])?(?:{'|'.join(_COUNTS)}))"
+_COUNT = rf"(?<![.,–-])(?<!\bor )(?<!\bto )(?P<count>\d{{1,3}}|(?:(?:{'|'.join(_WORDS_OF_TENS)})[ -])?(?:{'|'.join(_COUNTS)}))"
 _NO_NUMBER_BEFORE = "".join(
     rf"(?<!\b{word} )" for word in [*_COUNTS, "hundred", "thousand", "dozen", "half"]
 )
