@@ -126,12 +126,7 @@ def configure_om(
             "server": {"host": "127.0.0.1", "port": port},
             "upstream": [upstream],
             "storage": {"url": f"sqlite:///{database}"},
-            # left out where it is off: an older checkout may not know it
-            "memory": {
-                **notes,
-                "observation": observation,
-                **({"retrieval": True} if has_recall else {}),
-            },
+            "memory": {**notes, "observation": observation, "retrieval": has_recall},
         }
     )
 

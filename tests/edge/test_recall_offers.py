@@ -92,18 +92,17 @@ def test_an_automatic_offer(members: bytes, knows: bool, word: Offer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "model", "word", "ranges"),
+    ("setting", "model", "word"),
     [
-        ("true", "unheard-of", Offer.OFFERED, True),
-        ("auto", "unheard-of", Offer.UNSURE, False),
-        ("auto", "gpt-4o", Offer.OFFERED, True),
-        ("false", "gpt-4o", None, False),
+        ("true", "unheard-of", Offer.OFFERED),
+        ("auto", "unheard-of", Offer.UNSURE),
+        ("auto", "gpt-4o", Offer.OFFERED),
+        ("false", "gpt-4o", None),
     ],
 )
-def test_notes_name_their_messages_where_the_tool_is_offered(
-    setting: str, model: str, word: Offer | None, ranges: bool
+def test_the_tool_is_offered_by_the_setting_and_the_model(
+    setting: str, model: str, word: Offer | None
 ) -> None:
     offers = RecallOffers(lambda: 0.0)
-    record, _, context = offer_additions(offers, REQUEST, "t", "u", make_context(setting, model))
+    record, _, _ = offer_additions(offers, REQUEST, "t", "u", make_context(setting, model))
     assert (record and record.word) == word
-    assert context.context_options.shows_ranges is ranges

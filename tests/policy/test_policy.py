@@ -257,10 +257,3 @@ def test_a_thread_s_own_thresholds_keep_the_prices_of_its_model() -> None:
         found = policy.thread_settings(memory).limits
         assert found.observe_from_tokens == 40_000
         assert found.prices == policy.base_settings(memory).limits.prices
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_notes_name_their_messages_where_the_model_may_look_them_up(enabled: bool) -> None:
-    """Without `memory.retrieval` no prompt shows a range."""
-    policy = policy_of(f"memory: {{retrieval: {str(enabled).lower()}}}")
-    assert context(policy).context_options.shows_ranges is enabled

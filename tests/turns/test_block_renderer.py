@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.apis.registry import CHAT
 from om_proxy.memory.lifecycle import edits, pins
-from om_proxy.memory.model import Memory, replace_log
+from om_proxy.memory.model import Key, Memory, replace_log
 from om_proxy.memory.prompt.context import ContextOptions, Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.policy import MemoryContext
@@ -29,9 +29,14 @@ REQUEST = CHAT.parse_request(
 )
 
 
-def rendered(prompts: BlockRenderer) -> list[object]:
-    """The generations whose blocks are kept, the one used least lately first."""
-    return [key[1][0] for key in prompts._rendered]
+def rendered(prompts: BlockRenderer) -> list[str]:
+    """The threads whose blocks are kept, the one used least lately first."""
+    keys = [key[0] for key in prompts._rendered]
+    return [key.thread for key in keys if isinstance(key, Key)]
+
+
+def of_thread(memory: Memory, number: int) -> Memory:
+    return replace(memory, key=memory.key._replace(thread=str(number)))
 
 
 def call(
@@ -82,15 +87,13 @@ def test_rendered_once_per_state() -> None:
     first = assembled(prompts, of)
     ((_, block),) = prompts._rendered.items()
     longer = assembled(prompts, replace(of, tail=transcript(3, 50)))
-    assert [one is block for _, one in prompts._rendered.items()] == [True]
+    assert [one.text is block.text for _, one in prompts._rendered.items()] == [True]
     assert longer.startswith(first.removesuffix(b"]}"))
 
 
 @pytest.mark.parametrize(
     ("after", "how"),
     [
-        (noted(10, 10), call()),
-        (replace_log(noted(10), generation=1), call()),
         (replace(noted(10), render_date=NOON + 86_400), call()),
         (replace(noted(10), key=noted(10).key._replace(thread="other")), call()),
         (noted(10), call(options=ContextOptions(relative_time=False))),
@@ -99,8 +102,6 @@ def test_rendered_once_per_state() -> None:
     ],
     ids=[
         *(
-            "an entry more",
-            "another generation",
             "another date",
             "another thread",
             "other options",
@@ -121,20 +122,21 @@ def test_an_edited_entry_is_rendered_anew() -> None:
     """The text counts, not the number of entries."""
     prompts, of = BlockRenderer(), noted(10)
     assembled(prompts, of)
-    edited = assembled(
-        prompts, replace_log(of, entries=(replace(of.log.entries[0], text="corrected"),))
-    )
-    assert "corrected" in contents(edited)[1]
+    edited = replace_log(of, entries=(replace(of.log.entries[0], text="corrected"),))
+    assert "corrected" in contents(assembled(prompts, edited))[1]
+    assert "entry 2" in contents(assembled(prompts, noted(10, 10)))[1]
+    assert len(rendered(prompts)) == 1  # the older ones of a log are not kept
 
 
 def test_what_is_kept_is_bounded() -> None:
     """The block used least lately goes first."""
     prompts, of = BlockRenderer(), noted(10)
     for number in range(MAX_RENDERED_BLOCKS):
-        assembled(prompts, replace_log(of, generation=number))
-    assembled(prompts, of)  # generation 0 again: now the newest
-    assembled(prompts, replace_log(of, generation=MAX_RENDERED_BLOCKS))
-    assert rendered(prompts) == [*range(2, MAX_RENDERED_BLOCKS), 0, MAX_RENDERED_BLOCKS]
+        assembled(prompts, of_thread(of, number))
+    assembled(prompts, of_thread(of, 0))  # now the newest
+    assembled(prompts, of_thread(of, MAX_RENDERED_BLOCKS))
+    kept = [*range(2, MAX_RENDERED_BLOCKS), 0, MAX_RENDERED_BLOCKS]
+    assert rendered(prompts) == [str(number) for number in kept]
 
 
 def test_their_bytes_are_bounded() -> None:
@@ -147,10 +149,10 @@ def test_their_bytes_are_bounded() -> None:
         ),
     )
     for number in range(6):
-        assembled(prompts, replace_log(long, generation=number))
+        assembled(prompts, of_thread(long, number))
     kept = rendered(prompts)
     assert 1 <= len(kept) <= MAX_RENDERED_BYTES // (4 * 160_000 * len("* 🔴 (10:00) a long note "))
-    assert kept[-1] == 5
+    assert kept[-1] == "5"
 
 
 @pytest.mark.parametrize(
@@ -271,19 +273,17 @@ def test_another_pin_is_another_block() -> None:
     assert one.replace("Likes tea", "Likes mint") == other
 
 
-def test_ranges_are_shown_where_retrieval_is_on() -> None:
+def test_ranges_are_shown_where_the_tool_is_offered() -> None:
     """Each entry names its messages, and the tokens of the lines count. Switching changes the
     prompt once; another tool's name is another block."""
     prompts, of = BlockRenderer(), noted(10, 10)
     first, second = of.log.entries
     of = replace_log(of, entries=(replace(first, last=9), replace(second, after=9, last=12)))
-    on = call(options=ContextOptions(shows_ranges=True))
     off = prompts.render(of, call())
-    shown = prompts.render(of, on, recall_tool="recall")
+    shown = prompts.render(of, call(), recall_tool="recall")
     assert re.findall(r"(?m)^\[m\d+-m\d+\]$", shown.block) == ["[m1-m9]", "[m10-m12]"]
     assert shown.tokens - off.tokens == pytest.approx(
         len(shown.block) / 4 - len(off.block) / 4, abs=1
     )
-    assert "call om_recall." in prompts.render(of, on, recall_tool="om_recall").block
-    assert "call" not in prompts.render(of, on).block
+    assert "call om_recall." in prompts.render(of, call(), recall_tool="om_recall").block
     assert prompts.render(of, call()) == off

@@ -112,8 +112,7 @@ def offer_additions(
 ) -> tuple[RecallRecord | None, Trial, MemoryContext]:
     """Decide what memory may add to the request, by what its server refused lately. Return the offer
     of the look-up tool, the way of the request, and the context with the layout that the server
-    takes; its notes name their messages if the tool is offered. None for the offer: look-ups are
-    off, or the request's tools cannot be read."""
+    takes. None for the offer: look-ups are off, or the request's tools cannot be read."""
     retrieval = context.effective.memory.retrieval
     use = request.api.read_tool_use(request) if can_look_up and retrieval.enabled else None
     trial = offers.begin_trial(request, tenant, upstream, use or PLAIN_USE)
@@ -127,7 +126,6 @@ def offer_additions(
             calls_tools=context.calls_tools or request.offers_tools,
         )
         record = RecallRecord(offering.word, offering.tool, retrieval.max_steps, use=use)
-        context = context.with_ranges() if offering.tool else context
     if trial.sent != PROMPT_ADDITIONS:
         context = context.with_layout(choose_layout(context.layout, request, trial.sent))
     return record, trial, context

@@ -57,12 +57,6 @@ class MemoryContext:
         """Return the context for a server that takes memory's texts in this layout."""
         return self if layout == self.layout else replace(self, layout=layout)
 
-    def with_ranges(self) -> MemoryContext:
-        """Return the context for a request with the look-up tool: its notes name their messages."""
-        if self.context_options.shows_ranges:
-            return self
-        return replace(self, context_options=replace(self.context_options, shows_ranges=True))
-
     def with_overrides(self, overrides: bytes | None) -> MemoryContext:
         """Return the context with the settings that a person gave this thread (`Memory.overrides`),
         and without those of any other thread."""

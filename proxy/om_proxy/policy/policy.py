@@ -152,11 +152,7 @@ class Policy:
             effective=effective,
             inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
             layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
-            context_options=ContextOptions(
-                context.relative_time,
-                context.priorities,
-                shows_ranges=retrieval.enabled is True,
-            ),
+            context_options=ContextOptions(context.relative_time, context.priorities),
             calls_tools=retrieval.enabled == "auto"
             and bool(model and find_abilities(model).calls_tools),
             observer_name=name_observer(effective, model, upstream.base_url) if model else None,

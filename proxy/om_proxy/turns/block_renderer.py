@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.memory.dates import find_zone, read_time
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints
-from om_proxy.memory.model import Memory
+from om_proxy.memory.model import Memory, Observation, Pin
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import (
     ContextOptions,
@@ -28,12 +29,24 @@ MAX_RENDERED_BLOCKS = 256
 MAX_RENDERED_BYTES = 32 * 2**20
 
 
-# by everything that a block depends on
-RenderedBlocks: TypeAlias = BoundedCache[tuple[object, ...], str]
+class RenderedBlock(NamedTuple):
+    """A block, and the parts of the log that it was rendered from."""
+
+    text: str
+    entries: Sequence[Observation]
+    pins: Sequence[Pin]
+    log_chars: int
+
+
+# by everything else that a block depends on
+RenderedBlocks: TypeAlias = BoundedCache[tuple[object, ...], RenderedBlock]
 
 
 def create_rendered_blocks(max_bytes: int = MAX_RENDERED_BYTES) -> RenderedBlocks:
     return BoundedCache(max_items=MAX_RENDERED_BLOCKS, max_bytes=max_bytes, min_items=1)
+
+
+NO_BLOCK = RenderedBlock("", (), (), 0)
 
 
 class MemoryTexts(NamedTuple):
@@ -67,23 +80,23 @@ class BlockRenderer:
         lacks the oldest messages of the tail. `recall_tool`: the name under which the request
         offers the tool that looks up earlier messages; None: it does not."""
         block, hint = self._write_texts(memory, context, recall_tool, left_out=left_out)
-        log_chars = sum(len(entry.text) for entry in memory.log.entries)
-        tokens = memory.log.tokens + (len(block) + len(hint) - log_chars) // 4  # 4 chars a token
-        return MemoryTexts(block, hint, max(tokens, 0))
+        chars = len(block.text) + len(hint) - block.log_chars
+        tokens = memory.log.tokens + chars // 4  # 4 chars a token
+        return MemoryTexts(block.text, hint, max(tokens, 0))
 
     def _write_texts(
         self, memory: Memory, context: MemoryContext, recall_tool: str | None, *, left_out: bool
-    ) -> tuple[str, str]:
+    ) -> tuple[RenderedBlock, str]:
         """Return the observation block and the continuation hint; an empty text is left out."""
         date = read_time(
             memory.render_date or 0.0, find_zone(memory.timezone, context.effective.memory.timezone)
         )
         has_notes = bool(memory.log.entries or memory.other_threads_text or memory.log.pins)
-        block = self._block(memory, date, context, recall_tool) if has_notes else ""
+        block = self._block(memory, date, context, recall_tool) if has_notes else NO_BLOCK
         hint = ""
-        if block and (memory.log.entries or memory.other_threads_text):
+        if block.text and (memory.log.entries or memory.other_threads_text):
             hint = continuation_hint(date.date(), begun=memory.coverage > 0)
-        elif block and not left_out:
+        elif block.text and not left_out:
             hint = hint_with_pins(date.date())
         elif left_out or memory.coverage > 0:
             # else the actor takes the first remaining message for the beginning
@@ -92,28 +105,34 @@ class BlockRenderer:
 
     def _block(
         self, memory: Memory, date: datetime, context: MemoryContext, recall_tool: str | None
-    ) -> str:
-        options = context.context_options
-        entries = memory.log.entries
-        state = (
-            memory.log.generation,
-            # a range line changes only where its entry does
-            tuple([hash((e.text, e.after, e.last, e.parts)) for e in entries])
-            if options.shows_ranges
-            else tuple([hash(e.text) for e in entries]),
-            hash(memory.other_threads_text),
-            memory.scope,
-            tuple(hash(pin.text) for pin in memory.log.pins),
-        )
+    ) -> RenderedBlock:
+        options, log = context.context_options, memory.log
         hints = active_hints(memory)
-        # only the day of `date`: the moment differs for each request. The zone: hints contain times.
-        shown = (date.date(), str(date.tzinfo), options, recall_tool)
-        key = (memory.key, state, shown, hints)
+        key = (
+            memory.key,
+            memory.scope,
+            hash(memory.other_threads_text),
+            # only the day of `date`: the moment differs for each request. The zone: hints contain
+            # times.
+            date.date(),
+            str(date.tzinfo),
+            options,
+            recall_tool,
+            hints,
+        )
         block = self._rendered.get(key)
-        if block is None:
-            block = _write_block(memory, date, options, hints, recall_tool)
-            self._rendered.put(key, block, sys.getsizeof(block))
+        # nearly always the very same tuples, which are equal at once
+        if block is None or block.entries != log.entries or block.pins != log.pins:
+            text = _write_block(memory, date, options, hints, recall_tool)
+            chars = sum(len(entry.text) for entry in log.entries)
+            block = RenderedBlock(text, log.entries, log.pins, chars)
+            self._rendered.put(key, block, sys.getsizeof(text) + _measure_texts(log.entries))
         return block
+
+
+def _measure_texts(entries: Sequence[Observation]) -> int:
+    """Return the bytes that the entries' texts hold."""
+    return sum(sys.getsizeof(entry.text) for entry in entries)
 
 
 def _write_block(
@@ -141,7 +160,7 @@ def _write_block(
         other_threads=memory.other_threads_text,
         pins=pins,
         ranges=[write_range_line(e, section.label, memory.thread_label) for e, section in entries]
-        if options.shows_ranges
-        else (),
+        if recall_tool
+        else None,
         recall_tool=recall_tool,
     )

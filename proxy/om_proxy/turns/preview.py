@@ -27,7 +27,7 @@ from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.storage.preview_store import PreviewStore
-from om_proxy.turns.block_renderer import BlockRenderer, RenderedBlocks, create_rendered_blocks
+from om_proxy.turns.block_renderer import BlockRenderer, MemoryTexts, RenderedBlocks, create_rendered_blocks
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.prompt_parts import PartKind, list_sections
@@ -172,12 +172,17 @@ class RecordingRenderer(BlockRenderer):
         self.block = ""
         self.hint = ""
 
-    def _write_texts(
-        self, memory: Memory, context: MemoryContext, recall_tool: str | None, *, left_out: bool
-    ) -> tuple[str, str]:
-        texts = super()._write_texts(memory, context, recall_tool, left_out=left_out)
-        self.block, self.hint = texts
-        return self.block, self.hint
+    def render(
+        self,
+        memory: Memory,
+        context: MemoryContext,
+        *,
+        left_out: bool = False,
+        recall_tool: str | None = None,
+    ) -> MemoryTexts:
+        texts = super().render(memory, context, left_out=left_out, recall_tool=recall_tool)
+        self.block, self.hint, _ = texts
+        return texts
 
 
 class PreviewWork:

@@ -25,7 +25,7 @@ def write(*texts: str) -> str:
     memory = replace(
         Memory(key=Key("t", "r", "x")), title='A "b"\n[m9]', log=ObservationLog(entries=entries)
     )
-    notes = NotesToWrite(memory, "3f9c2a77", NOW, ContextOptions(shows_ranges=True))
+    notes = NotesToWrite(memory, "3f9c2a77", NOW, ContextOptions())
     return write_notes(notes, estimate_tokens)
 
 

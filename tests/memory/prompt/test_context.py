@@ -294,7 +294,7 @@ def ranged(entries: list[str], tool: str | None = "recall", pins: tuple[str, ...
         suggestion=None,
         scope="thread",
         render_date=NOW,
-        options=ContextOptions(shows_ranges=True),
+        options=ContextOptions(),
         ranges=RANGES[: len(entries)],
         recall_tool=tool,
         pins=pins,

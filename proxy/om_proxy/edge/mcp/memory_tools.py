@@ -182,7 +182,7 @@ class MemoryTools:
         effective = self._find_settings(memory)
         context = effective.context
         now = datetime.fromtimestamp(self.services.clock(), self._find_zone(memory))
-        options = ContextOptions(context.relative_time, context.priorities, shows_ranges=True)
+        options = ContextOptions(context.relative_time, context.priorities)
         notes = NotesToWrite(memory, label, now, options)
         return await run_in_turn(partial(write_notes, notes, self.services.look_ups.count_tokens))
 

@@ -104,7 +104,6 @@ class ContextOptions:
     relative_time: bool = True
     # the marks that are kept at the beginning of a bullet; red and done always are
     priorities: tuple[str, ...] = _REQUIRED_PRIORITIES
-    shows_ranges: bool = False  # of the messages that each entry stands for
 
 
 def observation_block(
@@ -119,7 +118,7 @@ def observation_block(
     labels: Sequence[str | None] = (),
     other_threads: str = "",
     pins: Sequence[str] = (),
-    ranges: Sequence[str] = (),
+    ranges: Sequence[str] | None = None,
     recall_tool: str | None = None,
 ) -> str:
     """Return the log for the actor; `render_date` is in the user's time zone.
@@ -127,14 +126,14 @@ def observation_block(
     `scope`: `thread`, `resource`, or `resource:` and the label of a thread that shares its
     resource's log. `as_of`: the moment at which `task` held. `labels`: in a shared log, the thread
     of each entry. `other_threads`: from other_threads.py. `pins`: notes that a person wrote by hand.
-    `ranges`: with `options.shows_ranges`, the line that names the messages of each entry.
+    `ranges`: of each entry the line that names its messages; None: none is shown.
     `recall_tool`: the name of the tool that reads them; None: the request has no such tool.
     """
     entry_labels = labels or [None] * len(entries)
     headed = list(dates.drop_repeated_headings(entries, entry_labels))
     dated = dates.annotate_entries(headed, render_date.date()) if options.relative_time else headed
     marked = [_drop_marks(entry, options) for entry in dated]
-    if options.shows_ranges:
+    if ranges is not None:
         # what a memory model wrote would pass for the proxy's own
         clean = [remove_range_lines(entry) for entry in marked]
         marked = [
@@ -145,7 +144,15 @@ def observation_block(
         Section(label, entry) for label, entry in zip(entry_labels, marked, strict=True)
     )
     has_other_notes = bool(entries or other_threads or task or suggestion)
-    parts = [_preamble(scope if has_other_notes else "pins", options, recall_tool, bool(pins))]
+    parts = [
+        _preamble(
+            scope if has_other_notes else "pins",
+            options,
+            recall_tool,
+            has_ranges=ranges is not None,
+            has_pins=bool(pins),
+        )
+    ]
     parts += [_wrap_in_tag("pinned-notes", "\n\n".join(pins))] if pins else []
     parts += [f"<observations>\n{log}\n</observations>"] if entries else []
     parts += [other_threads] if other_threads else []
@@ -193,7 +200,14 @@ def format_moment(at: datetime) -> str:
     return f"{dates.MONTH_NAMES[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
 
 
-def _preamble(scope: str, options: ContextOptions, recall_tool: str | None, has_pins: bool) -> str:
+def _preamble(
+    scope: str,
+    options: ContextOptions,
+    recall_tool: str | None,
+    *,
+    has_ranges: bool,
+    has_pins: bool,
+) -> str:
     kind, _, label = scope.partition(":")
     if kind == "pins":
         text = _PREAMBLE_TEMPLATE.format(
@@ -207,13 +221,12 @@ def _preamble(scope: str, options: ContextOptions, recall_tool: str | None, has_
         if label
         else _RESOURCE_NOTES
     )
-    is_offered = options.shows_ranges and recall_tool is not None
     text = _PREAMBLE_TEMPLATE.format(
         scope=notes,
-        unknown=_UNKNOWN_WITH_RECALL.format(tool=recall_tool) if is_offered else _UNKNOWN,
+        unknown=_UNKNOWN_WITH_RECALL.format(tool=recall_tool) if recall_tool else _UNKNOWN,
         legend=_legend(_kept_priorities(options)),
     )
-    if options.shows_ranges:
+    if has_ranges:
         text += _ABOUT_RANGES + (_ABOUT_RECALL.format(tool=recall_tool) if recall_tool else "")
     return text + _ABOUT_PINS if has_pins else text
 
