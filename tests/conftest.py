@@ -10,7 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.long_forms import IS_LONG
+from tests.support.long_forms import IS_LONG, list_beyond_samples
 from tests.support.postgres_server import HOW_TO_START
 
 # Each runs in one process (`--dist loadfile`). One that began last would keep a core busy alone.
@@ -53,9 +53,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = set() if IS_LONG else set(list_beyond_samples(items))
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     ranks = {path: rank for rank, path in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    kept = [item for item in items if item not in left_out]
+    items[:] = sorted(kept, key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session", autouse=True)
