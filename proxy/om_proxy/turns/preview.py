@@ -27,7 +27,12 @@ from om_proxy.memory_cache.memories import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.storage.preview_store import PreviewStore
-from om_proxy.turns.block_renderer import BlockRenderer, MemoryTexts, RenderedBlocks, create_rendered_blocks
+from om_proxy.turns.block_renderer import (
+    BlockRenderer,
+    MemoryTexts,
+    RenderedBlocks,
+    create_rendered_blocks,
+)
 from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.prompt_parts import PartKind, list_sections
