@@ -117,6 +117,7 @@ async def served(
         yield run, folder
 
 
+@pytest.mark.sample(65)  # each row in one of the servings at least
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
 async def test_a_preview_is_what_goes_upstream(

@@ -119,6 +119,7 @@ def check_difference(announced: dict[str, Any], messages: list[dict[str, Any]]) 
         assert dropped
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("layout", ["blocks", "merged"])
 @pytest.mark.parametrize("scope", ["thread", "resource"])
 @pytest.mark.parametrize(("seed", "retrieval"), [(1, "false"), (2, "false"), (3, "true")])
