@@ -30,6 +30,7 @@ from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, words
 from tests.memory.building import KEY, chat, chunk
 from tests.support.counting import TIMES, count_lines_run, measure_cpu_s
+from tests.support.long_forms import IS_LONG
 from tests.support.performing import NOTES, Parts, open_parts
 
 OBSERVER_TARGET = Target("a")
@@ -128,6 +129,7 @@ async def observed(llm: ScriptedLLM, entry: Entry) -> Observed:
     return await observer.observe(task, [OBSERVER_TARGET], SETTINGS)
 
 
+@pytest.mark.sample(24)
 @every_unusable
 async def test_the_observer_asks_once_more(entry: Entry) -> None:
     """After an unusable answer the next good one is taken; after two of them it has failed, and no
@@ -183,6 +185,7 @@ def apart_from_trouble(memory: Memory) -> Memory:
     return replace(memory, failures=empty.failures, ledger=empty.ledger, version=0, due_at=None)
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize(
     "entry", [e for e in UNUSABLE if e.name not in LOOPS], ids=lambda entry: entry.name
 )
@@ -216,6 +219,7 @@ async def recovers(p: Parts, before: Memory) -> None:
     assert (active.coverage, len(active.log.entries), active.title) == (6, 3, "The title")
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("entry", USABLE, ids=lambda entry: entry.name)
 async def test_a_usable_answer_becomes_a_chunk(entry: Entry) -> None:
     """Its notes stand in the store as they were written, for the messages they are about; what was
@@ -235,6 +239,7 @@ async def test_a_usable_answer_becomes_a_chunk(entry: Entry) -> None:
         )
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize(
     "entry", [e for e in UNUSABLE if e.name not in LOOPS], ids=lambda entry: entry.name
 )
@@ -255,7 +260,7 @@ async def test_an_unusable_answer_is_no_reflection(entry: Entry) -> None:
 
 # ── the time it takes ─────────────────────────────────────────────────────────────────────────────
 
-SHORT = 40_000  # tokens: TIMES as many are more than 300 000
+SHORT = 40_000 if IS_LONG else 5_000  # tokens; in the long form TIMES as many are over 300 000
 
 
 def alike(tokens: int) -> str:
