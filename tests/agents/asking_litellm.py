@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import orjson
 
-from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.agents.credentials import KEY_VARIABLES
+from om_proxy.agents.litellm_adapter import LiteLLM, _import_litellm
 from om_proxy.agents.llm import Image, Prompt, Target
 from om_proxy.errors import ModelError
 from om_proxy.telemetry import logs
@@ -70,8 +71,10 @@ async def main(places: list[str]) -> None:
         MAX_IMAGE_URL_DOWNLOAD_SIZE_MB as LARGEST,
     )  # not before the adapter's
 
+    asking_keys = _import_litellm().validate_environment
     said = {
         "outcomes": outcomes,
+        "missing": {p: asking_keys(model=f"{p}/x")["missing_keys"] for p in KEY_VARIABLES},
         "heard": [*heard()],
         "loud": [*loud()],
         "largest_download": LARGEST,

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
+import pytest_asyncio
 
+from om_proxy.agents.credentials import KEY_VARIABLES
 from om_proxy.agents.dialect import IMAGE_NOT_SHOWN
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Image, Prompt, Target
@@ -25,6 +27,7 @@ from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import Waits, bullets, words
 from tests.agents.test_observer import Settings
+from tests.support.long_forms import long_form
 from tests.support.upstream_server import Call, Script, run_upstream_server, script_answer
 
 pytestmark = pytest.mark.slow
@@ -359,15 +362,33 @@ LOUD = {
 }
 
 
-@pytest.mark.parametrize("wishes", [{}, LOUD], ids=["as it comes", "told to be loud"])
-async def test_nothing_is_written(wishes: dict[str, str]) -> None:
-    """litellm and its libraries write no prompt, key, header, address or answer, whatever fails and
-    whatever the environment says."""
+class Asked(NamedTuple):
+    """A process that asked models through litellm, and what it wrote."""
+
+    said: dict[str, Any]
+    written: bytes
+    errors: bytes
+    requests: int
+    places: int
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[
+        pytest.param({}, id="as it comes", marks=long_form),
+        pytest.param(LOUD, id="told to be loud"),
+    ],
+)
+async def asked(request: pytest.FixtureRequest) -> Asked:
+    """A process of its own, because litellm changes the process and takes seconds to import."""
 
     async def script(call: Call) -> None:
         (case,) = (case for case in CASES if f"/{case}".encode() in call.seen.line)
         await CASES[case](call)
 
+    known = {name for names in KEY_VARIABLES.values() for name in names}
+    environ = {name: value for name, value in os.environ.items() if name not in known}
     async with run_upstream_server(script) as server:
         places = [f"{model}@{server.base}/{case}" for model in IN_THEIR_LANGUAGE for case in CASES]
         process = await asyncio.create_subprocess_exec(
@@ -378,17 +399,34 @@ async def test_nothing_is_written(wishes: dict[str, str]) -> None:
                 *places,
                 "no-such-provider/m@http://127.0.0.1:9",
             ),
-            env={**os.environ, **wishes},
+            env=environ | request.param,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await process.communicate()
-    assert b"CANARY" not in out + err
-    assert b"LiteLLM" not in err
-    said = orjson.loads(out)
-    assert len(server.seen) == len(places)
+    return Asked(orjson.loads(out), out + err, err, len(server.seen), len(places))
+
+
+def test_nothing_is_written(asked: Asked) -> None:
+    """litellm and its libraries write no prompt, key, header, address or answer, whatever fails and
+    whatever the environment says."""
+    assert b"CANARY" not in asked.written
+    assert b"LiteLLM" not in asked.errors
+    assert asked.requests == asked.places
+    said = asked.said
     assert {"ModelBusy", "BrokenAnswer", "ModelError", "Answer"} == set(said["outcomes"])
     assert (said["heard"], said["loud"], said["largest_download"]) == ([], [], 0)
+
+
+def test_the_table_of_keys_is_litellm_s(asked: Asked) -> None:
+    """The table of `credentials.py` has the variables that litellm names."""
+    missing = {provider: keys for provider, keys in asked.said["missing"].items() if keys}
+    assert [
+        provider
+        for provider, keys in missing.items()
+        if not set(KEY_VARIABLES[provider]) & set(keys)
+    ] == []
+    assert len(missing) > 12
 
 
 async def test_cancelled(litellm: LiteLLM) -> None:
