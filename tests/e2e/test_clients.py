@@ -11,14 +11,17 @@ import pytest
 
 from tests.clients.look_ups import PLANTED, Planted
 from tests.clients.playing import played
+from tests.support.long_forms import long_form
 
 
 @pytest.mark.parametrize(
     ("name", "events", "changes"),
     [
-        pytest.param("openai-python", "inline", {}, id="openai-python"),
+        pytest.param("openai-python", "inline", {}, id="openai-python", marks=long_form),
         pytest.param("openai-python", "inline,text", {}, id="openai-python with texts"),
-        pytest.param("litellm", "inline,text", {"tool": None}, id="litellm with texts"),
+        pytest.param(
+            "litellm", "inline,text", {"tool": None}, id="litellm with texts", marks=long_form
+        ),
     ],
 )
 async def test_client_of_streams_with_comments(
@@ -32,7 +35,7 @@ async def test_client_of_streams_with_comments(
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        pytest.param("openai-python", {}, id="openai-python"),
+        pytest.param("openai-python", {}, id="openai-python", marks=long_form),
         pytest.param(
             "litellm", {"tool": None}, id="litellm"
         ),  # with tools it needs a package that is not installed here
@@ -55,6 +58,7 @@ async def test_client_of_replies_with_look_ups(tmp_path: Path) -> None:
     assert verdict.look_ups >= 9
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("planted", PLANTED)
 async def test_a_fault_in_such_replies_is_found(planted: Planted, tmp_path: Path) -> None:
     """A second role, a gap between calls, and a second finish."""
