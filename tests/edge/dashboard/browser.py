@@ -50,8 +50,10 @@ def require_chromium() -> str:
 
 
 def list_launch_arguments() -> list[str]:
-    """A container's root has no sandbox; everybody else keeps it."""
-    return ["--no-sandbox"] if os.geteuid() == 0 else []
+    """A container's root has no sandbox; everybody else keeps it. No page needs a GPU, whose part
+    software would play."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    return ["--disable-gpu", "--disable-software-rasterizer", *sandbox]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The browser of a module's tests, and a proxy with conversations of its own for each test."""
+"""The browser of all tests, and a proxy with conversations of its own for each test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.edge.dashboard.boat_threads import ADMIN_TOKEN_SETTINGS
 from tests.edge.dashboard.browser import open_browser
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """Each test opens a page of it, with cookies and storage of its own."""
     async with open_browser() as opened:
         yield opened
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, more=ADMIN_TOKEN_SETTINGS) as running:
         yield running

@@ -16,10 +16,10 @@ from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.dashboard.boat_threads import BOAT_THREAD_PLACE, LONG_LOG_MEMORY, talk_of_piers
 from tests.edge.dashboard.browser import NARROW, open_page
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, LONG_LOG_MEMORY) as running:
         yield running

@@ -36,7 +36,7 @@ FACTS = (
 PRICED_OBSERVER = "gpt-4o-mini"
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def talk(

@@ -22,7 +22,7 @@ from tests.edge.dashboard.boat_threads import ADMIN_TOKEN, talk_of_piers
 from tests.edge.dashboard.browser import Watched, open_page
 from tests.edge.dashboard.test_site import STATIC
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def save_export(watched: Watched, folder: Path) -> tuple[str, list[dict[str, object]]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from playwright.async_api import Page, Route, expect
+import pytest
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.e2e.running import run_with_scripted_models
-from tests.edge.dashboard.browser import open_browser, open_page
+from tests.edge.dashboard.browser import open_page
 from tests.edge.dashboard.speed import HIGH, ShortServer, talk
 
 MESSAGES = 100
@@ -25,8 +26,9 @@ async def scroll_to_end(page: Page, count: int) -> None:
     await expect(lines).to_have_count(count)
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_thread_that_changes_while_a_page_is_read_is_read_to_its_end(
-    tmp_path: Path,
+    tmp_path: Path, browser: Browser
 ) -> None:
     """The reading of a page and that of the change wait for each other: neither is dropped."""
     is_asked, may_go_on = asyncio.Event(), asyncio.Event()
@@ -39,7 +41,6 @@ async def test_a_thread_that_changes_while_a_page_is_read_is_read_to_its_end(
 
     async with (
         run_with_scripted_models(tmp_path, HIGH, models=ShortServer()) as run,
-        open_browser() as browser,
         open_page(browser, run.base) as watched,
     ):
         await talk(run, "long", MESSAGES)

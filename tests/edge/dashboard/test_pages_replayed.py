@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from om_proxy.demo.client import Client
@@ -18,7 +19,7 @@ from om_proxy.demo.stage import Stage, open_stage
 from om_proxy.demo.story import load_story
 from om_proxy.memory.model import Key, Memory
 from om_proxy.testing.scripted import ACTOR
-from tests.edge.dashboard.browser import Watched, open_browser, open_page
+from tests.edge.dashboard.browser import Watched, open_page
 
 KEY = Key("local", "van-planner", "van-planner")
 
@@ -52,7 +53,7 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def conversation(tmp_path: Path) -> AsyncIterator[Conversation]:
     story = load_story()
     async with (
@@ -67,12 +68,6 @@ async def conversation(tmp_path: Path) -> AsyncIterator[Conversation]:
         # no look for due work from here on: it would observe what a person has just dropped
         stage.app.background.leave_due_work()
         yield Conversation(stage, client)
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as opened:
-        yield opened
 
 
 async def reload_settled(page: Page, conversation: Conversation) -> None:
@@ -181,6 +176,7 @@ async def forget_the_thread(watched: Watched, conversation: Conversation) -> Non
     assert await conversation.stage.app.store.threads("local") == ()
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_person_reads_steers_and_forgets_a_memory(
     conversation: Conversation, browser: Browser
 ) -> None:

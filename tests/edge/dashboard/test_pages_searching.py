@@ -21,7 +21,7 @@ from tests.edge.dashboard.test_pages_in_browser import (
 SEARCH = "#/search"
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_message_is_found_and_opened_with_its_note(run: Running, browser: Browser) -> None:

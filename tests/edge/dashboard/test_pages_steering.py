@@ -20,10 +20,10 @@ from tests.edge.dashboard.boat_threads import (
 )
 from tests.edge.dashboard.browser import open_page
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, LONG_LOG_MEMORY) as running:
         yield running

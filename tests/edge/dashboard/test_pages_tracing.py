@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from om_proxy.errors import StorageError
 from om_proxy.message_reader import MessageReader
 from tests.e2e.running import run_with_scripted_models
-from tests.edge.dashboard.browser import open_browser, open_page
+from tests.edge.dashboard.browser import open_page
 from tests.edge.dashboard.speed import talk
 
 MESSAGES = 130
 ONE_NOTE = "observation: {message_tokens: 1000, buffer_tokens: false, block_timeout: 10s}"
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_messages_behind_a_note_are_read_on_to_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also behind a page that fails, and with the keyboard."""
 
@@ -27,7 +28,6 @@ async def test_messages_behind_a_note_are_read_on_to_the_last(
 
     async with (
         run_with_scripted_models(tmp_path, ONE_NOTE) as run,
-        open_browser() as browser,
         open_page(browser, run.base) as watched,
     ):
         await talk(run, "long", MESSAGES)

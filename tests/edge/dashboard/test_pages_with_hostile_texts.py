@@ -90,10 +90,10 @@ HOSTILE_NOTES = [
 ]
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, HIGH, models=PatientServer()) as running:
         yield running
