@@ -24,6 +24,7 @@ from om_proxy.storage.listing import (
 )
 from tests.look_ups.stored_conversations import CURRENT_KEY, look_into
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.long_forms import IS_LONG
 
 THREAD_STATES: tuple[ThreadState | None, ...] = (None, *get_args(ThreadState))
 ORDERS: tuple[ThreadOrder, ...] = get_args(ThreadOrder)
@@ -79,12 +80,16 @@ def expected_list(infos: tuple[ThreadInfo, ...], selection: ThreadSelection) -> 
 
 
 async def compare_lists(store: Store, limits: tuple[int, ...]) -> list[int]:
-    """Compare every list with its rules. Return the sizes of all pages."""
+    """Compare every list, in the short form each seventh, with its rules. Return the sizes of all
+    pages."""
     infos = await store.threads(None, limit=1_000)
     is_encrypted = (await store.describe()).encrypted
     sizes = []
-    for tenant, resource, prefix, state, order in itertools.product(
+    selected = itertools.product(
         ("s", None, "nobody"), (None, "ab", "none"), PREFIXES, THREAD_STATES, ORDERS
+    )
+    for tenant, resource, prefix, state, order in itertools.islice(
+        selected, 0, None, 1 if IS_LONG else 7
     ):
         selection = ThreadSelection(tenant, resource, prefix, state, order)
         # nobody finds an encrypted title

@@ -47,7 +47,7 @@ from tests.storage.store_machine import MACHINE
 from tests.support.long_forms import IS_LONG
 from tests.support.policies import build_policies
 
-PEOPLE = settings(MACHINE, max_examples=12 if IS_LONG else 6, stateful_step_count=30)
+PEOPLE = settings(MACHINE, max_examples=12 if IS_LONG else 3, stateful_step_count=30)
 LABELS = {"A": "a" * 16, "B": "b" * 16}
 
 names = st.sampled_from("AB")

@@ -22,7 +22,7 @@ from tests.storage.memory_builder import KEY
 from tests.storage.store_machine import MACHINE
 from tests.support.long_forms import IS_LONG
 
-SHARED = settings(MACHINE, max_examples=20 if IS_LONG else 8, stateful_step_count=30)
+SHARED = settings(MACHINE, max_examples=20 if IS_LONG else 4, stateful_step_count=30)
 
 names = st.sampled_from("ABC")
 numbers = st.integers(1, 4)

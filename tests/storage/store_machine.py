@@ -22,7 +22,7 @@ from tests.support.long_forms import IS_LONG
 Opener = Callable[[], Awaitable[Store]]
 
 MACHINE = settings(
-    max_examples=40 if IS_LONG else 16,
+    max_examples=40 if IS_LONG else 8,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
