@@ -13,6 +13,7 @@ from om_proxy.storage.sqlite.file_rewriting import FileRewriting
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.sqlite.random_stores import find_forgotten_words
+from tests.support.long_forms import IS_LONG
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_rewriting, "SMALL_FILE_BYTES", 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(20) if IS_LONG else (0, 5, 11, 13))
 async def test_no_forgotten_word_is_left_in_a_random_store(tmp_path: Path, seed: int) -> None:
-    """Unless their files are written anew, some of these stores keep one."""
+    """Unless their files are written anew, the stores of seeds 0, 11 and 13 keep one."""
     assert await find_forgotten_words(tmp_path, seed) == set()
 
 
