@@ -17,8 +17,8 @@ from om_proxy.policy import MemoryContext
 from om_proxy.settings import parse as settings_of
 from om_proxy.turns.block_renderer import (
     MAX_RENDERED_BLOCKS,
-    MAX_RENDERED_BYTES,
     BlockRenderer,
+    create_rendered_blocks,
 )
 from tests.memory.building import chat as transcript
 from tests.memory.building import memory, with_log
@@ -141,17 +141,18 @@ def test_what_is_kept_is_bounded() -> None:
 
 def test_their_bytes_are_bounded() -> None:
     """Few of the largest are kept, and always the newest."""
-    prompts, of = BlockRenderer(), noted(10)
+    max_bytes, repeated = 2**20, 5_000
+    prompts, of = BlockRenderer(create_rendered_blocks(max_bytes)), noted(10)
     long = replace_log(
         of,
         entries=tuple(
-            replace(o, text="* 🔴 (10:00) a long note " * 160_000) for o in of.log.entries
+            replace(o, text="* 🔴 (10:00) a long note " * repeated) for o in of.log.entries
         ),
     )
     for number in range(6):
         assembled(prompts, of_thread(long, number))
     kept = rendered(prompts)
-    assert 1 <= len(kept) <= MAX_RENDERED_BYTES // (4 * 160_000 * len("* 🔴 (10:00) a long note "))
+    assert 1 <= len(kept) <= max_bytes // (4 * repeated * len("* 🔴 (10:00) a long note "))
     assert kept[-1] == "5"
 
 
