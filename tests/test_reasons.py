@@ -22,7 +22,8 @@ def find_members(words: type[StrEnum]) -> set[str]:
     return {
         node.attr
         for file in set(PACKAGE.rglob("*.py")) - LISTS
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if words.__name__ in (text := file.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == words.__name__
     }
 
