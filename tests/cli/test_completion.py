@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.cli.stored_memory import CONFIG, store_thread
 
 # what bash does at a TAB behind "$1"
 PRESS_TAB = """
-eval "$(om-proxy completion bash)"
+eval "$2"
 COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9
 read -ra COMP_WORDS <<< "$1"
 [[ "$1" == *" " ]] && COMP_WORDS+=("")
@@ -25,6 +26,15 @@ COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 _python_argcomplete om-proxy "${COMP_WORDS[$COMP_CWORD]}" "${COMP_WORDS[$((COMP_CWORD - 1))]}"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+
+
+@cache
+def print_completion(shell: str) -> str:
+    """Return what `om-proxy completion` prints, which a shell evaluates at its start."""
+    command = [sys.executable, "-m", "om_proxy", "completion", shell]
+    return subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def press_tab(line: str, folder: Path) -> list[str]:
@@ -36,7 +46,7 @@ def press_tab(line: str, folder: Path) -> list[str]:
     environment = clean_environment()
     environment |= {"PATH": f"{scripts}:{environment['PATH']}", "OM_PROXY_CONFIG": "om.yaml"}
     done = subprocess.run(
-        [bash, "-c", PRESS_TAB, "bash", line],
+        [bash, "-c", PRESS_TAB, "bash", line, print_completion("bash")],
         cwd=folder,
         env=environment,
         capture_output=True,
