@@ -156,6 +156,7 @@ class Talker:
         )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(SEED_COUNT))
 @pytest.mark.parametrize("settings", [WITHOUT_CHUNKS, WITH_CHUNKS], ids=["raw", "chunks"])
 async def test_a_history_whose_turns_wait_in_several_processes(
@@ -221,6 +222,7 @@ async def test_newest_messages_whose_turns_wait_in_several_processes(
             assert live.index(f"u{number}") < live.index(f"a{number}")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("window", [2, 3, 6])
 @pytest.mark.parametrize("seed", [1, 2, 5])
 @pytest.mark.parametrize("settings", [WITHOUT_CHUNKS, WITH_NOTES], ids=["raw", "notes"])
