@@ -19,6 +19,7 @@ from om_proxy.memory.recall.quoted_message import QuotedPart
 from om_proxy.memory.tokens import estimate_tokens
 from tests.memory.recall.quoted import PARTS, make_message, read_quotes
 from tests.memory.recall.test_snippets import find_words
+from tests.support.long_forms import IS_LONG
 
 UTC = ZoneInfo("UTC")
 
@@ -56,7 +57,7 @@ def test_what_was_found() -> None:
     assert shown == 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=60 if IS_LONG else 20)
 @given(st.lists(st.lists(PARTS, max_size=4), min_size=1, max_size=40), st.integers(500, 2_000))
 def test_any_answer_fits_and_is_read_back(
     messages: list[list[QuotedPart]], max_tokens: int
