@@ -49,7 +49,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     assert took < START
 
 
-@pytest.mark.parametrize("by", ["environment", "option"])
+@pytest.mark.parametrize("by", [pytest.param("environment", marks=long_form), "option"])
 def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
     """Port 0 takes a free port, and the printed address is the real one. An option overrides the
     environment."""
@@ -81,7 +81,7 @@ STARTS = pytest.mark.parametrize(
 )
 
 
-WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
+WORKERS = pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=long_form)])
 
 
 def read_start_failure(failed: subprocess.CompletedProcess[str]) -> str:

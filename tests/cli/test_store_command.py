@@ -158,6 +158,7 @@ def test_a_locked_store(
     assert "locked" in captured.err
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", ["threads", "show t", "notes t", "context t"])
 def test_a_reader_that_leaves(tmp_path: Path, command: str) -> None:
     """`om-proxy notes t | head -1` ends with status 0 and without a traceback."""
@@ -251,6 +252,7 @@ def test_a_pipe_gets_no_terminal_sequence(
         assert "[red]markup[/red]" in printed.out  # rich reads no markup
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["threads", "notes t", "messages t --json"])
 def test_a_terminal_gets_no_sequence_but_colours(hostile_folder: Path, command: str) -> None:
     printed = run_on_terminal(*command.split(), "--config", "om.yaml", cwd=hostile_folder)
