@@ -82,6 +82,7 @@ async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange:
     assert differences(both) == []
 
 
+@pytest.mark.sample(101)
 @each(
     [
         *CHAT_EXCHANGES,

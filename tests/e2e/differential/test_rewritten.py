@@ -196,6 +196,7 @@ OPENINGS: list[tuple[str, list[dict[str, Any]]]] = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("layout", ["blocks", "merged"])
 @pytest.mark.parametrize("newest", [False, True], ids=["whole history", "newest message"])
 @pytest.mark.parametrize("opening", [pytest.param(row[1], id=row[0]) for row in OPENINGS])
