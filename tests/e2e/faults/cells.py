@@ -26,6 +26,7 @@ from tests.e2e.faults.faults import CELLS, FAULTS, Cell, Content, well
 from tests.e2e.faults.places import places
 from tests.e2e.raw_upstream import chat_body, serve_app
 from tests.e2e.running import Clock
+from tests.support.long_forms import IS_LONG
 from tests.support.raw_client import RawResponse, ask
 from tests.support.upstream_server import Call, run_upstream_server
 
@@ -44,6 +45,16 @@ HEAVY = (
     "gzip-bomb",
 )  # by themselves: what the others take shall not be their weight
 BY_NAME = {fault.name: fault for fault in FAULTS}
+# a memory model's cells; in the short form one of each fault, for a stream or a whole answer
+MEMORY_CELLS = (
+    CELLS
+    if IS_LONG
+    else tuple(
+        cells[number % len(cells)]
+        for number, fault in enumerate(FAULTS)
+        for cells in ([cell for cell in CELLS if cell.fault is fault],)
+    )
+)
 PAST_ALL_BACK_OFF = 7 * 3_600.0  # seconds
 
 
@@ -193,12 +204,12 @@ def memory_of(role: str, name: str, address: str) -> dict[str, Any]:
     return {**model, "reflection": {"observation_tokens": 400}}
 
 
-def groups(alone: Collection[str] = ()) -> list[list[Cell]]:
+def groups(every: Sequence[Cell], alone: Collection[str] = ()) -> list[list[Cell]]:
     """The cells that are run at once: those that hang, the others as many as one core has no
     trouble with, those named alone."""
-    hanging = [cell for cell in CELLS if cell.fault.hangs]
-    by_themselves = [cell for cell in CELLS if cell.fault.name in alone]
-    others = [cell for cell in CELLS if cell not in hanging and cell not in by_themselves]
+    hanging = [cell for cell in every if cell.fault.hangs]
+    by_themselves = [cell for cell in every if cell.fault.name in alone]
+    others = [cell for cell in every if cell not in hanging and cell not in by_themselves]
     shares = [others[start : start + AT_ONCE] for start in range(0, len(others), AT_ONCE)]
     return [hanging, *shares, *([cell] for cell in by_themselves)]
 
@@ -206,7 +217,7 @@ def groups(alone: Collection[str] = ()) -> list[list[Cell]]:
 async def in_groups(run: Callable[[Cell], Awaitable[T]]) -> dict[str, T]:
     """What `run` gives for each cell."""
     done: dict[str, T] = {}
-    for cells in groups(HEAVY):
+    for cells in groups(CELLS, HEAVY):
         done |= zip(map(str, cells), await asyncio.gather(*map(run, cells)), strict=True)
     return done
 
@@ -282,11 +293,11 @@ SAID = (
 
 async def memory_cells(folder: Path, role: str) -> tuple[dict[str, Remembered], dict[str, int]]:
     async with site(folder, role) as here:
-        talks = {str(cell): Talk(here, cell) for cell in CELLS}
+        talks = {str(cell): Talk(here, cell) for cell in MEMORY_CELLS}
 
         async def all_say(model: Callable[[Cell], str] = lambda cell: cell.fault.name) -> float:
             longest = 0.0
-            for cells in groups():
+            for cells in groups(MEMORY_CELLS):
                 await asyncio.gather(*(talks[str(cell)].say(model(cell)) for cell in cells))
                 timing = here.stalls.timing()
                 await here.app.background.wait_idle()

@@ -26,8 +26,8 @@ async def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 
 async def test_the_faults() -> None:
-    """46 of them make 75 cells for each of three roles; without an answer to pass on, and only
-    then, there is one of ours."""
+    """46 of them make 75 cells for each of three roles; of a memory model's, the short form runs
+    46. Without an answer to pass on, and only then, there is one of ours."""
     assert (len(FAULTS), len(CELLS), 3 * len(CELLS)) == (46, 75, 225)
     assert [fault.name for fault in FAULTS if fault.ours] == [
         "refused", "name-unknown", "certificate-untrusted", "connect-hangs", "no-reply", "head-trickles"

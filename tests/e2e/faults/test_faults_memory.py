@@ -8,8 +8,8 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Memory
-from tests.e2e.faults.cells import GOOD, MIND_LIMIT, SLACK, Remembered, memory_cells
-from tests.e2e.faults.faults import CELLS, Cell, Content, well
+from tests.e2e.faults.cells import GOOD, MEMORY_CELLS, MIND_LIMIT, SLACK, Remembered, memory_cells
+from tests.e2e.faults.faults import Cell, Content, well
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,7 +28,7 @@ async def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     )
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", MEMORY_CELLS, ids=str)
 async def test_chat(done: Done, cell: Cell) -> None:
     """Every request is answered, in time, with its model's own bytes."""
     found = done.found[str(cell)]
@@ -41,7 +41,7 @@ async def test_chat(done: Done, cell: Cell) -> None:
     assert found.work < MIND_LIMIT + SLACK
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", MEMORY_CELLS, ids=str)
 async def test_memory(done: Done, cell: Cell) -> None:
     """A failure changes nothing but that nobody asks again for a while; an odd but whole answer is
     an answer."""
@@ -55,7 +55,7 @@ async def test_memory(done: Done, cell: Cell) -> None:
     assert (found.calls[0] > 0) is (cell.fault.wire is not None)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", MEMORY_CELLS, ids=str)
 async def test_recovery(done: Done, cell: Cell) -> None:
     """The next good answer ends it."""
     found = done.found[str(cell)]
