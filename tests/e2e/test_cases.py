@@ -111,6 +111,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(37)  # each row, whole or as a stream
 @pytest.mark.parametrize(
     ("before", "sent", "case", "live", "prompt"),
     [pytest.param(*row[1:], id=row[0]) for row in CASES],
@@ -241,6 +242,7 @@ def remembered(small: Running, turn_events: TurnEvents, request: pytest.FixtureR
     return Play(small, turn_events, f"small-{next(numbers)}", stream=request.param)
 
 
+@pytest.mark.sample(17)  # each row, whole or as a stream
 @pytest.mark.parametrize(
     ("sent", "case", "live", "prompt", "coverage"),
     [pytest.param(*row[1:], id=row[0]) for row in REMEMBERED],
