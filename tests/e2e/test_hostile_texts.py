@@ -282,6 +282,7 @@ def complete(command: list[str]) -> list[str]:
     return [*command, *named]
 
 
+@pytest.mark.sample(16)  # each command at least once
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_terminal_obeys_nothing(
@@ -303,6 +304,7 @@ def test_a_terminal_obeys_nothing(
         assert orjson.loads(out)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["threads", "show", "notes", "messages", "events", "export"])
 def test_a_terminal_is_told_headings_only(folder: Path, name: str) -> None:
     """On a real one, where the commands write columns and headings."""
