@@ -316,6 +316,7 @@ async def test_the_messages_of_a_dropped_chunk_are_raw_again(run: Running) -> No
     assert seqs == list(range(1, notes["coverage"] + 1))
 
 
+@pytest.mark.sample(5)  # each row in one of the scopes
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -357,6 +358,7 @@ async def test_the_status_of_a_thread_changes_with_the_log_it_shares(tmp_path: P
         assert stale.status_code == 409
 
 
+@pytest.mark.sample(5)  # each row in one of the scopes
 @pytest.mark.parametrize(
     "text", ["", " \n", "x" * 20_001, None, 7], ids=["empty", "blank", "long", "null", "number"]
 )
@@ -417,6 +419,7 @@ async def test_a_failing_store_changes_nothing(run: Running, monkeypatch: Any) -
         assert refused["error"]["code"] == "om_storage"
 
 
+@pytest.mark.sample(11)  # each row in one of the scopes
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
