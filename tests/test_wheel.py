@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy import __version__
+from tests.support.long_forms import long_form
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("proxy", "config", "pyproject.toml", "README.md", "LICENSE")
@@ -166,7 +167,13 @@ def test_prompts_and_migrations_are_in_the_wheel(installed: Environment) -> None
     assert {path for path in wanted if not (installed.packages / path).is_file()} == set()
 
 
-@pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "the other first"])
+@pytest.mark.parametrize(
+    "ours_first",
+    [
+        pytest.param(True, id="ours first", marks=long_form),
+        pytest.param(False, id="the other first"),
+    ],
+)
 def test_it_runs_beside_a_package_named_proxy(
     wheel: Path, tmp_path: Path, ours_first: bool
 ) -> None:
