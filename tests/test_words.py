@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs import words
 from tests.docs.words import Figures, Word
+from tests.support.long_forms import long_form
 
 MODULE = '''"""Of a module."""
 MAX_BYTES = 1
@@ -169,6 +170,7 @@ def test_record(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@long_form
 def test_script_prints_every_project() -> None:
     """Ours first, then the seven recorded ones with their versions."""
     done = subprocess.run(
