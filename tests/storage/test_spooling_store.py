@@ -32,6 +32,7 @@ from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.stored_events import EventPage
 from tests.storage.contract import MOVES, Opener, Step, StoreContract
+from tests.storage.contract_part import EACH_KIND, keep_part
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.faulty_store import Faulty
 from tests.support.stopped_process import stand_still
@@ -39,8 +40,9 @@ from tests.support.stopped_process import stand_still
 OTHER = Key("tenant", "another", "thread")
 
 
+@keep_part(*EACH_KIND)
 class TestSpoolInFront(StoreContract):
-    """The whole contract with a spool in front of a file."""
+    """The contract with a spool in front of a file: with OM_TEST_LONG=all the whole, else a part."""
 
     thinned = 3
 
