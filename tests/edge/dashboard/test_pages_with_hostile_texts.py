@@ -26,6 +26,7 @@ from tests.support.hostile_texts import (
     list_megabyte_lines,
     list_utf8_texts,
 )
+from tests.support.long_forms import IS_LONG
 
 HIGH = "observation: {message_tokens: 2000000, buffer_tokens: false}"
 # whatever a text asks for would add another element or another attribute
@@ -246,7 +247,8 @@ async def test_names_and_titles_are_shown_as_they_are(run: Running, browser: Bro
         await check_inert(watched)
         links = await page.locator(".line").evaluate_all("(lines) => lines.map((a) => a.href)")
         places = [link.replace("#/thread/", "#/resource/").rpartition("/")[0] for link in links]
-        for link in (*links[:: len(links) // 12], *places[:: len(places) // 6]):
+        opened = 12 if IS_LONG else 4
+        for link in (*links[:: len(links) // opened], *places[:: 2 * len(places) // opened]):
             await page.goto(link)
             await page.wait_for_selector(".windows, .line, .empty")
             assert await page.locator(".windows, .line").count() >= 1, link
