@@ -331,6 +331,102 @@ async def test_what_a_server_does_not_take(tmp_path: Path, doctor: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("models", "small", "code", "works", "fails"),
+    [
+        # the small model of `auto` is guessed: the actor's model taking its place is as it should be
+        (
+            "auto",
+            "gpt-small",
+            0,
+            "guess of gpt-small failed (the memory model's server answered 404: check memory.model and"
+            " memory.api_base), and the next was asked",
+            "",
+        ),
+        # one that the configuration names needs attention
+        ("[openai/gone, openai/m]", None, 1, "call to m-1 returned", "call to gone failed"),
+        (
+            "[openai/empty, openai/m]",
+            None,
+            1,
+            "call to m-1 returned",
+            "call to empty returned no usable",
+        ),
+        ("[openai/gone, openai/gone2]", None, 1, "", "call to gone2 failed"),
+    ],
+    ids=["guess", "404", "unusable", "none"],
+)
+async def test_the_models_are_asked_in_order(
+    tmp_path: Path,
+    doctor: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    models: str,
+    small: str | None,
+    code: int,
+    works: str,
+    fails: str,
+) -> None:
+    """The next one is asked where a memory call would ask it. The report says which one made notes,
+    and what became of the others."""
+    await store_threads(tmp_path)
+    monkeypatch.setattr("om_proxy.doctor.call.find_small_model", lambda *_: small)
+
+    async def script(call: Call) -> None:
+        name = orjson.loads(call.seen.body)["model"] if call.seen.body else ""
+        if name.startswith("gone") or name == "gpt-small":
+            await answer_chat(b"{}", code=404)(call)
+        else:
+            await answer_chat(completion("" if name == "empty" else NOTES))(call)
+
+    async with run_upstream_server(script) as server:
+        memory = f"memory: {{model: {models}"
+        if models != "auto":
+            memory += f', api_base: "{server.base}", api_key: k'
+        got, out = await doctor(server.base, memory + "}", "--call", "--model", "gpt-x")
+    broken, _, working = " ".join(out.split()).partition(" works:")
+    assert got == code
+    assert works in working
+    assert fails in broken
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            b'{"error": {"code": 400, "message": "no tools"}}',
+            "a chat with gpt-x takes notes; left out: the tool for look-ups",
+        ),
+        (
+            b'data: {"error": {"message": "no tools"}}\n\n',
+            "a chat with gpt-x takes notes; left out: the tool for look-ups",
+        ),
+        (
+            b'{"error": {"code": 429, "message": "no tools"}}',
+            "a chat with gpt-x that has notes is refused (429)",
+        ),
+        (
+            b"<html>sign in</html>",
+            "a chat with gpt-x that has notes gets no reply that can be read",
+        ),
+    ],
+    ids=["whole", "stream", "busy", "page"],
+)
+async def test_a_chat_that_is_refused_inside_a_200(
+    tmp_path: Path, doctor: Run, error: bytes, said: str
+) -> None:
+    """Some routers wrap errors so."""
+    await store_threads(tmp_path)
+
+    async def script(call: Call) -> None:
+        has_tool = b'"tools"' in call.seen.body
+        await answer_chat(error if has_tool else completion(NOTES))(call)
+
+    async with run_upstream_server(script) as server:
+        memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
+        _, out = await doctor(server.base, memory, "--call", "--model", "gpt-x")
+    assert said in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
     ("refused", "said"),
     [
         (b"nothing", "a chat with gpt-x takes notes, and the tool for look-ups"),

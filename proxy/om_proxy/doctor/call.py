@@ -1,12 +1,12 @@
-"""Make one tiny observer call, to see what the memory model answers."""
+"""Make one tiny observer call, to see what the memory models answer."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from om_proxy.agents.call_bill import CallBill
 from om_proxy.agents.credentials import find_key
@@ -14,6 +14,7 @@ from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import LLM, Answer, Prompt, Routed, Target
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
+from om_proxy.agents.retries import UNKNOWN_MODEL_STATUSES
 from om_proxy.agents.targets import choose_model, choose_targets
 from om_proxy.apis.additions import Addition
 from om_proxy.doctor.upstreams import Finding
@@ -35,6 +36,8 @@ SAMPLE_MESSAGES = (
     ("assistant", "Noted: Lisbon on May 3, at most 75 kg on the roof of the blue van."),
 )
 ADDITION_NAMES = {
+    Addition.PICTURES: "pictures",
+    Addition.OPTIONS: "model_settings.reasoning_effort",
     Addition.LIMIT_NAME: "the usual name of the output limit",
     Addition.LIMIT: "the output limit",
     Addition.TEMPERATURE: "the temperature",
@@ -45,48 +48,56 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 
 @dataclass
-class SingleCall:
-    """A model that is asked once. It repeats that answer or failure for every further call."""
+class SingleCalls:
+    """Models that are asked once each. They repeat their answer or failure for every further
+    call."""
 
     llm: LLM
-    outcome: Answer | ModelError | None = None
+    outcomes: dict[Target, Answer | ModelError] = field(default_factory=dict)
+    answering: Target | None = None  # the last that answered
 
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
-        if self.outcome is None:
+        outcome = self.outcomes.get(target)
+        if outcome is None:
             try:
-                self.outcome = await self.llm.complete(target, prompt)
+                outcome = await self.llm.complete(target, prompt)
             except ModelError as exc:
-                self.outcome = exc
-        if isinstance(self.outcome, ModelError):
-            raise self.outcome
-        return self.outcome
+                outcome = exc
+            self.outcomes[target] = outcome
+        if isinstance(outcome, ModelError):
+            raise outcome
+        self.answering = target
+        return outcome
 
 
 async def try_observer(
     settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Ask the first observer model for notes of two messages. Return its answer as a finding,
-    usable or not."""
+    """Ask the observer's models for notes of two messages, in their order. Return the answer as a
+    finding, usable or not, and a finding of each model that failed before it."""
     if actor is None and choose_model(effective.observer_model, 0) in ("auto", "inherit"):
         return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
     direct = Direct(transport)
-    call = SingleCall(Routed(direct, litellm))
+    calls = SingleCalls(Routed(direct, litellm))
     bill = CallBill()
     start = time.monotonic()
+    notes: Observed | None = None
     try:
-        target, *_ = _choose_targets(settings, effective, actor, environ)
+        targets = _choose_targets(settings, effective, actor, environ)
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            notes = await _observe_sample(call, target, effective, bill)
+            notes = await _observe_sample(calls, targets, effective, bill)
     except TimeoutError:
-        return [Finding(False, f"the observer call got no answer within {CALL_TIMEOUT_S:.0f} s")]
+        text = f"the observer call got no answer within {CALL_TIMEOUT_S:.0f} s"
+        return [*_describe_failures(calls, has_notes=False), Finding(False, text)]
     except Unusable as exc:
-        text = call.outcome.text if isinstance(call.outcome, Answer) else ""
-        return [
-            Finding(False, f"the observer call: {exc}; it returned:\n{_clean_for_terminal(text)}")
-        ]
+        answer = calls.outcomes.get(calls.answering) if calls.answering else None
+        returned = _clean_for_terminal(answer.text if isinstance(answer, Answer) else "")
+        text = f"the observer call: {exc}; it returned:\n{returned}"
+        return [*_describe_failures(calls, has_notes=False), Finding(False, text)]
     except ModelError as exc:
-        return [Finding(False, f"the observer call failed: {exc}")]
+        failures = [*_describe_failures(calls, has_notes=False)]
+        return failures or [Finding(False, f"the observer call failed: {exc}")]
     finally:
         await transport.aclose()
         litellm.close()
@@ -94,15 +105,38 @@ async def try_observer(
     usage = bill.usage
     cost = f"{usage.input_tokens} tokens in, {usage.output_tokens} out, {duration_s:.1f} s"
     model, text = _clean_for_terminal(notes.model), _clean_for_terminal(notes.text)
-    works = describe_left_out(direct.list_left_out(target)) if target.via == "direct" else ""
-    return [Finding(True, f"the observer call to {model} returned notes ({cost}). {works}\n{text}")]
+    asked = calls.answering
+    works = (
+        describe_left_out(direct.list_left_out(asked)) if asked and asked.via == "direct" else ""
+    )
+    made = Finding(True, f"the observer call to {model} returned notes ({cost}). {works}\n{text}")
+    return [*_describe_failures(calls, has_notes=True), made]
+
+
+def _describe_failures(calls: SingleCalls, *, has_notes: bool) -> Iterator[Finding]:
+    """Say what became of the models that were asked beside the last one that answered. `has_notes`:
+    whether that one made notes. A guessed model may then be missing."""
+    for target, outcome in calls.outcomes.items():
+        model = _clean_for_terminal(target.model)
+        if isinstance(outcome, Answer):
+            if target != calls.answering:
+                yield Finding(False, f"the observer call to {model} returned no usable notes")
+            continue
+        is_missing = target.is_guess and outcome.server_status in UNKNOWN_MODEL_STATUSES
+        if has_notes and is_missing:
+            text = f"the guess of {model} failed ({outcome}), and the next was asked"
+            yield Finding(True, text)
+            continue
+        is_busy = isinstance(outcome, ModelBusy)
+        advice = ": try again later, or see whether the server is up" if is_busy else ""
+        yield Finding(False, f"the observer call to {model} failed: {outcome}{advice}")
 
 
 def describe_left_out(left_out: Addition) -> str:
     """Say in a sentence what works with the server, and what a memory call has to leave out."""
     names = [name for addition, name in ADDITION_NAMES.items() if addition in left_out]
     if not names:
-        return "This server takes all that a memory call has."
+        return "This server takes all that this call had."
     return f"This server takes memory calls, but not all of it; left out: {', '.join(names)}."
 
 
@@ -141,7 +175,7 @@ def build_inherited_target(
 
 
 async def _observe_sample(
-    llm: LLM, target: Target, effective: Effective, bill: CallBill
+    llm: LLM, targets: Sequence[Target], effective: Effective, bill: CallBill
 ) -> Observed:
     observer = Observer(
         llm, tokens=TokenCounter().tokens, sleep=_skip_sleep, abilities=find_abilities
@@ -153,14 +187,11 @@ async def _observe_sample(
     task = ObserverTask(
         messages=messages, instruction=observation.instruction, variant=observation.prompt
     )
-    try:
-        return await observer.observe(task, [target], observation.model_settings, bill)
-    except ModelBusy as exc:
-        raise ModelError(str(exc), "try again later, or see whether the server is up") from exc
+    return await observer.observe(task, targets, observation.model_settings, bill)
 
 
 async def _skip_sleep(_: float) -> None:
-    """Replace asyncio.sleep: a retry only repeats the outcome of the one call."""
+    """Replace asyncio.sleep: a retry only repeats the outcome of a call."""
 
 
 def _create_message(seq: int, role: str, text: str) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import orjson
@@ -26,6 +27,8 @@ ADDITION_NAMES = {
     Addition.TOOL: "the tool for look-ups",
 }
 
+_ERROR_STATUS = re.compile(rb'"(?:code|status)"\s*:\s*"?([45]\d\d)\b')
+
 
 async def try_prompt(upstream: UpstreamSettings, target: Target, layout: Layout) -> Finding:
     """Send a question with notes before it and with the look-up tool. Say what the server took.
@@ -45,7 +48,10 @@ async def try_prompt(upstream: UpstreamSettings, target: Target, layout: Layout)
                 else layout_without_system(has_instructions=False)
             )
             body = _write_prompt(request, chosen, has_tool=bool(trial.sent & Addition.TOOL))
-            status = await _post(client, upstream, target, body)
+            status, is_readable = await _post(client, upstream, target, body)
+            if status < 300 and not is_readable:
+                text = f"a chat with {target.model} that has notes gets no reply that can be read"
+                return Finding(False, text)
             if status < 300:
                 return Finding(True, describe_taken(target.model, additions & ~trial.sent))
             if not trial.take_back(status):
@@ -71,9 +77,12 @@ def _write_prompt(request: Request, layout: Layout, *, has_tool: bool) -> bytes:
     return CHAT.offer_tool(request, body, TOOL_NAMES[0], has_threads=False) if has_tool else body
 
 
-async def _post(client: Upstream, upstream: UpstreamSettings, target: Target, body: bytes) -> int:
-    """Return the status of the answer, which is not read."""
-    headers = [(b"content-type", b"application/json")]
+async def _post(
+    client: Upstream, upstream: UpstreamSettings, target: Target, body: bytes
+) -> tuple[int, bool]:
+    """Return the status of the answer, and whether it holds a reply. Of an error inside a 200 it is
+    the error's own status, or 400 if that names none."""
+    headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
     if target.api_key:
         headers.append((b"authorization", f"Bearer {target.api_key}".encode()))
     answer = await client.send(
@@ -85,5 +94,16 @@ async def _post(client: Upstream, upstream: UpstreamSettings, target: Target, bo
         read_timeout_s=min(upstream.read_timeout, CALL_TIMEOUT_S),
         path_in_settings=upstream.path_in_settings,
     )
-    await answer.aclose()
-    return answer.status
+    try:
+        if answer.status >= 300:
+            return answer.status, False
+        text = await answer.read()
+    finally:
+        await answer.aclose()
+    reader = CHAT.create_reply_reader(True)
+    reader.feed(text)
+    reply = reader.finish()
+    if not reply.error:
+        return answer.status, reply.message is not None
+    found = _ERROR_STATUS.search(text)
+    return int(found[1]) if found else 400, False
