@@ -77,6 +77,23 @@ def split_notes(messages: Sequence[Message]) -> tuple[set[str], list[Message]]:
     return noted, tail
 
 
+def find_late_results(
+    missing: Collection[str], history: Sequence[Message], prompt: Sequence[Message]
+) -> set[str]:
+    """Return those of the missing ids that are results whose call is told in a note. `history`: all
+    that was said."""
+    noted, _ = split_notes(prompt)
+    callers = {call["id"]: m for m in history for call in m.get("tool_calls") or ()}
+    return {
+        one
+        for message in history
+        if message["role"] == "tool"
+        and noted.issuperset(find_ids(callers[message["tool_call_id"]]))
+        for one in find_ids(message)
+        if one in missing
+    }
+
+
 def find_ids(message: Message) -> list[str]:
     """Return the id of a message, and the id of its correction if it has one."""
     text = orjson.dumps([message.get("content"), message.get("tool_calls")])

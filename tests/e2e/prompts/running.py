@@ -93,6 +93,8 @@ def render(world: World, kinds: Mapping[str, Kind]) -> str:
             + (f"  limit: {kind.limit}" if kind.limit else "")
         )
     lines += [f"  {example}" for name in kinds for example in world.tallies[name].examples]
+    if late := sum(world.tallies[name].late_results for name in kinds):
+        lines.append(f"limit: {late} results missing until they are noted, as their call was")
     outages = ", ".join(f"{kind} {number}" for kind, number in world.outages.items())
     lines.append(f"outages: {outages or 'none'}; longest healing {world.longest_healing_s:.1f} s")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.prompts.oracle import Faults, check_prompt
+from tests.e2e.prompts.oracle import Faults, check_prompt, find_late_results
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 NOTES = {"role": "system", "content": "<observations>\n* (10:00) M1 M2..3: crate\n</observations>"}
@@ -80,3 +80,11 @@ def test_a_correction_stands_beside_its_note() -> None:
     shown = [corrected, TWO, THREE, FOUR]
     assert check_prompt([NOTES, FOUR], shown, excused={"M1"}).missing == ("M8",)
     assert not check_prompt([NOTES, corrected, FOUR], shown, excused={"M1"})
+
+
+def test_a_result_whose_call_is_noted() -> None:
+    """Only a result counts, and only if no prompt can show its call."""
+    noted = say("system", "<observations>\n* (10:00) M1 M5: crate\n</observations>")
+    history = [ONE, CALL, X, Y, FOUR]
+    assert find_late_results(["M6", "M7", "M4"], history, [noted, FOUR]) == {"M6", "M7"}
+    assert find_late_results(["M6", "M7", "M4"], history, [NOTES, CALL, FOUR]) == set()
