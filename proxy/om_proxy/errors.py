@@ -24,7 +24,7 @@ OmError
 │   ├── Conflict          409  another commit came first: load and change again
 │   │   └── ForgottenName  –   the thread of a first turn was forgotten after the turn began
 │   ├── Unwritable         –   the store can never take this change
-│   ├── UnopenedText       –   an encrypted value does not open; other threads are as they were
+│   ├── UnopenedText       –   a stored value does not open or is none; other threads are as they were
 │   ├── KeysAway           –   `storage.keys_url` cannot be asked; threads whose keys are held go on
 │   ├── WrongMasterKey     –   the database needs another `storage.encryption_key`
 │   ├── WrongKeyStore      –   the database needs another `storage.keys_url`

@@ -6,7 +6,8 @@ Threads come in the order of their names, a resource's shared log before its thr
 number. It is read page by page. If a turn was stored meanwhile, the thread is exported once more:
 the last `thread` record of a name and what follows it are the ones that count. So it is with a
 resource whose shared log was changed before its last thread was read. If a thread was forgotten
-meanwhile, a `forgotten` record says that none of them counts.
+meanwhile, a `forgotten` record says that none of them counts; so it does, and says why, if a stored
+value of a thread cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from om_proxy.errors import Conflict, NotFound
+from om_proxy.errors import Conflict, NotFound, UnopenedText
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
 from om_proxy.storage.base import Store
@@ -122,8 +123,12 @@ class MemoryExporter:
         async for key, created_at in keys:
             earlier.discard(key)
             origin = {"created_at": created_at, "label": label_thread(secret, key)}
-            async for record in self._export_one(key, origin, versions):
-                yield record
+            try:
+                async for record in self._export_one(key, origin, versions):
+                    yield record
+            except UnopenedText as exc:
+                versions[key] = 0
+                yield _forgotten_record(key) | {"why": str(exc)}
 
     async def _export_one(
         self, key: Key, origin: Record, versions: dict[Key, int]

@@ -18,6 +18,17 @@ from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import RowCipher
 
+# of a stored value that is none: its row is damaged, or comes from a backup or an older release
+DECODING_ERRORS = (ValueError, LookupError)
+
+
+def refuse_value(exc: Exception) -> UnopenedText:
+    """Return the error of a row with such a value. Other rows are as they were, and so is the store.
+    Its text names no value."""
+    error = UnopenedText(f"a stored value cannot be decoded ({type(exc).__name__})")
+    error.__cause__ = exc
+    return error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
@@ -235,8 +246,14 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def decode_text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
+def decode_text(value: str | bytes) -> str:
+    """Return a stored text, which may come as text or as bytes. Raise ValueError for what is none: a
+    row may be damaged, or come from an older release."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogatepass")
+    if isinstance(value, str):
+        return value
+    raise ValueError("a stored text is none")
 
 
 class ResourceSums(NamedTuple):

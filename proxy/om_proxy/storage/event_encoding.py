@@ -83,9 +83,9 @@ def open_event(event: SealedEvent, cipher: RowCipher) -> str:
         return event.data
     try:
         texts = json.loads(cipher.open(*_place_event(event.at, event.type), event.sealed))
-    except UnopenedText:
+        return _write_ascii(json.loads(event.data) | texts)
+    except (UnopenedText, ValueError, TypeError):
         return event.data
-    return _write_ascii(json.loads(event.data) | texts)
 
 
 def reseal_event(

@@ -42,6 +42,7 @@ from om_proxy.storage.encoding import (
     decode_look_ups,
     decode_parts,
     decode_state,
+    decode_text,
     find_put_aside,
     read_shown_state,
 )
@@ -72,10 +73,6 @@ FREE_NUMBER = MAX_NUMBER // 2  # where a stored next number is none
 OTHERS_PLACE, KEY_ID_PLACE = -3, -2
 # tables, as values that are sealed name their places
 NOTE, REFLECTION = b"observation", b"reflection"
-
-
-def decode_text(value: str | bytes) -> str:
-    return encoding.decode_text(value) if isinstance(value, bytes) else value
 
 
 def decode_optional_text(value: str | bytes | None) -> str | None:
@@ -140,7 +137,7 @@ def find_quoting_look_ups(found: Iterable[Row], held: HeldKeys, label: str) -> d
     for thread_id, key_id, seq, sealed in found:
         try:
             look_ups = _open_look_ups(seq, sealed, held.find(key_id))
-        except UnopenedText:
+        except (UnopenedText, ValueError):
             continue
         if quotes_thread(look_ups, label):
             quoting.setdefault(thread_id, []).append(seq)
@@ -309,7 +306,7 @@ def _read_numbers(columns: Row) -> tuple[_Numbers, tuple[str, ...]]:
 
 def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
     """Decode the columns that each store names `INFO_COLUMNS`. A thread that does not open is listed
-    without its title."""
+    without its title, and one with a damaged model without that."""
     (
         tenant,
         resource,
@@ -346,7 +343,7 @@ def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
         bool(has_notes),
         pending_tokens,
         decoded.log_tokens if shared_log_tokens is None else shared_log_tokens,
-        decode_optional_text(model),
+        _read_shown_model(model),
         decoded.overrides,
         decoded.ledger,
     )
@@ -355,7 +352,14 @@ def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
 def _open_shown_title(title: str | bytes | None, cipher: RowCipher) -> str | None:
     try:
         return open_optional_text(cipher, b"thread", 0, b"title", title)
-    except UnopenedText:
+    except (UnopenedText, ValueError):
+        return None
+
+
+def _read_shown_model(model: str | bytes | None) -> str | None:
+    try:
+        return decode_optional_text(model)
+    except ValueError:
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import ConfigError, StorageError
+from om_proxy.errors import ConfigError, StorageError, UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.postgres import events, kept_connections, pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
@@ -320,6 +321,20 @@ async def test_a_schema_of_any_fitting_name(url: str, name: str) -> None:
     assert names.qualify("SELECT om.version FROM om.thread, custom.x") == (
         f'SELECT "{name}".version FROM "{name}".thread, custom.x'  # noqa: S608 - never sent
     )
+
+
+async def test_a_value_that_cannot_be_decoded_is_no_fault_of_the_server(
+    store: PostgresStore,
+) -> None:
+    """Its thread alone cannot be read: others are asked for as before."""
+
+    async def read_damaged(_session: Session) -> None:
+        json.loads("canary")
+
+    with pytest.raises(UnopenedText) as failed:
+        await store._pool.read(read_damaged)
+    assert "canary" not in str(failed.value)
+    assert await store.load(KEY) == Memory(key=KEY)
 
 
 async def test_an_error_holds_no_value(store: PostgresStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import ConfigError, ProgramTooOld, StorageError
+from om_proxy.errors import ConfigError, ProgramTooOld, StorageError, UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.redis import queries
 from om_proxy.storage.redis.session import Session
@@ -295,6 +296,18 @@ async def test_a_database_without_memories_is_not_made(url: str, prefix: str) ->
     store = await RedisStore.open(url, RedisOptions(prefix))
     await store.close()
     await (await RedisStore.open(url, RedisOptions(prefix), create=False)).close()
+
+
+async def test_a_value_that_cannot_be_decoded_is_no_fault_of_the_server(store: RedisStore) -> None:
+    """Its thread alone cannot be read: others are asked for as before."""
+
+    async def read_damaged(_session: Session) -> None:
+        json.loads("canary")
+
+    with pytest.raises(UnopenedText) as failed:
+        await store._pool.read(read_damaged)
+    assert "canary" not in str(failed.value)
+    assert await store.load(KEY) == Memory(key=KEY)
 
 
 async def test_an_error_holds_no_value(store: RedisStore) -> None:

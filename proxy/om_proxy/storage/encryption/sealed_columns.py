@@ -24,7 +24,7 @@ def seal_look_ups(cipher: RowCipher, message: Message) -> bytes | None:
 
 def open_text(cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any) -> str:
     opened = cipher.open(table, row, column, value)
-    return decode_text(opened) if isinstance(opened, bytes) else opened
+    return decode_text(opened)
 
 
 def open_optional_text(
@@ -45,7 +45,7 @@ def seal_others(ciphers: ThreadCiphers, text: str) -> bytes:
 def open_others(ciphers: ThreadCiphers, value: Any) -> str:
     """Return the text of the column `others`."""
     if ciphers.row.key_id is None:
-        return decode_text(value) if isinstance(value, bytes) else value
+        return decode_text(value)
     if not value:
         return ""
     return open_text(ciphers.others, b"thread", 0, b"others", bytes(value[KEY_ID_BYTES:]))

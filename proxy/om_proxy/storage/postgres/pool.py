@@ -24,6 +24,7 @@ import structlog
 
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.running_time import RunningTimer, limit_running_time
+from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
 from om_proxy.storage.limited_work import wait_for_work
 from om_proxy.storage.postgres.kept_connections import (
     CANCEL_TIMEOUT_S,
@@ -244,6 +245,8 @@ class ConnectionPool:
                     raise translate_error(exc.cause) from exc.cause
             except DRIVER_ERRORS as exc:
                 raise translate_error(exc) from exc
+            except DECODING_ERRORS as exc:
+                raise refuse_value(exc) from exc
             attempt += 1
 
     async def _use_connection(self, work: Work[T], isolation: Isolation, idle_s: float) -> T:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import ThreadPage, ThreadPlace
 from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, select_lacking
@@ -146,4 +147,4 @@ async def read_vectors_at(
 
 def _decode_vector(row: Row) -> StoredVector:
     _, thread, seq, role, at, length, vector = row
-    return StoredVector(thread, seq, row_decoding.decode_text(role), at, length, bytes(vector))
+    return StoredVector(thread, seq, decode_text(role), at, length, bytes(vector))

@@ -36,6 +36,7 @@ from redis.exceptions import (
 )
 
 from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
 from om_proxy.storage.limited_work import wait_for_work
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.rights import check_rights
@@ -163,6 +164,8 @@ class ConnectionPool:
                     raise translate_error(exc) from exc
             except DRIVER_ERRORS as exc:
                 raise translate_error(exc) from exc
+            except DECODING_ERRORS as exc:
+                raise refuse_value(exc) from exc
             attempt += 1
 
     async def _use_connection(self, work: Work[T]) -> T:

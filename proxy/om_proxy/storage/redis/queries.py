@@ -15,6 +15,7 @@ from om_proxy.memory.model import (
     Reflection,
 )
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
@@ -217,7 +218,7 @@ async def select_waiting(session: Session, key: Key) -> list[tuple[Key, int, row
     """Return the threads that share the log of this resource and have a tail."""
     name = session.keys.of_resource("waiting", key.tenant, key.resource)
     names = await session.call("HKEYS", name)
-    keys = [key._replace(thread=row_decoding.decode_text(name)) for name in names]
+    keys = [key._replace(thread=decode_text(name)) for name in names]
     found = await session.call_many(
         [("HMGET", session.keys.of_thread("row", one), "id", "row") for one in keys]
     )

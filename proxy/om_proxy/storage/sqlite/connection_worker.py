@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 import aiosqlite
 
 from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
+from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS, SyncWork, WorkQueue, WorkUnit
 
 T = TypeVar("T")
@@ -145,9 +146,10 @@ class ConnectionWorker:
             return await unit.work(connection)
         except Conflict as conflict:
             return conflict
-        except (UnopenedText, KeysAway) as error:
+        except (UnopenedText, KeysAway, *DECODING_ERRORS) as exc:
+            error = as_storage_error(exc)
             if self._begin_sql != "BEGIN":
-                raise
+                raise error from exc.__cause__
             return error
 
     async def _open(self) -> aiosqlite.Connection:
@@ -212,6 +214,8 @@ def as_storage_error(exc: Exception) -> StorageError:
     values; other errors' texts might hold values."""
     if isinstance(exc, StorageError):
         return exc
+    if isinstance(exc, DECODING_ERRORS) and not isinstance(exc, UnicodeEncodeError):
+        return refuse_value(exc)
     error_class = Unwritable if _is_caused_by_work(exc) else StorageError
     error = error_class(
         f"SQLite: {type(exc).__name__}: {exc}"
@@ -230,7 +234,7 @@ def _is_caused_by_work(exc: Exception) -> bool:
         sqlite3.IntegrityError
         | sqlite3.InterfaceError
         | sqlite3.DataError
-        | UnicodeError
+        | UnicodeEncodeError
         | TypeError
         | OverflowError,
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage import row_decoding
+from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.queries import IS_THREAD
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
@@ -113,4 +114,4 @@ def read_vectors_at(
 
 def _decode_vector(row: row_decoding.Row) -> StoredVector:
     _, thread, seq, role, at, length, vector = row
-    return StoredVector(thread, seq, row_decoding.decode_text(role), at, length, vector)
+    return StoredVector(thread, seq, decode_text(role), at, length, vector)

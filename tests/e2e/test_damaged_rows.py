@@ -1,0 +1,124 @@
+"""A damaged row costs its own thread, and no list and no other tenant. A backup, a copy or an older
+release may bring one: no import does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from om_proxy.moving.verifying import verify_store
+from tests.e2e.running import Running, run_with_scripted_models
+from tests.edge.admin.test_admin_api import ADMIN_TOKEN, FOREIGN, OWN
+
+ADMIN = {"x-om-admin": ADMIN_TOKEN}
+MORE = f"server: {{admin_token: {ADMIN_TOKEN}}}"
+THREAD, RESOURCE = "damaged", "res"
+LISTS = (
+    "/threads",
+    "/threads?order=recent",
+    "/threads?q=d",
+    "/resources",
+    "/stats?by=thread",
+    "/stats?by=resource",
+    "/events",
+    "/search?query=crate",
+    "/search?query=crate&in=notes",
+)
+NO_TEXT, NO_UTF8, NO_STATE = -1, b"\xff\xfe", 2**62
+DAMAGE = [
+    ("message", "role", NO_UTF8),
+    ("message", "role", NO_TEXT),
+    ("message", "calls", "x"),
+    ("message", "answers", NO_UTF8),
+    ("message", "live", NO_STATE),
+    ("observation", "model", NO_UTF8),
+    ("observation", "title", NO_UTF8),
+    ("observation", "task", NO_TEXT),
+    ("observation", "suggestion", NO_UTF8),
+    ("observation", "text", NO_UTF8),
+    ("observation", "text", NO_TEXT),
+    ("observation", "sources", "x"),
+    ("thread", "others", NO_UTF8),
+    ("thread", "title", NO_UTF8),
+    ("thread", "model", NO_UTF8),
+    ("event", "sealed", NO_UTF8),
+]
+HARMLESS = ("event", "thread.title", "thread.model")  # lists show such a thread without the value
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a thread that has notes, one beside it, and one of another tenant."""
+    folder = tmp_path_factory.mktemp("stored")
+    asyncio.run(talk(folder))
+    return folder / "om.db"
+
+
+async def talk(folder: Path) -> None:
+    async with run_with_scripted_models(folder, more=MORE) as run:
+        for thread, key in ((THREAD, "sk-a"), ("beside", "sk-a"), ("theirs", "sk-b")):
+            client = run.chat(thread, key=key, **{"x-om-resource": RESOURCE})
+            for number in range(3):
+                await client.say(f"Crate {number} weighs {number} kilos. " * 60)
+                await run.app.background.wait_idle()
+
+
+def damage(database: Path, table: str, column: str, value: object) -> None:
+    """Give each row of the thread this value; of events, each row."""
+    of_thread = {"thread": "thread = ?1", "event": "?1 <> ''"}.get(
+        table, "thread_id = (SELECT id FROM thread WHERE thread = ?1)"
+    )
+    with closing(sqlite3.connect(database)) as connection, connection:
+        statement = f"UPDATE {table} SET {column} = ?2 WHERE {of_thread}"  # noqa: S608 # names of ours
+        assert connection.execute(statement, (THREAD, value)).rowcount
+
+
+async def find_broken_lists(run: Running) -> list[str]:
+    return [
+        path
+        for path in LISTS
+        for headers in (ADMIN, OWN, FOREIGN)
+        if (await run.http.get(f"{run.base}/om/v1{path}", headers=headers)).status_code >= 500
+    ]
+
+
+async def list_exported(run: Running) -> set[str]:
+    """Return the threads in the export of the damaged thread's tenant, which is whole."""
+    answer = await run.http.get(f"{run.base}/om/v1/export", headers=OWN)
+    *records, end = map(json.loads, answer.text.splitlines())
+    assert end["om"] == "end"
+    left_out = {record["thread"] for record in records if record["om"] == "forgotten"}
+    return {record["thread"] for record in records if record["om"] == "thread"} - left_out
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("table", "column", "value"), DAMAGE)
+async def test_a_damaged_row_costs_its_own_thread(
+    stored: Path, tmp_path: Path, table: str, column: str, value: object
+) -> None:
+    shutil.copy(stored, tmp_path / "om.db")
+    damage(tmp_path / "om.db", table, column, value)
+    is_harmless = table in HARMLESS or f"{table}.{column}" in HARMLESS
+    async with run_with_scripted_models(tmp_path, more=MORE) as run:
+        assert await find_broken_lists(run) == []
+        own = run.chat(THREAD, **{"x-om-resource": RESOURCE})
+        await own.say("And now?")
+        for number in range(3):
+            run.clock.now += 8  # as long as a store that fails is left alone
+            _, receipt = await run.chat("theirs", key="sk-b", **{"x-om-resource": RESOURCE}).say(
+                f"And now, number {number}?"
+            )
+            assert receipt["status"] == "applied"
+        assert "beside" in await list_exported(run)
+        found = await verify_store(run.app.store)
+        assert {fault.key.thread for fault in found.faults} <= {THREAD, ""}
+        assert found.faults or is_harmless
+        path = f"{run.base}/om/v1/threads/{THREAD}?resource={RESOURCE}"
+        assert (await run.http.delete(path, headers=OWN)).status_code < 300
+        assert (await verify_store(run.app.store)).is_sound
