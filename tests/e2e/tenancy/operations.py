@@ -60,6 +60,8 @@ class Operations:
 
     async def run(self, count: int) -> None:
         await asyncio.gather(*(self._some(count // AT_ONCE) for _ in range(AT_ONCE)))
+        for chat in self._chats:  # in a short run, those that are there are seldom asked for
+            await self._steer(chat)
         await self._world.app.background.wait_idle()
         self._world.judge_upstream()
         await self._world.judge_store()
