@@ -21,13 +21,15 @@ from tests.e2e.replicas.plan import (
 )
 from tests.e2e.replicas.planted import FAULTS
 from tests.e2e.replicas.running import Report, run_replicas
-from tests.support.long_forms import long_form
+from tests.support.long_forms import IS_LONG, long_form
 from tests.support.own_postgres import OwnPostgres, own_postgres
 from tests.support.postgres_server import find_postgres_url
 
 pytestmark = pytest.mark.slow
 
 SHORT = Plan(seconds=5, kills=3, turns=40, replicas=2, clients=5, kill_every_s=0.8)
+if not IS_LONG:
+    SHORT = replace(SHORT, seconds=3, kills=2, turns=30)
 
 
 async def test_replicas_that_are_killed(tmp_path: Path) -> None:
@@ -72,11 +74,15 @@ async def test_replicas_with_a_planted_fault(tmp_path: Path) -> None:
 
 
 async def test_turns_of_a_resource_that_end_at_once(tmp_path: Path) -> None:
-    report = await run_replicas(find_postgres_url(), tmp_path, plan_meetings(0.0))
+    plan = plan_meetings(0.0)
+    if not IS_LONG:
+        plan = replace(plan, turns=40)
+    report = await run_replicas(find_postgres_url(), tmp_path, plan)
     assert not report.findings, str(report)
     assert not report.notebook.errors
 
 
+@long_form
 @pytest.mark.parametrize("fault", ["for-share", "no-hub-lock"])
 async def test_turns_of_a_resource_without_its_lock(tmp_path: Path, fault: str) -> None:
     """The run above would show it: two turns at once hold the row of the shared log."""
@@ -94,13 +100,17 @@ def server() -> Iterator[OwnPostgres]:
 
 async def test_a_store_that_is_taken_back(tmp_path: Path, server: OwnPostgres) -> None:
     """No process tells what it has read of the lost state, and none writes on top of it."""
-    report = await run_replicas(server.url, tmp_path, plan_restore(0.0), server)
+    plan = plan_restore(0.0)
+    if not IS_LONG:
+        plan = replace(plan, turns=80)
+    report = await run_replicas(server.url, tmp_path, plan, server)
     assert not report.findings, str(report)
     assert not report.notebook.errors
     [restore] = report.history.restores
     assert any(restore.undoes(turn.began_at) for turn in report.history.turns)
 
 
+@long_form
 async def test_a_cache_that_is_kept_over_a_reconnect(tmp_path: Path, server: OwnPostgres) -> None:
     """The run above would show it."""
     fault = "cache-over-reconnect"
