@@ -11,13 +11,14 @@ import pytest
 from om_proxy.demo.story import INSTRUCTIONS, load_story
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import Call, calls_of, replayed
+from tests.support.long_forms import IS_LONG
 
 OBSERVE_AT, REFLECT_AT = (
     6_000,
     2_500,
 )  # tokens; a fifth and a sixteenth of the defaults, for a conversation of 50 000
 THRESHOLDS = f"observation: {{message_tokens: {OBSERVE_AT}}}, reflection: {{observation_tokens: {REFLECT_AT}}}"
-KILLS = 5
+KILLS = 5 if IS_LONG else 2
 
 
 def calls() -> list[Call]:
@@ -40,8 +41,8 @@ async def test_the_own_conversation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_own_conversation_with_five_kills(tmp_path: Path) -> None:
-    """SIGKILL at five random calls, on the way to the model or in the middle of its reply: every
+async def test_the_own_conversation_with_kills(tmp_path: Path) -> None:
+    """SIGKILL at two random calls, in the long form at five, on the way to the model or in the middle of its reply: every
     promise still holds."""
     inspector = await killed_and_restarted(
         tmp_path, calls(), KILLS, 5, THRESHOLDS, observe_at=OBSERVE_AT, reflect_at=REFLECT_AT
