@@ -21,6 +21,7 @@ from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, ask, bill
 from tests.e2e.test_workers import children
 from tests.support.free_port import free_port
+from tests.support.long_forms import long_form
 
 TOLD = "The blue crate weighs nine kilos and stands at dock three. " * 6
 Samples = dict[tuple[str, ...], float]
@@ -177,6 +178,7 @@ async def test_failures_in_the_middle_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes are found in /proc")
+@long_form
 async def test_workers_are_one_server(tmp_path: Path) -> None:
     """The sum equals the requests sent, whichever worker answers the scrape. A worker that is
     killed loses none that it had counted."""

@@ -215,37 +215,61 @@ async def send_of_each_kind(replicas: Replicas, number: int) -> None:
     )
 
 
-async def test_sums_over_replicas_are_what_was_sent(tmp_path: Path) -> None:
+async def test_figures_of_replicas(tmp_path: Path) -> None:
+    """One after the other, on the same replicas: what they tell of the store, of what was sent, and
+    of what was sent during a kill."""
+    async with run_replicas(tmp_path) as replicas:
+        await replicas.read_until(Counter())
+        await check_that_one_tells_of_the_store(replicas)
+        await check_sums(replicas)
+        await check_kill_under_load(replicas)
+
+
+async def check_that_one_tells_of_the_store(replicas: Replicas) -> None:
+    """Each gauge over the whole store stands on the page of one replica, so that a sum is true."""
+    names = [gauge.name for gauge in GAUGES]
+    async with asyncio.timeout(PATIENCE_S):
+        while not any((names[0], ()) in page for page in await replicas.read()):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.2)
+    totals = await replicas.store.totals(0.0)
+    for _ in range(10):
+        pages = await replicas.read()
+        for name, total in zip(names, totals, strict=True):
+            assert sum((name, ()) in page for page in pages) == 1, name
+            assert sum_named(pages, name) == total
+    assert totals.messages_tokens > 0
+
+
+async def check_sums(replicas: Replicas) -> None:
     """By status and reason, exactly, whichever workers answer, before and after kills. What a
     killed worker had counted stays in every counter."""
-    async with run_replicas(tmp_path) as replicas:
-        await asyncio.gather(
-            *(replicas.converse(who) for who in ("ada", "bea")),
-            *(send_of_each_kind(replicas, number) for number in range(6)),
-        )
-        assert {status for status, _ in replicas.receipts} >= {"raw", "applied", "off"}
-        before = await replicas.read_until(replicas.receipts)
-        for _ in range(5):
-            assert sum_requests(await replicas.read()) == replicas.receipts
+    await asyncio.gather(
+        *(replicas.converse(who) for who in ("ada", "bea")),
+        *(send_of_each_kind(replicas, number) for number in range(6)),
+    )
+    assert {status for status, _ in replicas.receipts} >= {"raw", "applied", "off"}
+    before = await replicas.read_until(replicas.receipts)
+    for _ in range(5):
+        assert sum_requests(await replicas.read()) == replicas.receipts
 
-        await replicas.kill_workers()
-        after = await replicas.read()
-        assert sum_requests(after) == replicas.receipts
-        for old, new in zip(before, after, strict=True):
-            lost = {
-                name: (value, new.get(name))
-                for name, value in select_counters(old).items()
-                if new.get(name, 0.0) < value
-            }
-            assert lost == {}
+    await replicas.kill_workers()
+    after = await replicas.read()
+    assert sum_requests(after) == replicas.receipts
+    for old, new in zip(before, after, strict=True):
+        lost = {
+            name: (value, new.get(name))
+            for name, value in select_counters(old).items()
+            if new.get(name, 0.0) < value
+        }
+        assert lost == {}
 
-        await asyncio.gather(*(send_of_each_kind(replicas, number) for number in range(6, 10)))
-        pages = await replicas.read_until(replicas.receipts)
-        for name in ("om_overhead_seconds_count", "om_requests_total"):
-            assert sum_named(pages, name) >= 40
-        failed = sum_by_label(pages, "om_failures_total", "cause")
-        assert failed["upstream-5xx"] == failed["upstream-429"] == 10
-        assert failed["refused"] == 10
+    await asyncio.gather(*(send_of_each_kind(replicas, number) for number in range(6, 10)))
+    pages = await replicas.read_until(replicas.receipts)
+    for name in ("om_overhead_seconds_count", "om_requests_total"):
+        assert sum_named(pages, name) >= 40
+    failed = sum_by_label(pages, "om_failures_total", "cause")
+    assert failed["upstream-5xx"] == failed["upstream-429"] == 10
+    assert failed["refused"] == 10
 
 
 def sum_named(pages: list[Series], name: str) -> float:
@@ -261,49 +285,32 @@ def sum_by_label(pages: list[Series], name: str, label: str) -> Counter[str]:
     return sums
 
 
-async def test_a_kill_under_load_loses_what_was_not_counted_alone(tmp_path: Path) -> None:
+async def check_kill_under_load(replicas: Replicas) -> None:
     """Requests that were under way in the killed workers may be missing, and no other."""
     most_lost = REPLICAS * AT_ONCE
-    async with run_replicas(tmp_path) as replicas:
-        attempts = answered = 0
-        is_over = asyncio.Event()
+    before = replicas.receipts.total()
+    attempts = answered = 0
+    is_over = asyncio.Event()
 
-        async def send_on() -> None:
-            nonlocal attempts, answered
-            while not is_over.is_set() or answered <= 2 * most_lost:
-                attempts += 1
-                try:
-                    await replicas.chat(None, {"role": "user", "content": "Hello."})
-                except httpx.TransportError:
-                    continue
-                answered += 1
+    async def send_on() -> None:
+        nonlocal attempts, answered
+        while not is_over.is_set() or answered <= 2 * most_lost:
+            attempts += 1
+            try:
+                await replicas.chat(None, {"role": "user", "content": "Hello."})
+            except httpx.TransportError:
+                continue
+            answered += 1
 
-        sending = [asyncio.create_task(send_on()) for _ in range(AT_ONCE)]
-        try:
-            await replicas.kill_workers()
-        finally:
-            is_over.set()
-            await asyncio.gather(*sending)
-        async with asyncio.timeout(PATIENCE_S):
-            while (  # noqa: ASYNC110 - as above
-                counted := sum_requests(await replicas.read()).total()
-            ) < answered - most_lost:
-                await asyncio.sleep(0.05)
-        assert counted <= attempts
-
-
-async def test_one_process_tells_of_the_store(tmp_path: Path) -> None:
-    """Each gauge over the whole store stands on the page of one replica, so that a sum is true."""
-    names = [gauge.name for gauge in GAUGES]
-    async with run_replicas(tmp_path) as replicas:
-        await replicas.read_until(Counter())
-        async with asyncio.timeout(PATIENCE_S):
-            while not any((names[0], ()) in page for page in await replicas.read()):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.2)
-        totals = await replicas.store.totals(0.0)
-        for _ in range(10):
-            pages = await replicas.read()
-            for name, total in zip(names, totals, strict=True):
-                assert sum((name, ()) in page for page in pages) == 1, name
-                assert sum_named(pages, name) == total
-        assert totals.messages_tokens > 0
+    sending = [asyncio.create_task(send_on()) for _ in range(AT_ONCE)]
+    try:
+        await replicas.kill_workers()
+    finally:
+        is_over.set()
+        await asyncio.gather(*sending)
+    async with asyncio.timeout(PATIENCE_S):
+        while (  # noqa: ASYNC110 - as above
+            counted := sum_requests(await replicas.read()).total() - before
+        ) < answered - most_lost:
+            await asyncio.sleep(0.05)
+    assert counted <= attempts
