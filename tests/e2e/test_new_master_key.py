@@ -30,9 +30,11 @@ from tests.support.redis_server import find_redis_url, own_prefix
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SERVERS = 2
-CLIENTS = 3
+CLIENTS = 3 if IS_LONG else 2
 # turns that each client has taken between two steps, at least
 TURNS = 20 if IS_LONG else 2
+# of a client, between two turns
+PAUSE_S = 0.0 if IS_LONG else 0.1
 
 
 class Rotation:
@@ -65,6 +67,7 @@ class Rotation:
             for _ in range(2):  # the second one is read by the other server
                 first += [await self.ask(thread, first), {"role": "user", "content": "And?"}]
             self.turns[client] += 1
+            await asyncio.sleep(PAUSE_S)
 
     async def ask(self, thread: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
         server = self.choose_server()
