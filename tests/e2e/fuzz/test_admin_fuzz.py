@@ -15,8 +15,9 @@ from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
 from tests.e2e.fuzz.admin_cases import load_operations
 from tests.e2e.fuzz.admin_fuzzing import AdminTold, fuzz_admin_api
+from tests.support.long_forms import IS_LONG
 
-CASES_PER_ROUTE = 60
+CASES_PER_ROUTE = 60 if IS_LONG else 12
 
 
 async def test_made_up_requests(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from tests.e2e.bounds.serving import needs_proc
 from tests.e2e.fuzz.bending import bent, pieces
 from tests.e2e.fuzz.fuzzing import GROWN, Told, case, faults, fuzzed, judged, whole
 from tests.e2e.fuzz.honest_requests import HONEST_REQUESTS
+from tests.support.long_forms import IS_LONG
 
-CASES = 1_000
+CASES = 1_000 if IS_LONG else 300
 
 
 @needs_proc
