@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.replay import calls_of, coding_session, replayed
+from tests.support.long_forms import long_form
 
 
 @pytest.mark.slow
+@long_form
 async def test_the_coding_session(tmp_path: Path) -> None:
     """439 calls: every prompt valid and bounded, nothing lost, nothing twice, the prefix stable
     between activations."""

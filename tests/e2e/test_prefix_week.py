@@ -28,6 +28,7 @@ from om_proxy.memory.prompt.context import continuation_hint
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ACTOR, ScriptedServer
 from tests.e2e.running import Clock, Running, read_streamed_text, run_with_scripted_models
+from tests.support.long_forms import long_form
 
 HOUR = 3_600.0  # seconds the provider's prompt cache lives
 ANSWERING = 20.0  # seconds an answer takes: some are asked for on one day and come on the next
@@ -39,9 +40,13 @@ HINT = continuation_hint(date(2026, 1, 1)).partition("today is ")[0]
 Style = Literal["full", "window", "new"]
 Prompt = tuple[bytes, ...]
 
+HOUR_LOST = ("Europe/Berlin", datetime(2026, 3, 23))  # noqa: DTZ001 — a local day
+HOUR_WON = ("America/New_York", datetime(2026, 10, 26))  # noqa: DTZ001 — as above
 WEEKS = [  # local days of which the sixth night changes the clocks
-    pytest.param("Europe/Berlin", datetime(2026, 3, 23), id="Berlin, an hour lost"),  # noqa: DTZ001 — a local day
-    pytest.param("America/New_York", datetime(2026, 10, 26), id="New York, an hour won"),  # noqa: DTZ001 — as above
+    pytest.param(*HOUR_LOST, "blocks", id="Berlin, blocks"),
+    pytest.param(*HOUR_WON, "merged", id="New York, merged"),
+    pytest.param(*HOUR_LOST, "merged", id="Berlin, merged", marks=long_form),
+    pytest.param(*HOUR_WON, "blocks", id="New York, blocks", marks=long_form),
 ]
 
 
@@ -418,7 +423,7 @@ async def packing_house(tmp_path: Path, layout: str) -> AsyncIterator[Running]:
         yield run
 
 
-@pytest.mark.parametrize(("zone", "first"), WEEKS)
+@pytest.mark.parametrize(("zone", "first", "layout"), WEEKS, indirect=["layout"])
 async def test_a_week(tmp_path: Path, layout: str, zone: str, first: datetime) -> None:
     """Every change of the prefix has its cause in the store; each cause is met, and so are
     midnights and the change of the clocks."""

@@ -34,10 +34,11 @@ from tests.bench.recordings import coding_session, service_chats
 from tests.bench.replaying import Model, Timed
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
-from tests.support.long_forms import long_form
+from tests.support.long_forms import IS_LONG, long_form
 
 MONDAY = 1_774_224_000.0  # unix seconds
 DAY, HOUR = 86_400.0, 3_600.0
+SESSIONS = 21 if IS_LONG else 11
 # In shadow no request waits for notes (docs/spec/seeing.md#shadow-mode). So none does live either,
 # not even after a fork that makes much raw again.
 SMALL = (
@@ -113,11 +114,11 @@ class Talk:
 
 
 def tell_week() -> list[Timed]:
-    """Two threads in turn, three sessions a day; tools, questions asked anew near the end and far
+    """Half of it in the short form. Two threads in turn, three sessions a day; tools, questions asked anew near the end and far
     back, and requests that are repeated."""
     calls: list[Timed] = []
     talks = [Talk("north"), Talk("south")]
-    for session in range(21):
+    for session in range(SESSIONS):
         at = MONDAY + session // 3 * DAY + (8.5 + 5.2 * (session % 3)) * HOUR
         for number in range(6):
             talk, at = talks[number % 2], at + 60.0 * (2 + 7 * number)
