@@ -13,6 +13,7 @@ import pytest
 
 from om_proxy.off_loop import MANY_MESSAGES
 from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
+from tests.support.long_forms import IS_LONG
 from tests.support.upstream_server import script_answer
 
 COUNT = 30_000
@@ -84,7 +85,7 @@ async def test_many_new_messages(tmp_path: Path) -> None:
 async def test_a_large_reply(tmp_path: Path) -> None:
     """Reading what it says, recognising and storing it is no work of the event loop's own thread:
     what is left is to pass it on."""
-    message = {"role": "assistant", "content": "crate, " * 3_000_000}
+    message = {"role": "assistant", "content": "crate, " * (3_000_000 if IS_LONG else 1_000_000)}
     reply = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
     longest: dict[bool, list[float]] = {False: [], True: []}
     unobserved = ", observation: {message_tokens: 100000000}"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.bounds import slow
 from tests.e2e.bounds.serving import needs_proc
-from tests.e2e.bounds.slow import EVERY, measured
+from tests.support.long_forms import IS_LONG
 
 LIMITS = "{header_timeout: 1s, body_timeout: 1s, write_timeout: 3s}"
 # seconds a cut may come after its time: one for the looks, the rest for a machine that is busy
@@ -16,15 +17,18 @@ LATE = 10.0
 NOISE = 60.0  # ms that a busy machine, on which other tests run meanwhile, makes of itself
 
 
+EVERY = slow.EVERY if IS_LONG else 4 * slow.EVERY  # seconds between two requests of the good client
+
 NUMBERS = {"heads": 80, "bodies": 80, "streams": 4, "replies": 16}
 
 
 @needs_proc
 @pytest.mark.slow
-async def test_slow_clients(tmp_path: Path) -> None:
+async def test_slow_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All readers are cut off, and of those that trickle the first and their next. The good client
     is served as before; its p99, which needs a quiet machine, the script looks at."""
-    found = await measured(tmp_path, NUMBERS, seconds=8, window=1.5, limits=LIMITS)
+    monkeypatch.setattr(slow, "EVERY", EVERY)
+    found = await slow.measured(tmp_path, NUMBERS, seconds=8, window=1.5, limits=LIMITS)
     for name, within in (("heads", 1), ("bodies", 1), ("streams", 3), ("replies", 3)):
         kind = found.slow[name]
         assert kind["connections"] / 2 <= kind["ended"] >= 4, found
