@@ -29,6 +29,7 @@ from tests.e2e.sequence.reading import Reader, read_from, read_position, run_rea
 from tests.e2e.sequence.stores import STORES
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import MemoryBuilder
+from tests.support.long_forms import IS_LONG
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +41,7 @@ TOLD = "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n}
 # enough for a call in the background, and too few for a request to wait for it
 TURNS_BEFORE = 4
 TURNS = 12
+PROCESSES = 3 if IS_LONG else 2
 PATIENCE_S = 60.0
 
 
@@ -66,7 +68,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serve_on_loopback(models, lifespan="off"))
         url = await stack.enter_async_context(STORES[request.param](tmp_path))
-        fleet = await stack.enter_async_context(run_fleet(tmp_path, url, address, NOW, 3))
+        fleet = await stack.enter_async_context(run_fleet(tmp_path, url, address, NOW, PROCESSES))
         store = await open_store(StorageSettings(url=url))
         stack.push_async_callback(store.close)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=60))
@@ -109,8 +111,8 @@ async def test_a_reader_that_stalls_is_ended_and_resumes(stage: Stage) -> None:
         found, notice = await asyncio.to_thread(read_stalled, stalled)
     every = others[0].ids
     assert len(every) == BATCH * BATCHES
-    assert [reader.ids for reader in others] == [every] * 3
-    assert [reader.notices for reader in others] == [[]] * 3
+    assert [reader.ids for reader in others] == [every] * PROCESSES
+    assert [reader.notices for reader in others] == [[]] * PROCESSES
     assert notice == {"event": "om-behind", "cursor": found[-1]}
     assert found == every[: len(found)]
     assert MAX_WAITING_EVENTS <= len(found) < len(every)
@@ -135,7 +137,7 @@ async def test_a_process_that_is_killed_while_it_works(stage: Stage) -> None:
         assert readers[0].events[-1]["type"] == "data-om-buffering-start"
         await killed.kill()
         for number in range(TURNS):
-            await asyncio.gather(stage.say(number, "ada", 1), stage.say(number, "bea", 2))
+            await asyncio.gather(stage.say(number, "ada", 1), stage.say(number, "bea", -1))
         await stage.fleet.wait_idle(stage.http)
         await killed.start()
         for number in range(TURNS):
