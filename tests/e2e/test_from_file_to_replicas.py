@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 # four of them are more than a thread may have raw
 PIER_REPORT = "Pier {n} is 2.85 m high, takes {n} boats and opens at {n} o'clock on Mondays. " * 20
-THREADS = ("monday", "tuesday", "wednesday", "thursday", "friday")
+THREADS = ("monday", "tuesday", "wednesday")
 Message = dict[str, Any]
 
 

@@ -24,9 +24,10 @@ from tests.e2e.soak.containers import count_bytes, list_grown, measure_sizes, un
 from tests.e2e.soak.growth import Sample, drop_warm_up, fit_line
 from tests.e2e.soak.growth import find_growth as beyond
 from tests.e2e.soak.models import FAULTS, Models
+from tests.support.long_forms import IS_LONG
 from tests.support.raw_client import ask
 
-REQUESTS = 2_000
+REQUESTS = 2_000 if IS_LONG else 800
 FIRST, MORE = 60, 150  # threads
 FEW = 40  # of everything are remembered, where it is thousands otherwise
 NOISE = 60  # things by which a container may grow that holds none by thread

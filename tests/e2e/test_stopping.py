@@ -16,6 +16,7 @@ from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ACTOR, OBSERVER, ScriptedServer
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
+from tests.support.long_forms import long_form
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
 
 pytestmark = pytest.mark.slow
@@ -73,7 +74,7 @@ class Client:
                 is_open.set()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long_form)])
 async def test_a_process_that_is_told_to_end(tmp_path: Path, workers: int) -> None:
     """It says at once that it is not ready, and serves on until the reply is whole. Event streams
     end. A memory call is given up, and its lease given back."""

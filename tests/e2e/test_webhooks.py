@@ -23,11 +23,12 @@ from tests.e2e.crash.findings import leases
 from tests.e2e.process import Process
 from tests.e2e.test_workers import send_history
 from tests.support.free_port import free_port
+from tests.support.long_forms import IS_LONG
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "spec" / "seeing.md"
 SECRET, OTHER_SECRET = "a-secret-of-sixteen", "another-of-sixteen"
 TOLD = "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry. " * 6
-TURNS = 8
+TURNS = 8 if IS_LONG else 5
 PATIENCE_S = 60.0
 
 
@@ -200,15 +201,17 @@ async def test_every_event_once_over_restarts_and_processes(tmp_path: Path) -> N
         receiver.is_away = True
         await stage.play("away")
         await receiver.wait_until(lambda: receiver.refused > 0)
-        for process in (first, second):
-            assert await process.terminate() == 0
-            await process.start()
-        await stage.play("restarted")
-        receiver.is_away = False
-        await stage.wait_for_all()
+        if IS_LONG:
+            for process in (first, second):
+                assert await process.terminate() == 0
+                await process.start()
+            await stage.play("restarted")
+            receiver.is_away = False
+            await stage.wait_for_all()
 
         # one after the other is the sender, and is told to end while a request is under way
         receiver.may_answer.clear()
+        receiver.is_away = False
         await stage.play("ending")
         await receiver.wait_until(lambda: receiver.open == 1)
         ending = [asyncio.create_task(process.terminate()) for process in (first, second)]

@@ -16,8 +16,9 @@ from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
+from tests.support.long_forms import IS_LONG
 
-CONVERSATIONS, TURNS = 6, 12
+CONVERSATIONS, TURNS = 6 if IS_LONG else 3, 12
 TOLD = (
     "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 6
 )

@@ -10,9 +10,16 @@ import pytest
 
 from tests.e2e.disk.outage import KINDS, outage
 from tests.e2e.disk.troubles import Impossible
+from tests.support.long_forms import long_form
+
+# a full disk as a shim makes it, a lock, and errors of reads and writes
+SHORT_KINDS = ("full-shim", "lock", "eio")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in SHORT_KINDS else long_form) for kind in KINDS],
+)
 async def test_trouble_of_the_disk(tmp_path: Path, kind: str) -> None:
     """Clients that send all their history, and clients that send only their newest message."""
     try:
