@@ -22,6 +22,7 @@ from om_proxy.demo.kept import serve_kept
 from om_proxy.demo.stage import Stage, open_stage
 from om_proxy.demo.story import Story, load_story
 from tests.cli.commands import run_om_proxy
+from tests.support.long_forms import long_form
 
 ROOT = Path(__file__).parents[2]
 DEVIATION = 0.005
@@ -65,7 +66,9 @@ def read_saving(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("look_ups", [True, False], ids=["look-ups", "no look-ups"])
+@pytest.mark.parametrize(
+    "look_ups", [True, pytest.param(False, marks=long_form)], ids=["look-ups", "no look-ups"]
+)
 async def test_all_tell_what_was_sent(
     look_ups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
