@@ -24,7 +24,6 @@ LONGEST_FILES = [
     Path(__file__).with_name("e2e") / "test_hostile_texts.py",
     Path(__file__).with_name("storage") / "postgres" / "test_store_behind_pooler.py",
     Path(__file__).with_name("e2e") / "replicas" / "test_replicas.py",
-    Path(__file__).with_name("simulation") / "test_sharing.py",
 ]
 
 # as in telemetry/logs.py, which the tests of stores do not import
