@@ -132,6 +132,46 @@ def test_when_it_is_offered(members: Any, word: Offer, name: str | None) -> None
     assert decide_offering(use(**members), is_refused=False) == (word, name)
 
 
+SCHEMA = {"type": "object", "description": "\ud800"}
+
+
+@pytest.mark.parametrize(
+    ("members", "wants"),
+    [
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"json_schema": {"schema": SCHEMA}, "type": "json_schema"}}, True),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, True),
+        ({"response_format": {"type": "regex", "value": "a+"}}, True),
+        ({"response_format": {"type": "structural_tag"}}, True),
+        ({"response_format": {"schema": SCHEMA}}, True),
+        ({"response_format": "json"}, True),
+        ({"response_format": {"type": "text"}}, False),
+        ({"response_format": "text"}, False),
+        ({"response_format": None}, False),
+        ({"guided_json": SCHEMA}, True),
+        ({"guided_regex": "a+"}, True),
+        ({"guided_choice": ["yes", "no"]}, True),
+        ({"guided_grammar": "root ::= x"}, True),
+        ({"structural_tag": "{}"}, True),
+        ({"structured_outputs": {"json": SCHEMA}}, True),
+        ({"nvext": {"guided_json": SCHEMA}}, True),
+        ({"nvext": {"annotations": []}}, False),
+        ({"json_schema": SCHEMA}, True),
+        ({"grammar": "root ::= x"}, True),
+        ({"regex": "a+"}, True),
+        ({"ebnf": "root ::= x"}, True),
+        ({"regex_pattern": "a+"}, True),
+        ({"grammar_string": "root ::= x"}, True),
+        ({"guided_json": {}}, True),  # any JSON
+        ({"guided_json": None, "grammar": ""}, False),
+        ({"tools": [{"function": {"name": "x", "parameters": {"grammar": "g"}}}]}, False),
+    ],
+)
+def test_a_reply_that_must_have_a_form(members: Any, wants: bool) -> None:
+    """Each server has members of its own for it."""
+    assert use(**members).wants_json is wants
+
+
 def test_tools_that_cannot_be_read() -> None:
     """The model server reports them."""
     assert use(tools={"a": 1}) is None

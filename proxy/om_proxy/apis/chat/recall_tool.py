@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -35,20 +36,49 @@ _THREAD_MODE = (
 )
 # a tool whose name can clash has one of these in its JSON
 _NAME_HINTS = (b"ecall", b"ECALL")
-_JSON_FORMATS = ("json_object", "json_schema")
+_NULL = Raw(b"null")
+_NO_FORMATS = (b"null", b'""', b'"text"')  # {} is a schema: any JSON
 
 
-class _Members(msgspec.Struct):
-    """The members of a request that say something about tools."""
+class _Formats(msgspec.Struct):
+    """The members that bind the reply's text to JSON, a grammar or a choice, beside
+    `response_format`."""
+
+    guided_json: Raw = _NULL  # vLLM to 0.11, NIM
+    guided_regex: Raw = _NULL
+    guided_choice: Raw = _NULL
+    guided_grammar: Raw = _NULL
+    structural_tag: Raw = _NULL
+    structured_outputs: Raw = _NULL  # vLLM from 0.12 on
+    json_schema: Raw = _NULL  # llama.cpp, SGLang, TabbyAPI
+    grammar: Raw = _NULL  # llama.cpp, KoboldCpp
+    regex: Raw = _NULL  # SGLang
+    ebnf: Raw = _NULL
+    regex_pattern: Raw = _NULL  # TabbyAPI
+    grammar_string: Raw = _NULL  # TabbyAPI, text-generation-webui
+
+
+_read_formats = attrgetter(*_Formats.__struct_fields__)
+_NO_MEMBERS = _read_formats(_Formats())
+
+
+class _Members(_Formats):
+    """The members of a request that say something about tools, or the reply's form."""
 
     n: Any = None
-    tools: Raw = Raw(b"null")
+    tools: Raw = _NULL
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
+    response_format: Raw = _NULL
+    nvext: Raw = _NULL  # NIM to 1.5: an object with members as vLLM's
+
+
+class _Format(msgspec.Struct):
+    type: Any = None
 
 
 _members_of_use = msgspec.json.Decoder(_Members)
+_format = msgspec.json.Decoder(_Format)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _any = msgspec.json.Decoder()
 
@@ -99,18 +129,32 @@ def read_tool_use(request: Request) -> ToolUse | None:
     try:
         members = _members_of_use.decode(request.readable)
         names = _find_tool_names(bytes(members.tools))
+        wants_json = _wants_form(members)
     except (ValueError, RecursionError):
         return None
     has_functions = members.functions is not None or members.function_call is not None
-    if not (names or has_functions or members.response_format) and members.n is None:
+    if not (names or has_functions or wants_json) and members.n is None:
         return PLAIN_USE  # nearly all requests
-    reply_format = members.response_format
     return ToolUse(
         choices=members.n if type(members.n) is int else 1,
         has_functions=has_functions,
         names=names,
-        wants_json=isinstance(reply_format, dict) and reply_format.get("type") in _JSON_FORMATS,
+        wants_json=wants_json,
     )
+
+
+def _wants_form(members: _Members) -> bool:
+    """Return whether the reply's text is bound to a form: it is no free text. Schemas are not
+    built."""
+    raws = _read_formats(members)
+    if raws != _NO_MEMBERS and any(bytes(raw) not in _NO_FORMATS for raw in raws):
+        return True
+    if b'"guided_' in bytes(members.nvext):
+        return True
+    reply_format = bytes(members.response_format)
+    if not reply_format.startswith(b"{"):
+        return reply_format not in _NO_FORMATS
+    return bool(_format.decode(reply_format).type != "text")
 
 
 def _find_tool_names(tools: bytes) -> frozenset[str]:
