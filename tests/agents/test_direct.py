@@ -179,6 +179,45 @@ async def test_a_stream_without_its_end(
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [b'{"error":{"message":"no","code":400}}', b'event: error\ndata: {"message":"no"}\n\n'],
+)
+async def test_a_refusal_inside_a_200(direct: Direct, refusal: bytes) -> None:
+    """It is adapted to, and remembered, like any other."""
+
+    async def script(call: Call) -> None:
+        is_refused = b"temperature" in call.seen.body
+        await script_answer(refusal if is_refused else orjson.dumps(FINE))(call)
+
+    async with run_upstream_server(script) as server:
+        for calls in (4, 5):
+            assert (
+                await direct.complete(Target("m", base_url=server.base), PROMPT)
+            ).text == "noted"
+            assert len(server.seen) == calls
+
+
+async def test_an_answer_that_cannot_be_read(direct: Direct) -> None:
+    """It teaches nothing: the server may have refused the request in its own way."""
+    answers = ((200, {}), (400, error("no")), (200, FINE))
+    async with run_upstream_server(steps(*answers)) as server:
+        target = Target("m", base_url=server.base)
+        with pytest.raises(ModelBusy):
+            await direct.complete(target, PROMPT)
+        await direct.complete(target, PROMPT)
+    assert (
+        "max_completion_tokens" in bodies(server)[-1]
+    )  # the likeliest of what is not accepted yet
+
+
+async def test_a_too_long_prompt_inside_a_200(direct: Direct) -> None:
+    told = error("the prompt is too long", "context_length_exceeded")
+    async with run_upstream_server(steps((200, told))) as server:
+        with pytest.raises(PromptTooLong):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+
+
 async def test_images_are_left_out_once(direct: Direct) -> None:
     """A server that refuses images is asked without them. It may have been that image only, so
     nothing is remembered."""

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.apis.refusals import MAX_ERROR_NESTING, has_too_long_text, is_prompt_too_long
+from om_proxy.apis.refusals import (
+    MAX_ERROR_NESTING,
+    has_first_event,
+    has_too_long_text,
+    is_prompt_too_long,
+    read_wrapped_status,
+)
 
 # Bodies as the servers send them; numbers and ids made up.
 TOO_LONG = {
@@ -127,3 +133,48 @@ def test_any_bytes(body: bytes, status: int) -> None:
     """Nothing a server sends makes it raise."""
     assert is_prompt_too_long(status, body) in (True, False)
     assert is_prompt_too_long(status, b'{"error":' + body) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"error":{"code":404}}', 404),
+        (b' {"error":{"code":"422"}}', 422),
+        (b'{"error":{"code":"bad_template"}}', 400),
+        (b'{"error":{"code":200}}', 400),
+        (b'{"error":{"code":true}}', 400),
+        (b'{"error":"no tools"}', 400),
+        (b'{"object":"error","message":"no tools","code":404}', 404),
+        (b'{"error":{"code":502},"choices":[]}', 502),
+        (b'{"error":{"code":502},"choices":[{"finish_reason":"error"}]}', 502),
+        (b'event: error\ndata: {"message":"no tools"}', 400),
+        (b"event: error\ndata: no tools\n\n", 400),
+        (b'\n: WAIT\n\ndata: {"error":{"code":404}}\n\ndata: [DONE]\n\n', 404),
+        (b'{"choices":[{}]}', None),
+        (b'{"choices":[{}],"error":{"code":404}}', None),
+        (b'{"error":null}', None),
+        (b'{"error":', None),
+        (b'data: {"choices":[]}\n\ndata: {"error":{"code":404}}\n\n', None),
+        (b"data: [DONE]\n\n", None),
+        (b"<html>error</html>", None),
+        (b"[" * 100_000, None),
+        (b"", None),
+    ],
+)
+def test_an_error_inside_a_200(body: bytes, status: int | None) -> None:
+    assert read_wrapped_status(body) == status
+
+
+@pytest.mark.parametrize(
+    ("begun", "is_enough"),
+    [
+        (b"", False),
+        (b" \n", False),
+        (b": WAIT\n\n", False),
+        (b"event: error\n", False),
+        (b"\n {", True),
+        (b": WAIT\n\ndata: x\n\n", True),
+    ],
+)
+def test_a_body_that_has_begun(begun: bytes, is_enough: bool) -> None:
+    assert has_first_event(begun) is is_enough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ import pytest
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.raw_upstream import chat_body, run_with_raw_upstream
+from tests.e2e.raw_upstream import (
+    EVENTS,
+    chat_body,
+    run_with_raw_upstream,
+    script_completion,
+    script_stream,
+)
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 from tests.e2e.test_receipts import COMPLETION, T, read_reason, refusing, window_body
-from tests.support.upstream_server import Call, script_answer
+from tests.support.upstream_server import Call, Script, script_answer
 
 
 class NoSystem(ScriptedServer):
@@ -57,8 +64,8 @@ async def test_a_template_without_a_system_message(tmp_path: Path, status: int) 
 
 
 async def test_an_outage(tmp_path: Path) -> None:
-    """It costs one call more, and the next requests none; nor does one of a server that took such a
-    prompt before."""
+    """It costs one call more, and the next requests none; nor do those of a server that took such
+    prompts before, which are doubted once a minute."""
     failing = b"500 Internal Server Error"
     async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
@@ -67,12 +74,14 @@ async def test_an_outage(tmp_path: Path) -> None:
             assert (got.status, len(site.server.seen)) == (500, calls)
         got = await site.ask(window_body("two"), T)
         assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "applied")
-        got = await site.ask(window_body("three"), T, script=refusing(failing))
-        assert (got.status, len(site.server.seen)) == (500, 1)
+        for calls in (2, 1, 1):
+            got = await site.ask(window_body("three"), T, script=refusing(failing, times=9))
+            assert (got.status, len(site.server.seen)) == (500, calls)
 
 
 @pytest.mark.parametrize(
-    "status", [b"401 X", b"403 X", b"429 X", b"529 X", b"503 X\r\nRetry-After: 1"]
+    "status",
+    [b"401 X", b"403 X", *(b"%d X\r\nRetry-After: 1" % n for n in (429, 500, 503, 529))],
 )
 async def test_no_refusal(tmp_path: Path, status: bytes) -> None:
     """These say nothing of the prompt, so the client gets them at once."""
@@ -80,6 +89,75 @@ async def test_no_refusal(tmp_path: Path, status: bytes) -> None:
         await site.ask(chat_body("one"), T)
         got = await site.ask(window_body("two"), T, script=refusing(status))
         assert (got.status, len(site.server.seen)) == (int(status[:3]), 1)
+
+
+@pytest.mark.parametrize("status", [b"400 X", b"404 X"])
+async def test_a_refusal_that_says_when_to_come_back(tmp_path: Path, status: bytes) -> None:
+    """It is about the request all the same."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        script = refusing(status + b"\r\nRetry-After: 1")
+        got = await site.ask(window_body("two"), T, script=script)
+        assert (got.status, len(site.server.seen)) == (200, 2)
+
+
+ERROR = b'{"error":{"message":"no system role","code":%s}}'
+WRAPPED = {
+    "object": lambda code: script_answer(ERROR % code, b"Content-Type: application/json"),
+    "event": lambda code: script_stream(b"event: error\n", b"data: " + ERROR % code + b"\n\n"),
+    "data": lambda code: script_stream(
+        b": PROCESSING\n\n", b"data: " + ERROR % code + b"\n\n", b"data: [DONE]\n\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+async def test_a_refusal_inside_a_200(tmp_path: Path, wrap: Callable[[bytes], Script]) -> None:
+    """The client gets the answer to the next prompt, or the refusal as it came where none follows.
+    An error that is no refusal stays, too."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        for code, calls in ((b"400", 2), (b"500", 2), (b"null", 2), (b"429", 1)):
+            scripts = [wrap(code)]
+
+            async def script(call: Call, scripts: list[Script] = scripts) -> None:
+                await (scripts.pop() if scripts else script_completion())(call)
+
+            got = await site.ask(window_body("two"), T, script=script)
+            assert len(site.server.seen) == calls
+            assert (got.status, got.body == COMPLETION) == (200, calls > 1)
+        told = got.body
+        assert b"no system role" in told
+        newest = await site.ask(chat_body("three"), T, script=wrap(b"400"))
+        assert newest.body == told.replace(b"429", b"400")
+
+
+@pytest.mark.parametrize(
+    "script", [script_stream(*EVENTS), script_completion()], ids=["stream", "whole"]
+)
+async def test_a_200_without_a_refusal(tmp_path: Path, script: Script) -> None:
+    """Its bytes stay as they are, however they came."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(window_body("two"), T, script=script)
+        assert (got.body, len(site.server.seen)) in (
+            (COMPLETION, 1),
+            (b"".join(EVENTS), 1),
+        )
+
+
+async def test_a_form_that_is_refused(tmp_path: Path) -> None:
+    """Its refusal is remembered: the next prompt has plain messages at once."""
+    reply = b'{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"a","reasoning_content":"so"}}]}'
+
+    async def script(call: Call) -> None:
+        is_refused = b"reasoning_content" in call.seen.body
+        await script_answer(reply, status=b"400 X" if is_refused else b"200 OK")(call)
+
+    async with run_with_raw_upstream(tmp_path) as site:
+        for number, calls in enumerate((1, 2, 1, 1)):
+            got = await site.ask(chat_body(f"question {number}"), T, script=script)
+            assert (got.status, len(site.server.seen)) == (200, calls)
 
 
 async def test_the_original_is_sent_once(tmp_path: Path) -> None:

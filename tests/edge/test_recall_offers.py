@@ -42,6 +42,7 @@ def refuse_tool(offers: RecallOffers, body: bytes = BODY) -> None:
     assert use is not None
     trial = offers.begin_trial(request, "t", "u", use)
     assert trial.take_back(400) is Addition.FORM
+    trial.acquit(Addition.FORM)
     assert trial.take_back(400) is Addition.TOOL
     trial.end(200)
 

@@ -17,7 +17,11 @@ from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer, Prompt, Target
 from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, LessonBook, Trial
 from om_proxy.apis.compression import DecompressedTooLarge, create_decoder
-from om_proxy.apis.refusals import MAX_ERROR_TEXT_CHARS, is_too_long_text
+from om_proxy.apis.refusals import (
+    MAX_ERROR_TEXT_CHARS,
+    is_too_long_text,
+    read_wrapped_status,
+)
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -52,18 +56,24 @@ class Direct:
                 target.model, prompt, trial.sent, base_url=target.base_url
             )
             status, headers, answer = await self._post(target, body)
-            if status == 200:
-                trial.end(status)
-                return read_answer(answer, target.model, headers, self._clock())
+            is_answered = status == 200
+            if is_answered:
+                told_status = read_wrapped_status(answer)
+                if told_status is None:
+                    completion = read_answer(answer, target.model, headers, self._clock())
+                    trial.end(status)
+                    return completion
+                status = told_status
             code, message = _read_error(answer)
             is_too_long = is_too_long_text(f"{code} {message}")
-            # a server that says when to come back has nothing against the request, and one that does
-            # not know a model that was guessed nothing against its parameters
-            is_about_request = "retry-after" not in headers and (
-                not target.is_guess or status in REQUEST_FAULT_STATUSES
-            )
-            if not is_about_request or not trial.take_back(status, is_too_long=is_too_long):
+            # a server that does not know a model that was guessed has nothing against its parameters
+            is_about_request = not target.is_guess or status in REQUEST_FAULT_STATUSES
+            if not is_about_request or not trial.take_back(
+                status, is_too_long=is_too_long, has_retry_after="retry-after" in headers
+            ):
                 trial.end(status)
+                if is_answered and not is_too_long:
+                    return read_answer(answer, target.model, headers, self._clock())
                 raise build_model_error(
                     status, code=code, message=message, headers=headers, now=self._clock()
                 )

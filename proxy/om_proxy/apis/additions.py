@@ -3,14 +3,17 @@ server refuses the request.
 
 Servers word their refusals differently, and change the words. So trial decides, not the words:
 
-- Every status from 400 on can be a refusal, except 401, 403, 429 and 529.
+- Every status from 400 on can be a refusal, except 401, 403, 429 and 529. If the server says when to
+  come back, only one that is about the request is.
 - 400, 413 and 422 are about the request. One addition after another is taken back, the likeliest
-  first: those that this server never accepted, then those that depend on the content.
-- Every other status may be an outage. It counts only if there are additions that the server never
-  accepted. All of these are taken back at once, in one extra call, with pictures, which a server may
-  fail to fetch. If that call fails too, there is no other for a while.
+  first: those that this server never accepted, those that depend on the content, all others.
+- Every other status may be an outage. All additions that the server never accepted are taken back
+  at once, in one extra call, with pictures, which a server may fail to fetch. If there are none, or
+  that did not help, it is all additions, at most once a minute. If that call fails too, there is no
+  other for a while.
 - What was taken back from a request that was then accepted is left out of the next ones for a
-  while. Then it is put back, one addition at a time.
+  while; of what the server had accepted before, after two such requests in a row. Then it is put
+  back, one addition at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from om_proxy.bounded_cache import BoundedCache
 
 NO_REFUSAL_STATUSES = (401, 403, 429, 529)
 REQUEST_FAULT_STATUSES = (400, 413, 422)
+# a server that says when to come back is busy, unless it answers one of these
+FAULT_OR_UNKNOWN_STATUSES = (*REQUEST_FAULT_STATUSES, 404)
 FIRST_WAIT_S, MAX_WAIT_S = 60.0, 3_600.0
 MAX_REMEMBERED_KINDS = 1_024  # clients name models as they like
 
@@ -45,18 +50,28 @@ class Addition(IntFlag):
 
 NOTHING = Addition(0)
 # those whose refusal may be about this one request's content
-VARYING = Addition.PICTURES | Addition.TOOL | Addition.LIMIT | Addition.FORM | Addition.HISTORY
+VARYING = Addition.PICTURES | Addition.TOOL | Addition.LIMIT | Addition.FORM
 # those that make a prompt longer, or leave less room for it
 LENGTHENING = Addition.PICTURES | Addition.TOOL | Addition.LIMIT
 # the others depend on the content alone
-REMEMBERED = ~(Addition.PICTURES | Addition.FORM | Addition.HISTORY)
+REMEMBERED = ~(Addition.PICTURES | Addition.HISTORY)
+MAX_REFUSED_ROUNDS = 2  # in a row: then the tool is left out
 
 
 class Lessons:
     """What one server has accepted and refused in requests of one kind. `now`: seconds of a clock
     that the caller chooses."""
 
-    __slots__ = ("_accepted", "_fruitless_wait_s", "_is_tried_at", "_usual", "left_out")
+    __slots__ = (
+        "_accepted",
+        "_fruitless_wait_s",
+        "_is_doubted_at",
+        "_is_tried_at",
+        "_refused_rounds",
+        "_usual",
+        "left_out",
+        "with_pictures",
+    )
 
     def __init__(self) -> None:
         self._accepted = NOTHING
@@ -64,6 +79,10 @@ class Lessons:
         self.left_out: dict[Addition, tuple[float, float]] = {}
         self._fruitless_wait_s = 0.0
         self._is_tried_at = 0.0  # when a call is worth another trial
+        self._is_doubted_at = 0.0  # when what was accepted is worth one
+        self._refused_rounds = 0  # in a row
+        # of requests that show pictures; None: none of them was refused yet
+        self.with_pictures: Lessons | None = None
         # of the last request, if its acceptance teaches nothing new: most requests are like it, and
         # an operation on flags takes a microsecond
         self._usual = NOTHING
@@ -86,14 +105,25 @@ class Lessons:
         the refusal stands. `is_first`: nothing was taken back yet. `is_too_long`: the server says
         that the prompt is."""
         is_tried = self._is_tried_at <= now
-        unknown = sent & ~self._accepted
-        if status < 400 or status in NO_REFUSAL_STATUSES:
-            return NOTHING
         if status not in REQUEST_FAULT_STATUSES:
-            return unknown | sent & Addition.PICTURES if is_first and is_tried else NOTHING
+            return self._choose_in_outage(sent, now) if is_first and is_tried else NOTHING
         if is_too_long:
             return _first_of(sent & LENGTHENING)
-        return _first_of(unknown if is_tried else NOTHING) or _first_of(sent & VARYING)
+        return (
+            _first_of(sent & ~self._accepted if is_tried else NOTHING)
+            or _first_of(sent & VARYING)
+            or (sent & ~Addition.HISTORY if is_tried else NOTHING)
+            or sent & Addition.HISTORY
+        )
+
+    def _choose_in_outage(self, sent: Addition, now: float) -> Addition:
+        """Return what to take back after a status that may be an outage."""
+        suspects = sent & (~self._accepted | Addition.PICTURES)
+        has_helped = not self._fruitless_wait_s
+        if (suspects and has_helped) or now < self._is_doubted_at:
+            return suspects
+        self._is_doubted_at = now + FIRST_WAIT_S
+        return sent
 
     def count_accepted(
         self, sent: Addition, taken_back: Addition, refused: Addition, now: float
@@ -107,10 +137,28 @@ class Lessons:
         self._fruitless_wait_s = self._is_tried_at = 0.0
         for addition in sent if self.left_out else ():
             self.left_out.pop(addition, None)
+        if not taken_back:
+            return
+        self._is_doubted_at = 0.0
         for addition in taken_back & REMEMBERED:
             if not self._accepted & addition:
                 self._leave_out(addition, now, MAX_WAIT_S if addition & refused else FIRST_WAIT_S)
-        self._accepted &= ~refused  # what was accepted before must be refused twice in a row
+        # what was accepted before must be refused twice in a row
+        self._accepted &= ~(refused or taken_back)
+
+    def count_round(self, now: float, *, is_accepted: bool) -> None:
+        """Note whether the server accepted a request with what was looked up by the tool. One that
+        refuses it, and accepts the same without the tool, is no server for look-ups."""
+        self._refused_rounds = 0 if is_accepted else self._refused_rounds + 1
+        if self._refused_rounds >= MAX_REFUSED_ROUNDS:
+            self._refused_rounds = 0
+            self._usual = NOTHING
+            self._accepted &= ~Addition.TOOL
+            self._leave_out(Addition.TOOL, now, MAX_WAIT_S)
+
+    def has_accepted(self, sent: Addition) -> bool:
+        """Return whether the server has accepted all of these."""
+        return sent is self._usual or not sent & ~self._accepted
 
     def count_fruitless(self, now: float) -> None:
         """Note that a request was refused whatever was taken back."""
@@ -143,9 +191,27 @@ class Trial:
         """Leave only these in the request, without those that the server refused lately."""
         self.sent = additions & ~self._left_out if self._left_out else additions
 
-    def take_back(self, status: int, *, is_too_long: bool = False) -> Addition:
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the server may refuse the request for what the proxy adds to it or changed in
+        it, as far as is known."""
+        return bool(self._taken_back) or not self._lessons.has_accepted(self.sent)
+
+    def move_to_pictures(self) -> None:
+        """Learn from now on for requests that show pictures: a server may refuse what it takes in
+        all others."""
+        if self._lessons.with_pictures is None:
+            self._lessons.with_pictures = Lessons()
+        self._lessons = self._lessons.with_pictures
+
+    def take_back(
+        self, status: int, *, is_too_long: bool = False, has_retry_after: bool = False
+    ) -> Addition:
         """Take back what the refusal may be about, and return it; NOTHING: the refusal stands.
-        `is_too_long`: the server says that the prompt is."""
+        `is_too_long`: the server says that the prompt is. `has_retry_after`: it says when to come
+        back."""
+        if not is_refusal(status, has_retry_after=has_retry_after):
+            return NOTHING
         taken = self._lessons.choose_taken_back(
             self.sent, status, self._clock(), is_first=not self._taken_back, is_too_long=is_too_long
         )
@@ -157,6 +223,15 @@ class Trial:
             self._taken_back |= taken
         self._refused = taken & self._taken_back if status in REQUEST_FAULT_STATUSES else NOTHING
         return taken
+
+    def acquit(self, addition: Addition) -> None:
+        """Note that the request is the same without this."""
+        self._taken_back &= ~addition
+        self._refused &= ~addition
+
+    def count_round(self, *, is_accepted: bool) -> None:
+        """Note whether the server accepted a later round, with what was looked up."""
+        self._lessons.count_round(self._clock(), is_accepted=is_accepted)
 
     def end(self, status: int) -> None:
         """Learn from the status that is the end of it."""
@@ -182,6 +257,13 @@ class LessonBook:
             lessons = Lessons()
             self._lessons.put(kind, lessons)
         return lessons
+
+
+def is_refusal(status: int, *, has_retry_after: bool) -> bool:
+    """Return whether a status can be about what a request has."""
+    if has_retry_after:
+        return status in FAULT_OR_UNKNOWN_STATUSES
+    return status >= 400 and status not in NO_REFUSAL_STATUSES
 
 
 def _first_of(additions: Addition) -> Addition:

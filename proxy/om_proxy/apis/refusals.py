@@ -1,4 +1,4 @@
-"""Recognise a refusal that says the prompt is too long for the model.
+"""Recognise a refusal that says the prompt is too long for the model, and one inside a 200.
 
 There is no standard for such refusals. OpenAI sends the code `context_length_exceeded`, most others
 write a sentence, some answer 413. The proxy reads only the members with the error's own words,
@@ -14,6 +14,9 @@ from typing import Any
 
 import msgspec
 
+from om_proxy.apis.sse import EventDecoder
+
+UNNAMED_STATUS = 400  # of an error inside a 200 that names no status
 MAX_ERROR_BODY_BYTES = 65_536  # a real error has a few hundred bytes
 MAX_ERROR_TEXT_CHARS = 2_000  # the HTML page of a gateway names the error at its beginning
 MAX_ERROR_NESTING = 6  # levels: a router wraps its provider's error, which wraps its server's
@@ -64,6 +67,8 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_STATUS = re.compile("[45][0-9][0-9]")
+
 
 def is_prompt_too_long(status: int, body: bytes) -> bool:
     """Return whether the upstream refused the prompt as too long for the model. `body`: the
@@ -82,6 +87,47 @@ def is_too_long_text(text: str) -> bool:
     """Return whether one text of an error says that the prompt is too long: its code, its type or
     its message."""
     return bool(_TOO_LONG.search(text))
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+class _Answer(msgspec.Struct):
+    error: Any = None
+    choices: list[_Choice] | None = None
+    object: Any = None
+    code: Any = None
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+def has_first_event(begun: bytes) -> bool:
+    """Return whether a body has begun with more than blank lines and comments: with the first
+    character of an object, or with a whole event."""
+    return begun.lstrip().startswith(b"{") or next(EventDecoder().feed(begun), None) is not None
+
+
+def read_wrapped_status(body: bytes) -> int | None:
+    """Return the status of an error that was answered with 200; None: there is none. It stands alone,
+    or is the first event of a stream. `body`: uncompressed, at least that event."""
+    if body.lstrip().startswith(b"{"):
+        return _read_status(body, is_error=False)
+    event = next(EventDecoder().feed(body + b"\n\n"), None)
+    return event and _read_status(event.data, is_error=event.type == b"error")
+
+
+def _read_status(data: bytes, *, is_error: bool) -> int | None:
+    try:
+        answer = _answer.decode(data)
+    except (ValueError, RecursionError):
+        return UNNAMED_STATUS if is_error else None
+    says = any(choice.finish_reason != "error" for choice in answer.choices or ())
+    if not is_error and (says or not (answer.error or answer.object == "error")):
+        return None
+    code = str(answer.error.get("code") if isinstance(answer.error, dict) else answer.code)
+    return int(code) if _STATUS.fullmatch(code) else UNNAMED_STATUS
 
 
 def _list_texts(body: bytes) -> Iterator[str]:

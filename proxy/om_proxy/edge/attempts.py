@@ -32,10 +32,11 @@ from om_proxy.apis import refusals
 from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, Trial
 from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
-from om_proxy.edge.buffered_response import buffer_body
+from om_proxy.edge.buffered_response import buffer_body, look_for_error
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.recall_offers import choose_layout, list_additions
+from om_proxy.edge.round_requests import STATUS_OK
 from om_proxy.errors import OmError
 from om_proxy.facts import Facts
 from om_proxy.memory.prompt.original import holds_conversation, shows_everything
@@ -75,11 +76,14 @@ class Attempts:
         turn, trial = exchange.turn, exchange.trial
         if turn is None or trial is None:
             return await self.send_body(exchange, exchange.body)
-        trial.limit_to(list_additions(turn, exchange.recall))
-        answer = await self.send_body(exchange, self._write_body(exchange, turn))
-        if answer.status >= MIN_ERROR_STATUS:
+        additions = list_additions(turn, exchange.recall)
+        trial.limit_to(additions)
+        if trial.sent is not additions:
+            turn = exchange.turn = self._simplify(exchange, turn, trial)
+        answer = await self._send_looked_into(exchange, self._write_body(exchange, turn))
+        if answer.told_status >= MIN_ERROR_STATUS:
             answer = await self._send_after_refusal(exchange, trial, answer)
-        trial.end(answer.status)
+        trial.end(answer.told_status)
         return answer
 
     async def _send_after_refusal(
@@ -94,7 +98,7 @@ class Attempts:
             trial.sent &= ~Addition.HISTORY
         answer = await self._take_back(exchange, trial, answer)
         turn = exchange.turn
-        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+        if answer.told_status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
         if turn.body is not None and is_whole:
             answer = await self._send_original(exchange, turn, answer)
@@ -112,32 +116,38 @@ class Attempts:
     ) -> UpstreamResponse:
         """Send the prompt with less and less of what memory adds, until the server accepts it, or
         nothing is left but the original."""
-        # a server that says when to come back has nothing against the prompt
-        while find_header(read_client_headers(answer), b"retry-after") is None:
+        while True:
+            is_about_request = answer.told_status in RETRY_WITH_ORIGINAL_STATUSES
             is_too_long = False
-            if answer.status in RETRY_WITH_ORIGINAL_STATUSES:
+            if is_about_request:
                 answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
                 is_too_long = error is not None and refusals.is_prompt_too_long(
-                    answer.status, error
+                    answer.told_status, error
                 )
-            taken = trial.take_back(answer.status, is_too_long=is_too_long)
+            retry_after = find_header(read_client_headers(answer), b"retry-after")
+            taken = trial.take_back(
+                answer.told_status,
+                is_too_long=is_too_long,
+                has_retry_after=retry_after is not None,
+            )
             turn = exchange.turn
             assert turn is not None  # it is replaced by another
-            if not taken & ~Addition.HISTORY:
-                return answer  # a prompt that is too long may be shortened before the original
+            # a prompt that is too long may be shortened before the original
+            if not taken or (taken is Addition.HISTORY and is_about_request):
+                return answer
             if Addition.HISTORY in taken:
                 # without a body, so that it is not sent once more
                 return await self._send_original(exchange, replace(turn, body=None), answer)
-            body = await self._write_less(exchange, turn, trial.sent, taken)
+            body = await self._write_less(exchange, turn, trial, taken)
             if body is not None:
                 await answer.aclose()
-                answer = await self.send_body(exchange, body)
-        return answer
+                answer = await self._send_looked_into(exchange, body)
 
     async def _write_less(
-        self, exchange: Exchange, turn: PreparedTurn, sent: Addition, taken: Addition
+        self, exchange: Exchange, turn: PreparedTurn, trial: Trial, taken: Addition
     ) -> bytes | None:
-        """Return the body with these additions only; None, if it would be the same again."""
+        """Return the body with what is left of the additions; None, if it would be the same
+        again."""
         started = time.perf_counter()
         recall, request = exchange.recall, turn.opened.request
         try:
@@ -147,13 +157,12 @@ class Attempts:
                 turn = await self._engine.rebuild(
                     turn,
                     recall_tool=recall.tool if recall is not None else None,
-                    layout=choose_layout(turn.opened.context.layout, request, sent),
+                    layout=choose_layout(turn.opened.context.layout, request, trial.sent),
                 )
-            if Addition.FORM not in sent and turn.body is not None:
-                plain = request.api.write_plain_body(request, turn.body)
-                if plain is None and taken is Addition.FORM:
-                    return None
-                turn = replace(turn, body=plain or turn.body)
+            rebuilt = turn
+            turn = self._simplify(exchange, turn, trial)
+            if turn is rebuilt and taken is Addition.FORM:
+                return None
         # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
@@ -163,6 +172,23 @@ class Attempts:
             exchange.overhead_ms += (time.perf_counter() - started) * 1_000
         exchange.turn = turn
         return self._write_body(exchange, turn)
+
+    def _simplify(self, exchange: Exchange, turn: PreparedTurn, trial: Trial) -> PreparedTurn:
+        """Return the turn with plain messages, if the trial has taken back their form, and if that
+        changes them."""
+        if Addition.FORM in trial.sent or turn.body is None:
+            return turn
+        request = turn.opened.request
+        try:
+            plain = request.api.write_plain_body(request, turn.body)
+        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
+        except Exception as exc:
+            self._facts.emit(describe_bypass(exchange, exc))
+            plain = None
+        if plain is None:
+            trial.acquit(Addition.FORM)
+            return turn
+        return replace(turn, body=plain)
 
     def _write_body(self, exchange: Exchange, turn: PreparedTurn) -> bytes:
         """Return the prompt as it is sent: the rewritten one, or the original if there is none, with
@@ -186,7 +212,7 @@ class Attempts:
         exchange.recall = None  # its prompt has no notes
         exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
         exchange.turn = count_original_as_sent(turn)
-        return await self.send_body(exchange, exchange.body)
+        return await self._send_looked_into(exchange, exchange.body)
 
     async def _shorten_if_too_long(
         self, exchange: Exchange, refusal: UpstreamResponse
@@ -194,10 +220,10 @@ class Attempts:
         """Return the answer to a shorter prompt, and True; if there is none, the refusal and
         False."""
         turn = exchange.turn
-        if turn is None or refusal.status not in RETRY_WITH_ORIGINAL_STATUSES:
+        if turn is None or refusal.told_status not in RETRY_WITH_ORIGINAL_STATUSES:
             return refusal, False
         refusal, error = await buffer_body(refusal, refusals.MAX_ERROR_BODY_BYTES)
-        if error is None or not refusals.is_prompt_too_long(refusal.status, error):
+        if error is None or not refusals.is_prompt_too_long(refusal.told_status, error):
             return refusal, False
         is_caller_verified = refusals.has_too_long_text(error)
         answer = await self._send_shortened(exchange, turn, is_caller_verified=is_caller_verified)
@@ -245,13 +271,22 @@ class Attempts:
         self, exchange: Exchange, body: bytes
     ) -> UpstreamResponse | None:
         try:
-            answer = await self.send_body(exchange, body)
+            answer = await self._send_looked_into(exchange, body)
         except OmError:
             return None
-        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+        if answer.told_status not in RETRY_WITH_ORIGINAL_STATUSES:
             return answer
         await answer.aclose()
         return None
+
+    async def _send_looked_into(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
+        """Send one body. A 200 that may be the first refusal of what memory adds is looked into: its
+        `told_status` is that of an error inside it."""
+        answer = await self.send_body(exchange, body)
+        trial = exchange.trial
+        if answer.status == STATUS_OK and trial is not None and trial.is_in_doubt:
+            return await look_for_error(answer)
+        return answer
 
     async def send_body(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
         """Send one body to the exchange's model server. Raise OmError."""

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import httpx
 
+from om_proxy.apis import refusals
 from om_proxy.apis.compression import create_decoder
+from om_proxy.edge.changed_response import create_body_decoder
 from om_proxy.errors import UpstreamError
 from om_proxy.server.headers import find_header
 from om_proxy.upstream import UpstreamResponse
@@ -42,6 +44,37 @@ async def buffer_body(
     answer.put_back(read_chunks)
     body = b"".join(read_chunks)
     return answer, _decompress(answer, body, max_bytes) if is_compressed else body
+
+
+async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
+    """Look whether a 200 tells an error before anything else, and note the error's status. Return an
+    equal answer. Of a stream, nothing is read behind its first event."""
+    decode = create_body_decoder(answer)
+    if decode is None:
+        return answer
+    read_chunks: list[bytes] = []
+    begun = b""
+    try:
+        async for chunk in answer.chunks():
+            read_chunks.append(chunk)
+            begun += decode(chunk)
+            if refusals.has_first_event(begun) or len(begun) > refusals.MAX_ERROR_BODY_BYTES:
+                break
+    except UpstreamError as exc:
+        return _replay(answer, read_chunks, break_off(exc))
+    except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing
+        begun = b""
+    except BaseException:
+        await answer.aclose()
+        raise
+    # in one: a stream's reader expects no more than its first chunk to be put back
+    if read_chunks:
+        answer.put_back([b"".join(read_chunks)])
+    if begun.lstrip().startswith(b"{"):
+        answer, whole = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
+        begun = whole or b""
+    answer.told_status = refusals.read_wrapped_status(begun) or answer.status
+    return answer
 
 
 class _ReplayedBody(httpx.AsyncByteStream):

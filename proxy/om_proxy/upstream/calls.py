@@ -196,6 +196,7 @@ class UpstreamResponse:
         "client_headers",
         "headers",
         "status",
+        "told_status",
     )
 
     def __init__(
@@ -205,6 +206,8 @@ class UpstreamResponse:
         url: str = "",
     ) -> None:
         self.status = response.status
+        # of an error inside a 200, once someone has looked for it
+        self.told_status = response.status
         self.headers = response.headers
         # those that go to the client (edge/headers.py); None: not selected yet
         self.client_headers: list[tuple[bytes, bytes]] | None = None
