@@ -35,6 +35,7 @@ from om_proxy.memory.ledger import (
     split_account,
 )
 from om_proxy.memory.token_prices import TokenPrices, Tokens, price_tokens
+from om_proxy.memory.value_bounds import MAX_TOKENS
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
 SONNET = TokenPrices(3_000_000, 300_000, 3_750_000, 15_000_000)
@@ -203,6 +204,15 @@ def test_baseline(case: Case) -> None:
     if case.reported is not None:
         assert entry.account.tokens == case.reported
         assert entry.account.cost == price_tokens(case.reported, case.prices)
+
+
+def test_an_imported_mark_adds_no_more_than_one_prompt_can_have() -> None:
+    """Whatever it says of the step before: the sums stay within their bounds."""
+    last = PromptMark(0.0, 50_000, 10_000, NOTES, 10**12, 10**12, (1, 10**12))
+    now = mark(51_000, 6_000, 9.0, (*NOTES, 1.0))
+    prompt = TurnPrompt(now, None, True, LIFETIME_S)
+    entry = assess_turn(after(last), prompt, Tokens(6_000, 0, 0, 9), 9, PLAIN)
+    assert sum(baseline(entry)[:3]) <= MAX_TOKENS
 
 
 def test_cost_without_usage() -> None:

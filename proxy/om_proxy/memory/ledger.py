@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from om_proxy.memory.token_prices import NO_TOKENS, TokenPrices, Tokens, price_tokens, scale
-from om_proxy.memory.value_bounds import Finite, Name, PastSeconds, Sum
+from om_proxy.memory.value_bounds import MAX_TOKENS, Finite, Name, PastSeconds, Sum
 
 # `full`: the client sends its whole history. `partial`: it sends a window, or its newest message.
 History = Literal["full", "partial"]
@@ -338,7 +338,8 @@ def _bill_whole(prompt: TurnPrompt, last: PromptMark | None, billed_sent: int) -
     if new != new_sent or mark.prefix != last.prefix:
         step, billed_step = last.step if last.step[0] else (last.whole, last.billed_whole)
         billed_new = round(new * billed_step / step)
-    return max(last.billed_whole + billed_new, 0)
+    # an imported mark may say anything
+    return min(max(last.billed_whole + billed_new, 0), MAX_TOKENS)
 
 
 def assess_unmarked_call(
