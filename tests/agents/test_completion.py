@@ -95,6 +95,13 @@ def test_model() -> None:
     assert read(completion({"content": "x"}, model=None)).model == "m"
 
 
+def test_half_characters() -> None:
+    """litellm lets them through; no prompt can hold them."""
+    choice = {"message": {"content": "a\ud800b"}}
+    answer = read_completion({"choices": [choice], "model": "m\ud800"}, "m")
+    assert (answer.text, answer.model) == ("a\ufffdb", "m\ufffd")
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"<html>busy</html>", b'{"choices":[{"mess', b"[]", b"null", b'{"choices":[]}']
 )

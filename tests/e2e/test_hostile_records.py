@@ -63,6 +63,7 @@ def list_hostile_values(address: str) -> list[Any]:
         *(-1, 2**63 - 1, 10**30, 1e300, -1e300, 4_102_444_800, 0, 1.5),
         *(None, True, [], {}, [[]], [-1], "", "x"),
         *("\x00\n\x1b[31m", "\ud800", "A" * 100_000, {"base64": "/w=="}, {"base64": "?"}),
+        {"base64": "YeKAnO2ggGI="},  # half a character
         *("../../etc/passwd", "resource", "interrupted", '{"role":"user"}],"model":"other"'),
     ]
 

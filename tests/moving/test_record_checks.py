@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tests.moving.test_importing import export, take
 from tests.storage.moving_contract import store_eventful
 
 LATER = 4_102_444_800.0  # the year 2100
+HALF = {"base64": "YeKAnO2ggGI="}
+RAW_HALF = {"base64": base64.b64encode(b'{"role":"user","content":"\xed\xa0\x80"}').decode()}
 SAID = "run `om-proxy verify --repair` on the store that it comes from"
 
 
@@ -38,7 +41,18 @@ SAID = "run `om-proxy verify --repair` on the store that it comes from"
         ("observation", ("after",), 10**6, "comes before after 1000000"),
         ("observation", ("last",), 10**6, "beyond next_seq"),
         ("observation", ("id",), 1, "two records of kind observation have one number"),
-        ("observation", ("title",), "x" * 999, "observation.title is not a text, of at most 200"),
+        ("observation", ("title",), "x" * 999, "observation.title is not a text without half"),
+        ("observation", ("text",), HALF, "observation.text is not a text without half characters"),
+        ("observation", ("task",), HALF, "observation.task is not a text without half characters"),
+        ("observation", ("model",), HALF, "observation.model is not a text without half char"),
+        ("reflection", ("text",), HALF, "reflection.text is not a text without half characters"),
+        ("thread", ("model",), HALF, "thread.model is not a text without half characters"),
+        ("thread", ("title",), HALF, "thread.title is not a text without half characters"),
+        ("thread", ("other_threads_text",), HALF, "thread.other_threads_text is not a text"),
+        ("message", ("role",), HALF, "message 11: role is not that of its JSON"),
+        ("message", ("raw",), RAW_HALF, "message 11 is not the JSON of a chat message"),
+        ("thread", ("ledger", "cached"), 10**15, "thread.ledger.cached is not a number from 0 to"),
+        ("thread", ("ledger", "cached"), 10**12, ""),
         ("reflection", ("source_tokens",), -1, "reflection.source_tokens is not a number"),
         ("generation", ("number",), 10**6, "is not below log.next_generation"),
         ("thread", ("render_date",), 1e300, "thread.render_date is not a number"),

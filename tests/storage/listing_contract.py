@@ -45,7 +45,7 @@ async def make_threads(store: Store) -> list[Key]:
             builder.cover(2)
         changes: dict[str, Any] = {
             "turn_at": None if number % 7 == 0 else float(number % 5),
-            "title": (None, "Holidays", "abacus", "a\ud800")[number % 4],
+            "title": (None, "Holidays", "abacus", "a\ufffd")[number % 4],
             "failures": Failures(number % 2, 9.0, number % 5 == 4, "observe om_cut_off"),
             "model": "actor",
             "overrides": b'{"observe_at":900}' if number % 2 else None,

@@ -32,7 +32,7 @@ async def store_eventful(store: Store, key: Key = KEY) -> WholeThread:
     ):
         step()
         memory = await store.commit(memory, thread.memory())
-    broken = thread.interrupt_reply(message("\ud800 off", "assistant"))
+    broken = thread.interrupt_reply(message("\ufffd off", "assistant"))
     thread.more = small_things()
     after = thread.memory()
     began = replace(after.log, generation=5, next_generation=6, began=Beginning("edit", 7.0))

@@ -31,7 +31,8 @@ MACHINE = settings(
 
 picks = st.integers(0, 5)
 counts = st.integers(1, 4)
-texts = st.text(st.characters(), max_size=8)  # surrogates included
+# a text comes back without half characters (contract.py)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 class StoreMachine(RuleBasedStateMachine):

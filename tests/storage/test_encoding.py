@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, ObservationLog, Part
+from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.storage import encoding
 from om_proxy.storage.encryption.row_cipher import PLAIN
 from tests.memory.building import KEY
@@ -12,10 +13,19 @@ from tests.memory.building import KEY
 HALVES = "\ud83d", "\ude00"  # two lone surrogates; joined they would be one character
 
 
-@pytest.mark.parametrize("text", ["", "plain", "żółw 🐢", HALVES[0], "".join(HALVES), "a\x00b"])
+@pytest.mark.parametrize("text", ["", "plain", "żółw 🐢", "\ufeffa", "a\x00b"])
 def test_text_comes_back(text: str) -> None:
-    """A lone surrogate comes back too: JSON may carry it and UTF-8 may not."""
     assert encoding.decode_text(encoding.encode_text(text)) == text
+
+
+def test_half_characters_do_not_come_back() -> None:
+    """No prompt and no page can hold them, and a row of an older release may."""
+    assert encoding.decode_text(encoding.encode_text(f"ż{HALVES[0]}b")) == "ż\ufffdb"
+    assert encoding.decode_raw(b'{"content":"\\ud83d"}') == b'{"content":"\\ufffd"}'
+    one = Round(b'{"content":"\\ud83d"}', (b"{}",))
+    column = encoding.encode_look_ups(LookedUp((one,)))
+    assert column
+    assert encoding.decode_look_ups(column).rounds[0].assistant == b'{"content":"\\ufffd"}'
 
 
 @pytest.mark.parametrize("calls", [(), ("call_1", "call_2"), HALVES, ('a"b', "żółw")])

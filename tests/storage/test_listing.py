@@ -57,11 +57,6 @@ def test_state(failures: int, parked: bool, has_notes: bool, states: set[ThreadS
     assert {state for state in every if has_state(info, state)} == states
 
 
-def test_title_that_is_no_text() -> None:
-    info = INFO._replace(title="Ti\ud800")
-    assert not is_selected(info, ThreadSelection("t", prefix="Ti"))
-
-
 def test_place_of_a_thread_without_a_turn() -> None:
     assert find_place(INFO) == (INFO.key, 5.0, 7)
     assert find_place(INFO._replace(turn_at=9.0)).active_at == 9.0

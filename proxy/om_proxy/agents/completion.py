@@ -10,6 +10,7 @@ import orjson
 
 from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer
+from om_proxy.apis.lone_surrogates import replace_halves
 from om_proxy.apis.registry import CHAT, read_usage
 from om_proxy.errors import BrokenAnswer, ModelBusy
 from om_proxy.memory.notes.cut_off import Finish, read_finish
@@ -66,7 +67,7 @@ def _read_stream(body: bytes, model: str) -> Answer:
 
 
 def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
-    """Read the first choice of a parsed completion."""
+    """Read the first choice of a parsed completion. litellm lets half characters through."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         raise ModelBusy("the memory model's server answered without a choice")
@@ -75,8 +76,12 @@ def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
     usage = read_usage(completion.get("usage")) or Usage()
     reported_model = completion.get("model")
     return Answer(
-        text=_join_texts(message.get("content")) or _join_texts(message.get("refusal")),
-        model=reported_model if reported_model and isinstance(reported_model, str) else model,
+        text=replace_halves(
+            _join_texts(message.get("content")) or _join_texts(message.get("refusal"))
+        ),
+        model=replace_halves(reported_model)
+        if reported_model and isinstance(reported_model, str)
+        else model,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_tokens=usage.cached_tokens,

@@ -70,9 +70,9 @@ def parse_arguments(arguments: Any) -> Any:
 
 def parse_lax(raw: bytes) -> Mapping[str, Any] | None:
     """Parse JSON that clients send and strict parsers refuse: numbers beyond a double, NaN. Return
-    None if it is no JSON object."""
+    None if it is no JSON object in UTF-8."""
     try:
-        value = json.loads(raw)
+        value = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

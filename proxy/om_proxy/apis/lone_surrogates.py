@@ -33,3 +33,9 @@ def replace_lone_surrogates(data: bytes) -> bytes | None:
             repaired = repaired or bytearray(data)
             repaired[match.start(1) : match.end(1)] = rb"\ufffd"
     return bytes(repaired) if repaired else None
+
+
+def replace_halves(text: str) -> str:
+    """Return the text with each half character as U+FFFD. Two that belong together become their
+    character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -32,7 +32,8 @@ Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 # of the log that a prompt shows; -1: none, as of a thread that has just changed its log
 ShownNumber = Annotated[int, Meta(ge=-1, le=MAX_NUMBER)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
-Sum = Annotated[int, Meta(ge=0, le=MAX_SUM)]
+# an import refuses a larger sum than a thousandth: later turns are added to it
+Sum = Annotated[int, Meta(ge=0, le=MAX_SUM, extra={"max_imported": MAX_SUM // 1_000})]
 Seconds = Annotated[float, Meta(ge=0.0, le=MAX_UNIX_SECONDS)]  # since 1970
 # the time of something that has happened: an import refuses one ahead of its clock
 PastSeconds = Annotated[float, Meta(ge=0.0, le=MAX_UNIX_SECONDS, extra={"is_past": True})]
@@ -42,11 +43,11 @@ RequestDigest = Annotated[bytes, Meta(min_length=1, max_length=64)]
 # a word of ours or of a client's, for lists and logs
 Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS, pattern=LINE_PATTERN)]
 Line = Annotated[str, Meta(max_length=MAX_LINE_CHARS, pattern=LINE_PATTERN)]
-# text of clients, models and people, which may hold any character
-Model = Annotated[str, Meta(max_length=MAX_LINE_CHARS)]
-Title = Annotated[str, Meta(max_length=MAX_TITLE_CHARS)]
-Hint = Annotated[str, Meta(max_length=MAX_HINT_CHARS)]
-NoteText = Annotated[str, Meta(max_length=MAX_NOTES_CHARS)]
+# text of clients, models and people, which may hold any character that UTF-8 can hold
+Model = Annotated[str, Meta(max_length=MAX_LINE_CHARS, pattern=WITHOUT_SURROGATES)]
+Title = Annotated[str, Meta(max_length=MAX_TITLE_CHARS, pattern=WITHOUT_SURROGATES)]
+Hint = Annotated[str, Meta(max_length=MAX_HINT_CHARS, pattern=WITHOUT_SURROGATES)]
+NoteText = Annotated[str, Meta(max_length=MAX_NOTES_CHARS, pattern=WITHOUT_SURROGATES)]
 PinText = Annotated[str, Meta(max_length=MAX_PIN_CHARS, pattern=WITHOUT_SURROGATES)]
 
 

@@ -30,6 +30,7 @@ from om_proxy.memory.model import (
 from om_proxy.memory.value_bounds import Name, Number, PastSeconds
 from om_proxy.memory_export import EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
 from om_proxy.moving.value_decoding import Record, ValueDecoder, decode_text, find_field_types
+from om_proxy.storage.encoding import decode_raw
 from om_proxy.storage.stored_rows import (
     GenerationEntries,
     MessageState,
@@ -193,6 +194,7 @@ class RecordDecoder:
         item = self._values.build(
             Item, {name: record[name] for name in item_fields if name in record}, "message"
         )
+        item = replace(item, raw=decode_raw(item.raw))
         also = frozenset(("om", "state", "parent")) | item_fields
         message = self._values.build(Message, record, "message", also, item=item)
         state = self._read(record, "state", MessageState)

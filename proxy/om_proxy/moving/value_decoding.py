@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from msgspec import Meta, Struct, ValidationError, convert
 
 from om_proxy.errors import UsageError
+from om_proxy.memory.value_bounds import WITHOUT_SURROGATES
 
 Record = Mapping[str, Any]
 MAX_STORED_NUMBER = 2**63
@@ -80,11 +81,14 @@ class ValueDecoder:
         """Return a value within the bounds that its type has in `memory.value_bounds`."""
         base, bounds = get_args(as_type)
         decoded = self.decode(value, base, place)
+        extra = bounds.extra or {}
         try:
             convert(decoded, as_type)
         except ValidationError:
             _refuse(place, f"{_describe_bounds(bounds)}; {WHAT_TO_REPAIR}")
-        if (bounds.extra or {}).get("is_past") and decoded > self._latest:
+        if decoded > extra.get("max_imported", decoded):
+            _refuse(place, f"a number from 0 to {extra['max_imported']:g}")
+        if extra.get("is_past") and decoded > self._latest:
             _refuse(place, "a time that has been, by this store's clock; correct that clock or it")
         return decoded
 
@@ -111,8 +115,8 @@ def _describe_bounds(bounds: Meta) -> str:
         return f"a number from {bounds.ge:g} to {bounds.le:g}"
     if bounds.min_length is not None:
         return f"a value of {bounds.min_length} to {bounds.max_length} bytes"
-    kind = "a text without control characters" if bounds.pattern else "a text"
-    return f"{kind}, of at most {bounds.max_length} characters"
+    unwanted = "half characters" if bounds.pattern == WITHOUT_SURROGATES else "control characters"
+    return f"a text without {unwanted}, of at most {bounds.max_length} characters"
 
 
 def decode_text(value: Any, as_type: type, place: str) -> str | bytes:

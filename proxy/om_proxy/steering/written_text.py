@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from om_proxy.apis.lone_surrogates import replace_halves
 from om_proxy.errors import BadRequest
 from om_proxy.memory.notes.redaction import redact_secrets
 
@@ -20,7 +21,7 @@ async def read_written_text(text: str, *, redact: bool, how_to_remove: str) -> s
             "om_bad_text",
             "text",
         )
-    whole = text.strip().encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    whole = replace_halves(text.strip())
     if not redact:
         return whole
     redacted = await asyncio.to_thread(

@@ -9,6 +9,7 @@ from typing import NamedTuple, get_type_hints
 
 import msgspec
 
+from om_proxy.apis.lone_surrogates import replace_halves, replace_lone_surrogates
 from om_proxy.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
@@ -226,9 +227,17 @@ def encode_look_ups(look_ups: LookedUp | None) -> bytes | None:
 def decode_look_ups(column: bytes) -> LookedUp:
     """Return the look-ups; empty ones if they are none."""
     try:
-        return _look_ups_decoder.decode(column)
+        return _look_ups_decoder.decode(decode_raw(column))
     except msgspec.DecodeError:
         return LookedUp()
+
+
+def decode_raw(column: bytes) -> bytes:
+    """Return the JSON of messages with each half character as U+FFFD, in the same length. Raise
+    ValueError as `decode_text`."""
+    if not isinstance(column, bytes):
+        raise ValueError("a stored message is none")
+    return replace_lone_surrogates(column) or column
 
 
 def encode_calls(calls: tuple[str, ...]) -> str | None:
@@ -247,13 +256,17 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(value: str | bytes) -> str:
-    """Return a stored text, which may come as text or as bytes. Raise ValueError for what is none: a
-    row may be damaged, or come from an older release."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogatepass")
+    """Return a stored text, which may come as text or as bytes, with each half character as U+FFFD:
+    no prompt and no page can hold one. Raise ValueError for what is no text: a row may be damaged,
+    or come from an older release."""
     if isinstance(value, str):
         return value
-    raise ValueError("a stored text is none")
+    if not isinstance(value, bytes):
+        raise ValueError("a stored text is none")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return replace_halves(value.decode("utf-8", "surrogatepass"))
 
 
 class ResourceSums(NamedTuple):

@@ -113,11 +113,7 @@ def is_selected(info: ThreadInfo, selection: ThreadSelection) -> bool:
 
 
 def _has_prefix(title: str | None, prefix: str) -> bool:
-    """Return whether a title begins with the prefix. A title with a lone surrogate does with none:
-    stores keep it as bytes."""
-    if title is None or any(_FIRST_SURROGATE <= ord(c) <= _LAST_SURROGATE for c in title):
-        return False
-    return title.startswith(prefix)
+    return title is not None and title.startswith(prefix)
 
 
 def has_state(info: ThreadInfo, state: ThreadState) -> bool:

@@ -41,6 +41,7 @@ from om_proxy.storage.encoding import (
     decode_calls,
     decode_look_ups,
     decode_parts,
+    decode_raw,
     decode_state,
     decode_text,
     find_put_aside,
@@ -123,7 +124,7 @@ def decode_marks(columns: Row) -> tuple[Mark, ...]:
 def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     """Decode the columns `MESSAGE_COLUMNS`."""
     seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups = row
-    raw = cipher.open(b"message", seq, b"raw", sealed)
+    raw = decode_raw(cipher.open(b"message", seq, b"raw", sealed))
     item = Item(raw, _decode_role(role), fp, _decode_calls(calls), decode_optional_text(answers))
     kept = None if look_ups is None else _open_look_ups(seq, look_ups, cipher)
     return Message(seq, item, chain, tokens, at, intern(encoding), kept)
