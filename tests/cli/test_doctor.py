@@ -231,11 +231,11 @@ async def test_a_missing_credential(
     await store_threads(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     async with run_upstream_server(ANSWER_200) as server:
-        code, out = await doctor(server.base, "memory: {model: openai/gpt-5-mini}")
+        code, out = await doctor(server.base, "memory: {model: openai/of-tomorrow}")
         assert code == 1
         assert "OPENAI_API_KEY" in attention_part(out)
         monkeypatch.setenv("OPENAI_API_KEY", "hush")
-        code, out = await doctor(server.base, "memory: {model: openai/gpt-5-mini}")
+        code, out = await doctor(server.base, "memory: {model: openai/of-tomorrow}")
     assert code == 0
     assert "no credential is missing" in out
     assert "hush" not in out

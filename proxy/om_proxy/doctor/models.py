@@ -51,12 +51,14 @@ def list_memory_model_warnings(
     base_url = upstream.base_url if upstream else None
     warnings = [
         text
-        for name in _list_names(effective.observer_model, actor, base_url)
-        for text in list_model_warnings(name)
+        for name, is_replaced in _list_names(effective.observer_model, actor, base_url)
+        for text in list_model_warnings(name, is_replaced=is_replaced)
     ]
-    for name in _list_names(effective.reflector_model, actor, base_url):
+    for name, is_replaced in _list_names(effective.reflector_model, actor, base_url):
         warnings += list_model_warnings(
-            name, reflect_from_tokens=effective.limits.reflect_from_tokens
+            name,
+            reflect_from_tokens=effective.limits.reflect_from_tokens,
+            is_replaced=is_replaced,
         )
     for choice in (effective.observer_model, effective.reflector_model):
         if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
@@ -66,10 +68,13 @@ def list_memory_model_warnings(
     return list(dict.fromkeys(warnings))
 
 
-def _list_names(choice: object, actor: str | None, base_url: str | None) -> Iterator[str]:
+def _list_names(
+    choice: object, actor: str | None, base_url: str | None
+) -> Iterator[tuple[str, bool]]:
+    """Yield each model's name, and whether `auto` replaces the model once it has ended."""
     for name in (model.name for model in list_models(choice)):
         if resolved_name := resolve_model(name, actor or "", base_url):
-            yield resolved_name
+            yield resolved_name, name == "auto" and resolved_name != actor
 
 
 def list_missing_credentials(

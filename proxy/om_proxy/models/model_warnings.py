@@ -17,14 +17,19 @@ DEPRECATION_NOTICE = timedelta(days=60)
 
 
 def list_model_warnings(
-    model: str, *, reflect_from_tokens: int | None = None, today: date | None = None
+    model: str,
+    *,
+    reflect_from_tokens: int | None = None,
+    is_replaced: bool = False,
+    today: date | None = None,
 ) -> tuple[str, ...]:
     """List what an operator should know before this model observes. With `reflect_from_tokens`, the
-    model also reflects, from that threshold on."""
+    model also reflects, from that threshold on. `is_replaced`: another takes its place once it has
+    ended."""
     warnings = []
     today = today or read_today()
     deprecated = find_deprecation_date(model)
-    if deprecated and today + DEPRECATION_NOTICE >= deprecated:
+    if deprecated and not is_replaced and today + DEPRECATION_NOTICE >= deprecated:
         words = "its provider ends" if today < deprecated else "its provider has ended"
         warnings.append(
             f"{model}: {words} it on {deprecated} by the price list; choose another memory model"

@@ -20,6 +20,9 @@ _Number = int | float | str | None
 # OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
 _FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
 
+# what follows a model's name in the name of a snapshot; Bedrock's have a version too
+_SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -91,7 +94,9 @@ def find_deprecation_date(model: str) -> date | None:
     """Return the day from which a model's provider may no longer serve it; None if none is known.
 
     The table lists a model under several names, and not each of them has the date: the earliest one
-    counts. Another provider's own date for the model (`azure/…`) is not asked for."""
+    counts. If none has one, the model ends with its last dated snapshot (`gpt-5-mini-2025-08-07`),
+    where each of them ends. Another provider's own date for the model (`azure/…`) is not asked
+    for."""
     table = _read_table()
     names = [*_list_names(model)]
     texts = [
@@ -99,7 +104,21 @@ def find_deprecation_date(model: str) -> date | None:
         for name in (*names, f"gemini/{names[-1]}")
         if (entry := table.get(name)) and entry.deprecation_date
     ]
-    return min(filter(None, map(_parse_date, texts)), default=None)
+    if ends := [*filter(None, map(_parse_date, texts))]:
+        return min(ends)
+    return next(filter(None, map(_find_snapshots_end, names)), None)
+
+
+@lru_cache(maxsize=1024)
+def _find_snapshots_end(model: str) -> date | None:
+    """Return the day on which the last of the model's dated snapshots ends; None if one of them has
+    no end, or there is none."""
+    ends = [
+        _parse_date(entry.deprecation_date or "")
+        for name, entry in _read_table().items()
+        if name.startswith(model) and _SNAPSHOT.fullmatch(name, len(model))
+    ]
+    return max(filter(None, ends), default=None) if all(ends) else None
 
 
 def find_abilities(model: str) -> Abilities:

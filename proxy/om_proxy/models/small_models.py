@@ -2,7 +2,7 @@
 
 A provider's model servers are named by host: nothing is sent to a server that the caller does not
 use. Of each list the first model counts that its provider still serves, by the price list's
-`deprecation_date`. `tests/test_small_models.py` fails when no model of a list is left.
+`deprecation_date`. `tests/test_small_models.py` fails 60 days before no model of a list is left.
 
 Tested: `gpt-5-mini` and `claude-haiku-4-5` by the reference implementation, as of November 2026. The
 others follow a tested model of their family at its price, or in its size; they stand here by their
