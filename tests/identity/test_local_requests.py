@@ -167,7 +167,7 @@ def test_a_token_is_no_credential() -> None:
 FROM_HERE = [
     ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", " ::1 "), ("x-forwarded-for", "127.0.0.1, ::1"),
     ("x-forwarded-for", "127.0.0.1:4711"),
-    ("x-real-ip", "127.0.0.1"), ("forwarded", "for=127.0.0.1;proto=http"), ("forwarded", 'For="[::1]:4711"'), ("forwarded", "proto=https"),
+    ("x-real-ip", "127.0.0.1"), ("forwarded", "for=127.0.0.1;proto=http"), ("forwarded", 'For="[::1]:4711"'),
 ]  # fmt: skip
 
 FROM_ELSEWHERE = [
@@ -175,6 +175,8 @@ FROM_ELSEWHERE = [
     ("x-forwarded-for", "2001:db8::1"), ("x-forwarded-for", "unknown"), ("x-forwarded-for", "127.0.0.1,"), ("x-real-ip", "10.0.0.8"),
     ("forwarded", "for=192.0.2.60;proto=http"), ("forwarded", 'for="[2001:db8::1]:4711"'), ("forwarded", "for=127.0.0.1, FOR=8.8.8.8"),
     ("forwarded", "for=_hidden"), ("forwarded", "for=unknown"), ("forwarded", "for="), ("forwarded", 'for="8.8.8.8'),
+    ("forwarded", "proto=https"), ("x-forwarded-proto", "https"), ("x-forwarded-any", "x"), ("via", "1.1 proxy"),
+    ("cf-connecting-ip", "8.8.8.8"), ("tailscale-user-login", "a@b"),
 ]  # fmt: skip
 
 

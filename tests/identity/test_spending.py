@@ -14,36 +14,56 @@ HERE = ("host", "127.0.0.1:8400")
 OWN_KEY = ("authorization", "Bearer sk-any")
 OPEN = IdentityRules(loopback_only=False)
 
+ADDRESS_NAMES = (
+    "x-forwarded-for",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-cluster-client-ip",
+    "fastly-client-ip",
+    "fly-client-ip",
+    "x-envoy-external-address",
+)
+
 LOCAL = [
     [HERE], [], [("host", "localhost:8400")], [("host", "LOCALHOST")], [("host", "localhost.:8400")], [("host", "[::1]:8400")],
     [("host", "[::ffff:127.0.0.1]:8400")], [("host", "127.8.9.10")], [("host", "0.0.0.0:8400")],
+    *([HERE, (name, "127.0.0.1")] for name in ADDRESS_NAMES),
     [HERE, ("origin", "http://localhost:3000")], [HERE, ("origin", "http://localhost.:3000")], [HERE, ("origin", "https://[::1]:5173")],
     [HERE, ("sec-fetch-site", "same-origin")], [HERE, ("sec-fetch-site", "none")], [HERE, ("sec-fetch-site", "same-site"), ("origin", "http://localhost:3000")],
     [HERE, ("x-forwarded-for", "::ffff:127.0.0.1"), ("x-forwarded-host", "localhost:3000"), ("x-forwarded-proto", "http")],
     [HERE, ("forwarded", "for=127.0.0.1;host=localhost:3000")],
+    [HERE, ("via", "1.1 caddy"), ("x-forwarded-for", "::1"), ("x-forwarded-port", "3000"), ("x-forwarded-server", "h")],
 ]  # fmt: skip
 
-# of other sites' pages and other machines, all under an address that the machine itself may use
+# of other sites' pages, under an address that the machine itself may use
 FOREIGN = [
     [HERE, ("origin", "https://evil.example")], [HERE, ("origin", "null")], [HERE, ("origin", "http://192.168.1.7")], [HERE, ("origin", "http://localhost.evil.example")],
     [HERE, ("origin", "chrome-extension://abc")], [HERE, ("origin", "http://127.0.0.1"), ("origin", "https://evil.example")],
     [HERE, ("sec-fetch-site", "cross-site")], [HERE, ("sec-fetch-site", "same-site"), ("origin", "http://app.evil.example")],
     [HERE, ("origin", "http://127.0.0.1:8400"), ("sec-fetch-site", "cross-site")],
-    # other machines, and names that no stranger can own
-    [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "om-proxy:8400")], [("host", "host.docker.internal:8400")], [("host", "printer.local")], [("host", "app.localhost:8400")],
+    # a name that no other machine can own
+    [("host", "app.localhost:8400")], [("host", "app.localhost.:8400")],
 ]  # fmt: skip
 
 # by a reverse proxy on this machine
 FORWARDED = [
     [HERE, ("x-forwarded-for", "8.8.8.8")], [HERE, ("x-forwarded-for", "127.0.0.1, 10.0.0.3")], [HERE, ("x-real-ip", "10.0.0.8")], [HERE, ("forwarded", "for=192.0.2.60")],
     [HERE, ("forwarded", 'for="[2001:db8::1]:4711"')], [HERE, ("x-forwarded-host", "proxy.example")], [HERE, ("forwarded", "host=proxy.example")], [HERE, ("x-forwarded-for", "unknown")],
+    *([HERE, (name, "8.8.8.8")] for name in ADDRESS_NAMES), *([HERE, ("x-forwarded-for", "127.0.0.1"), (name, "8.8.8.8")] for name in ADDRESS_NAMES),
+    # a proxy that names no client
+    [HERE, ("x-forwarded-proto", "https")], [HERE, ("x-forwarded-port", "443")], [HERE, ("x-forwarded-server", "h")], [HERE, ("x-forwarded-prefix", "/om")], [HERE, ("x-forwarded-user", "ada")],
+    [HERE, ("x-forwarded-host", "localhost")], [HERE, ("x-forwarded-for", "")], [HERE, ("forwarded", "proto=https")], [HERE, ("via", "1.1 proxy")], [HERE, ("tailscale-user-login", "a@b")],
 ]  # fmt: skip
 
-# the name of a page that merely resolves to this machine
+# the name of a page that merely resolves to this machine, by DNS, mDNS or LLMNR; an address of another machine
 REBOUND = [
     [("host", "rebound.example:8400")], [("host", "rebound.example.:8400")], [("host", "127.0.0.1.rebound.example")], [("host", "localhost.rebound.example:8400")],
     [("host", "rebound.example:8400"), ("origin", "http://rebound.example:8400")], [("host", "rebound.example:8400"), ("origin", "http://localhost:8400"), ("sec-fetch-site", "same-origin")],
     [("host", "0.0.0.0.rebound.example")], [("host", "[x")], [("host", "")], [("host", "127.0.0.1"), ("host", "rebound.example")],
+    [("host", "evil.local:8400"), ("origin", "http://evil.local:8400")], [("host", "evil:8400"), ("origin", "http://evil:8400")], [("host", "printer.local")], [("host", "om-proxy:8400")],
+    [("host", "host.docker.internal:8400")], [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "localhost.local")], [("host", ".localhost.evil")],
 ]  # fmt: skip
 
 NO_KEYS = [[], [("authorization", "")], [("authorization", "Bearer ")], [("x-api-key", " ")], [("cookie", "a=b")], [("x-om-authorization", "Bearer k")], [("x-om-token", "t")]]  # fmt: skip
@@ -68,7 +88,7 @@ def test_a_program_of_this_machine_spends_the_key(sent: list[tuple[str, str]]) -
 
 @pytest.mark.parametrize("sent", FOREIGN)
 def test_a_stranger_needs_a_credential(sent: list[tuple[str, str]]) -> None:
-    """A page of another site and another machine. A browser asks before it sends a page's
+    """A page of another site. A browser asks before it sends a page's
     credential, and a preflight has none."""
     assert [may_spend(sent, key) for key in NO_KEYS] == [False] * 7
     assert [may_spend(sent, key) for key in ANY_KEYS] == [True] * 4
@@ -77,7 +97,7 @@ def test_a_stranger_needs_a_credential(sent: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("sent", [*REBOUND, *FORWARDED])
 def test_where_anybody_may_ask_no_credential_counts(sent: list[tuple[str, str]]) -> None:
     """A page under a name that resolves to this machine can send any credential unasked, and so can
-    whoever reaches a reverse proxy."""
+    whoever reaches a reverse proxy or another forwarder on this machine."""
     assert [may_spend(sent, key) for key in (*NO_KEYS, *ANY_KEYS)] == [False] * 11
 
 

@@ -223,7 +223,7 @@ class TurnClosing:
         assert exchange.missed_at is not None  # see `_mark_missed`
         delivery, came_at = exchange.delivery, exchange.missed_at
         rules = exchange.rules
-        headers = [one for one in exchange.scope["headers"] if one[0] in rules.identity_headers]
+        headers = rules.select_identity_headers(exchange.scope["headers"])
         missed = MissedTurn(
             exchange.caller,
             lambda secret: identify(headers, rules, secret, came_at),

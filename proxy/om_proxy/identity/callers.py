@@ -87,7 +87,7 @@ def identify(
     `now`: unix seconds. Without it, every token has expired.
     """
     # lists, because generators take twice as long
-    identity_headers = tuple([header for header in headers if header[0] in rules.identity_headers])
+    identity_headers = tuple(rules.select_identity_headers(headers))
     size = sum([len(value) for _, value in identity_headers])
     identify_headers = _identify if size <= MAX_CACHED_HEADER_CHARS else _identify.__wrapped__
     caller, names = identify_headers(identity_headers, rules, secret)
@@ -104,9 +104,7 @@ def identify_off_route(
     try:
         caller = identify(headers, rules, secret, now)
     except (BadRequest, Unauthorized):
-        values_by_name = group_by_name(
-            header for header in headers if header[0] in rules.identity_headers
-        )
+        values_by_name = group_by_name(rules.select_identity_headers(headers))
         return Caller(None, None) if has_thread_name(values_by_name, rules) else None
     return None if caller.reason == Reason.NO_THREAD else caller
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from om_proxy.identity.header_values import Headers
 from om_proxy.identity.keyed_hashes import hash_key
 from om_proxy.identity.sessions import CLIENT_SESSIONS
 
@@ -25,8 +28,28 @@ SCOPE_HEADER = "x-om-scope"
 # read only if there is a secret to verify it
 TOKEN_HEADER = "x-om-token"  # noqa: S105 - the name of a header
 SITE_HEADER = "sec-fetch-site"  # the site of a browser's page (W3C Fetch Metadata)
-# in which another proxy, in front of this one, names its client, or the host that was asked for
-FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "x-forwarded-host", "forwarded")
+# By these another proxy, in front of this one, shows itself. Each with what it names: the client's
+# address, the host that was asked for, both (RFC 7239), or neither.
+FORWARDING_HEADERS: Mapping[str, Literal["address", "host", "both", "neither"]] = {
+    "x-forwarded-for": "address",
+    "x-real-ip": "address",
+    "x-client-ip": "address",
+    "true-client-ip": "address",
+    "cf-connecting-ip": "address",
+    "x-cluster-client-ip": "address",
+    "fastly-client-ip": "address",
+    "fly-client-ip": "address",
+    "x-envoy-external-address": "address",
+    "x-forwarded-host": "host",
+    "forwarded": "both",
+    "via": "neither",
+    "tailscale-user-login": "neither",
+}
+# of every other such header, which names neither: `x-forwarded-proto`, `x-forwarded-port`, …
+FORWARDING_BEGINNING = "x-forwarded-"
+_FORWARDING_BEGINNING = FORWARDING_BEGINNING.encode()
+# all by which a request shows that it comes from this machine; those of the beginning beside them
+LOCALITY_HEADERS = ("host", "origin", SITE_HEADER, *FORWARDING_HEADERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +73,7 @@ class IdentityRules:
     token_secret: bytes | None = field(default=None, repr=False)
     token_audience: str | None = None  # what the claim `aud` of a token must name
     token_required: bool = False  # whether only a token can name a thread
-    # the names of all headers that identify a caller
+    # the names of all headers that identify a caller; see `select_identity_headers`
     identity_headers: frozenset[bytes] = field(init=False, repr=False, compare=False)
     # `keys`, with the SHA-256 of each key
     key_hashes: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
@@ -61,12 +84,28 @@ class IdentityRules:
         hashes = tuple((tenant, hash_key(key.encode())) for tenant, key in self.keys)
         object.__setattr__(self, "key_hashes", hashes)
 
+    def select_identity_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Return the headers that identify a caller."""
+        names = self.identity_headers
+        if not self.reads_locality:
+            return [header for header in headers if header[0] in names]
+        return [
+            header
+            for header in headers
+            if header[0] in names or header[0].startswith(_FORWARDING_BEGINNING)
+        ]
+
+    @property
+    def reads_locality(self) -> bool:
+        """Whether it counts that a request comes from this machine."""
+        return self.loopback_only and not self.keys
+
     def _list_headers(self) -> list[str]:
         names = [*self.thread_headers, *self.resource_headers, PATH_THREAD, PATH_RESOURCE]
         names += [*CREDENTIAL_HEADERS, MODE_HEADER, HISTORY_HEADER, TASK_HEADER, TIMEZONE_HEADER]
         names += [header for program in self.sessions for header in CLIENT_SESSIONS[program].all]
-        if self.loopback_only and not self.keys:
-            names += ["host", "origin", SITE_HEADER, *FORWARDING_HEADERS]
+        if self.reads_locality:
+            names += LOCALITY_HEADERS
         if self.scope_override:
             names.append(SCOPE_HEADER)
         if self.token_secret:

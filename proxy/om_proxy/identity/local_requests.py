@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from om_proxy.identity.header_values import HTTP_WHITESPACE, ValuesByName
-from om_proxy.identity.identity_rules import FORWARDING_HEADERS, SITE_HEADER
+from om_proxy.identity.identity_rules import (
+    FORWARDING_BEGINNING,
+    FORWARDING_HEADERS,
+    SITE_HEADER,
+)
 
 # the origin of a page that a web server sent
 _WEB_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
@@ -51,12 +55,12 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
     sites = values_by_name.get(SITE_HEADER, [])
     if any(site.strip(HTTP_WHITESPACE).lower() not in _OWN_SITES for site in sites):
         return True
-    if not all(map(_is_own_host, values_by_name.get("host", []))):
+    if not all(map(is_own_host, values_by_name.get("host", []))):
         return True
     return bool(origins) and not _is_loopback_origin(origins)
 
 
-def _is_own_host(host: str) -> bool:
+def is_own_host(host: str) -> bool:
     """Return whether a Host header names this machine. Some programs send 0.0.0.0, which no host
     name can be made to resolve to."""
     return is_loopback_host(host) or read_host_name(host) == "0.0.0.0"  # noqa: S104 - compared
@@ -71,16 +75,31 @@ def _is_loopback_origin(origins: Sequence[str]) -> bool:
 
 def is_forwarded(values_by_name: ValuesByName) -> bool:
     """Return whether a proxy on this machine forwards the request of another machine, because all
-    requests of such a proxy come over loopback. A client that lies in a forwarding header only
-    loses its access."""
-    *address_lists, hosts, forwarded = (
-        ",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS
+    requests of such a proxy come over loopback.
+
+    A proxy that names no client may serve anybody. A client that lies in one of these headers only
+    loses its access, where the proxy itself writes them.
+    """
+    marks = [(name, ",".join(values_by_name[name])) for name in values_by_name if _is_mark(name)]
+    addresses: list[str] = []
+    hosts: list[str] = []
+    for name, value in marks:
+        match FORWARDING_HEADERS.get(name):
+            case "address":
+                addresses += value.split(",")
+            case "host":
+                hosts += value.split(",")
+            case "both":
+                addresses += _FORWARDED_FOR.findall(value)
+                hosts += _FORWARDED_HOST.findall(value)
+    is_from_here = bool(addresses) and all(map(_is_loopback_address, addresses))
+    return bool(marks) and not (
+        is_from_here and all(is_own_host(host.strip(HTTP_WHITESPACE)) for host in hosts)
     )
-    addresses = [address for value in address_lists if value for address in value.split(",")]
-    addresses += _FORWARDED_FOR.findall(forwarded)
-    names = [*(hosts.split(",") if hosts else ()), *_FORWARDED_HOST.findall(forwarded)]
-    are_own = all(_is_own_host(name.strip(HTTP_WHITESPACE)) for name in names)
-    return not (are_own and all(map(_is_loopback_address, addresses)))
+
+
+def _is_mark(name: str) -> bool:
+    return name in FORWARDING_HEADERS or name.startswith(FORWARDING_BEGINNING)
 
 
 def _is_loopback_address(address: str) -> bool:

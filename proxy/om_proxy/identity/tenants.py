@@ -25,8 +25,7 @@ LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopba
 def find_tenant(headers: Headers, rules: IdentityRules, secret: bytes) -> str | None:
     """Find the tenant of the caller's credential; None if a credential is needed and absent. Raises
     the same errors as `identify`."""
-    identity_headers = (header for header in headers if header[0] in rules.identity_headers)
-    return select_tenant(group_by_name(identity_headers), rules, secret)
+    return select_tenant(group_by_name(rules.select_identity_headers(headers)), rules, secret)
 
 
 def select_tenant(values_by_name: ValuesByName, rules: IdentityRules, secret: bytes) -> str | None:
