@@ -4,6 +4,7 @@ one ASGI app with a lifespan."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -103,7 +104,7 @@ class App:
         self._machine_clock = clock
         self._clock = clock  # the store's, once it is open
         self._policies = PolicyInForce(watched, model_timeout_s=model_timeout_s)
-        self._config = EdgeConfig.from_settings(watched.current, self._policies.current)
+        self._config = self._make_config()
         is_counting = watched.current.telemetry.metrics
         self._figures = Figures(watched, figures_folder) if is_counting else None
         self._tracing: Tracing | None = None
@@ -428,9 +429,13 @@ class App:
             case kind:
                 raise RuntimeError(f"served without support for {kind}: run uvicorn with ws='none'")
 
+    def _make_config(self) -> EdgeConfig:
+        policy = self._policies.current
+        return EdgeConfig.from_settings(policy.settings, policy, os.environ)
+
     def _current_config(self) -> EdgeConfig:
         if self._config.settings is not self._watched.current:
-            self._config = EdgeConfig.from_settings(self._watched.current, self._policies.current)
+            self._config = self._make_config()
         return self._config
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -47,6 +47,9 @@ def test_check_of_a_key_that_others_can_spend(
         out = capsys.readouterr().out
         assert any(line.startswith(start) for line in out.splitlines())
         assert "hush" not in out
+    config.write_text("memory: {model: openai/small, api_key: sk-hush}\n", encoding="utf-8")
+    assert main(["check", "--config", str(config)]) == 0
+    assert "warning: memory model openai/small has an api_key" in capsys.readouterr().out
 
 
 def test_check_of_a_store_in_memory(tmp_path: Path) -> None:

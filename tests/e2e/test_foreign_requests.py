@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from om_proxy.settings import Settings, parse
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
 
 KEY = ', api_key: "sk-operator"'
@@ -28,7 +29,20 @@ STRANGERS = [
     (b"X-Forwarded-For: 8.8.8.8",),
     (b"Forwarded: for=192.0.2.60",),
     (b"Host: 10.0.0.5:8400",),
+    (b"X-Forwarded-Proto: https",),
 ]
+
+# who gets no memory and no money by a made-up credential either
+STRANGERS_WITH_CREDENTIAL = [
+    (b"Host: rebound.example:8400", b"Origin: http://rebound.example:8400", b"Sec-Fetch-Site: same-origin"),
+    (b"Host: evil.local:8400", b"Origin: http://evil.local:8400"),
+    (b"Host: evil:8400", b"Origin: http://evil:8400"),
+    (b"Host: 10.0.0.5:8400",),
+    (b"X-Forwarded-For: 8.8.8.8",),
+    (b"CF-Connecting-IP: 8.8.8.8",),
+    (b"Via: 1.1 proxy",),
+]  # fmt: skip
+LONG_BODY = chat_body("word " * 100)  # above the threshold
 
 ROUTES = [
     ("POST", "/v1/chat/completions"), ("POST", "/chat/completions"), ("POST", "/t/a/v1/chat/completions"), ("POST", "/r/b/t/a/v1/chat/completions"),
@@ -46,6 +60,11 @@ OWN_ROUTES = [
 async def run_with_key(tmp_path: Path, more: str = "") -> AsyncIterator[ProxyUnderTest]:
     async with run_with_raw_upstream(tmp_path, more, upstream=KEY, memory=SMALL_MEMORY) as site:
         yield site
+
+
+def parse_without_key(text: str) -> Settings:
+    """Parse the settings, with a memory model that has the key of the request alone."""
+    return parse(text.replace(", api_key: sk-observer", ""))
 
 
 async def ask_status(site: ProxyUnderTest, method: str, path: str, *headers: bytes) -> int:
@@ -88,7 +107,7 @@ async def test_the_error_says_what_to_do(tmp_path: Path) -> None:
         (b"Origin: http://localhost:3000", b"Sec-Fetch-Site: same-site"),
         (b"X-Forwarded-For: ::ffff:127.0.0.1", b"X-Forwarded-Host: localhost:3000"),
         (OWN, b"Origin: https://app.example", b"Sec-Fetch-Site: cross-site"),
-        (OWN, b"Host: host.docker.internal:8400"),
+        (OWN, b"Host: app.localhost:8400"),
     ],
 )
 async def test_who_may_read_memory_spends_the_key(
@@ -101,9 +120,58 @@ async def test_who_may_read_memory_spends_the_key(
             assert site.seen.header(b"authorization") == [b"Bearer sk-operator"]
 
 
+@pytest.mark.parametrize("stranger", STRANGERS_WITH_CREDENTIAL)
+@pytest.mark.parametrize("upstream", ["", KEY], ids=["keyless", "keyed"])
+async def test_no_made_up_credential_has_memory_paid(
+    tmp_path: Path, stranger: tuple[bytes, ...], upstream: str
+) -> None:
+    """The model server may take any credential. The memory model's key is the operator's."""
+    async with run_with_raw_upstream(tmp_path, upstream=upstream, memory=SMALL_MEMORY) as site:
+        for path in (
+            "/v1/chat/completions",
+            "/t/a/v1/chat/completions",
+            "/r/b/t/a/chat/completions",
+        ):
+            for _ in range(2):
+                got = await site.ask(LONG_BODY, OWN, b"X-OM-Thread: t", *stranger, path=path)
+                assert (got.status, site.server.seen) == (403, [])
+        for method, path, body in OWN_ROUTES:
+            json = b"Content-Type: application/json"
+            got = await site.ask(body, OWN, json, *stranger, method=method, path=path)
+            assert got.status in (401, 403)
+            assert site.server.seen == []
+        assert await site.threads() == 0
+
+
+async def test_a_request_without_memory_spends_no_key_of_memory_s(tmp_path: Path) -> None:
+    """The model server judges it, as without memory. A preflight may be for one with memory."""
+    async with run_with_raw_upstream(tmp_path, memory=SMALL_MEMORY) as site:
+        for stranger in STRANGERS_WITH_CREDENTIAL:
+            for more in ((), (b"X-OM-Thread: t", b"X-OM-Mode: off")):
+                assert (await site.ask(LONG_BODY, OWN, *stranger, *more)).status == 200
+                assert site.seen.header(b"authorization") == [OWN.partition(b" ")[2]]
+            got = await site.ask(LONG_BODY, b"X-OM-Thread: t", *stranger)
+            assert (got.status, read_reason(got)) == (200, "off/no-credential")
+        asks = (b"Origin: https://evil.example", b"Access-Control-Request-Method: POST")
+        assert await ask_status(site, "OPTIONS", "/v1/chat/completions", *asks) == 403
+        assert await site.threads() == 0
+
+
+async def test_a_program_of_this_machine_has_memory_paid(tmp_path: Path) -> None:
+    """With any credential and with none, before a model server without a key."""
+    async with run_with_raw_upstream(tmp_path, memory=SMALL_MEMORY) as site:
+        for thread, headers in enumerate([(), (OWN,), (OWN, b"Origin: http://localhost:3000")]):
+            for words in ("a ", "b "):  # the second request waits for notes of the first
+                body = chat_body(words * 100)
+                got = await site.ask(body, b"X-OM-Thread: %d" % thread, *headers)
+                assert got.status == 200
+            paid = [seen.header(b"authorization") for seen in site.server.seen]
+            assert [b"Bearer sk-observer"] in paid
+
+
 async def test_without_a_key_of_the_operator_s_nothing_is_refused(tmp_path: Path) -> None:
     """The model server judges the page's request. Without a credential it has no memory."""
-    async with run_with_raw_upstream(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path, read_settings=parse_without_key) as site:
         page = (b"Origin: https://app.example", b"X-OM-Thread: t")
         assert await ask_status(site, "OPTIONS", "/v1/chat/completions", *page) == 200
         assert read_reason(await site.ask(BODY, *page)) == "off/no-credential"

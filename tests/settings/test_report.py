@@ -4,7 +4,6 @@ import pytest
 
 from om_proxy.settings import (
     Settings,
-    list_open_keys,
     list_warnings,
     parse,
     render_settings,
@@ -186,30 +185,6 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
         "{name: b, ", "{name: b, base_url: 'http://h', "
     )
     warnings = list_warnings(parse(text))
-    assert len(warnings) == (1 if warning else 0)
-    assert all(line.startswith(str(warning)) for line in warnings)
-
-
-OPEN = "server: {host: 0.0.0.0, admin_token: 0123456789abcdef}\n"
-PAID = "upstream: [{name: b, base_url: 'http://h', api_key: k}]"
-
-
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        (
-            PAID,
-            "upstream b has an api_key, and auth.keys is not set: every program of this machine",
-        ),
-        (OPEN + PAID, "ANYBODY WHO REACHES 0.0.0.0 CAN SPEND the api_key of upstream b"),
-        (KEYED + PAID, None),
-        (OPEN + KEYED + PAID, None),
-        (OPEN + "upstream: [{base_url: 'http://h'}]", None),
-    ],
-)
-def test_warning_of_a_key_that_others_can_spend(text: str, warning: str | None) -> None:
-    """Without `auth.keys`, a warning names each upstream with a key, and who can spend it."""
-    warnings = list_open_keys(parse(text))
     assert len(warnings) == (1 if warning else 0)
     assert all(line.startswith(str(warning)) for line in warnings)
 

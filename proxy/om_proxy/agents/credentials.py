@@ -74,6 +74,7 @@ PROVIDER_HOSTS: Mapping[str, tuple[str, ...]] = {
     "xai": ("api.x.ai",),
     "zai": ("api.z.ai",),
 }
+_LOCAL_PROVIDERS = ("ollama", "ollama_chat")  # need no key
 _MODEL_FAMILIES = (  # names that litellm knows without their provider's prefix
     (re.compile(r"gpt-|o\d(?:-|$)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
@@ -100,6 +101,15 @@ def find_key(model: str, base_url: str | None, environ: Mapping[str, str]) -> st
     return next(
         (environ[name] for name in KEY_VARIABLES.get(provider, ()) if environ.get(name)), None
     )
+
+
+def may_find_credential(model: str, environ: Mapping[str, str]) -> bool:
+    """Return whether litellm may find a credential for a model. If in doubt, return True: clouds
+    have files and machines' own identities."""
+    provider = read_provider(model)
+    if names := KEY_VARIABLES.get(provider or ""):
+        return any(environ.get(name) for name in names)
+    return provider not in _LOCAL_PROVIDERS
 
 
 def is_provider_host(provider: str, base_url: str) -> bool:

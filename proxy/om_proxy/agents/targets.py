@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from om_proxy.agents.credentials import find_key, reveal_secret
+from om_proxy.agents.credentials import find_key, may_find_credential, reveal_secret
 from om_proxy.agents.llm import Target
 from om_proxy.errors import ModelError
 
@@ -134,6 +134,15 @@ def choose_targets(
 def choose_model(choice: Choice, input_tokens: int) -> str:
     """Return the name that is tried first, as written; it may be `auto` or `inherit`."""
     return _list_models(choice, input_tokens)[0].name
+
+
+def finds_key(model: NamedModel, environ: Mapping[str, str]) -> bool:
+    """Return whether a call of a named model is made with a key of the operator's: its own, or one
+    that litellm or we find where the proxy runs."""
+    target = _choose_target(model, None, environ)
+    return bool(target.api_key) or (
+        target.via == "litellm" and may_find_credential(target.model, environ)
+    )
 
 
 def is_above_largest_tier(choice: Choice, input_tokens: int) -> bool:

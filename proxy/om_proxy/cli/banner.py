@@ -11,9 +11,9 @@ from om_proxy.doctor.models import (
     list_memory_model_warnings,
     list_missing_credentials,
 )
+from om_proxy.policy import list_open_keys
 from om_proxy.settings import (
     Settings,
-    list_open_keys,
     list_warnings,
     render_admin_token_file,
     render_memory_summary,
@@ -37,7 +37,7 @@ def print_banner(settings: Settings, port: int) -> None:
         lines.append(admin_line)
     warnings = [
         *list_missing_credentials(settings, effective, os.environ),
-        *list_open_keys(settings),
+        *list_open_keys(settings, os.environ),
         *list_memory_model_warnings(settings, effective, None),
         *list_warnings(settings),
     ]

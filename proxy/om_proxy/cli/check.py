@@ -15,9 +15,9 @@ from om_proxy.doctor.models import (
     list_missing_credentials,
 )
 from om_proxy.errors import StorageError
+from om_proxy.policy import list_open_keys
 from om_proxy.settings import (
     Settings,
-    list_open_keys,
     list_warnings,
     load,
     render_settings,
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
         *comparison_faults,
-        *list_open_keys(settings),
+        *list_open_keys(settings, os.environ),
         *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
         *list_memory_model_warnings(settings, effective, options.model),

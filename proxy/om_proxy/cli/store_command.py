@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -157,7 +158,9 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         vectors=create_message_vectors(memories, embedding_models, committer),
     )
     try:
-        yield LocalApi(store, services, EdgeConfig.from_settings(settings, policies.current))
+        yield LocalApi(
+            store, services, EdgeConfig.from_settings(settings, policies.current, os.environ)
+        )
     finally:
         await background.close()
         await ledger_writer.close()

@@ -19,11 +19,11 @@ from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.doctor.webhooks import examine_webhooks
 from om_proxy.errors import ConfigError, StorageError
 from om_proxy.memory.prompt.layout import layout_for
+from om_proxy.policy import list_open_keys
 from om_proxy.settings import (
     REQUEST_MODELS,
     Effective,
     Settings,
-    list_open_keys,
     list_warnings,
     render_value,
 )
@@ -45,7 +45,7 @@ async def examine(
     effective = settings.effective(model, resource)
     now = time.time()
     return [
-        *examine_configuration(settings, effective, model, resource),
+        *examine_configuration(settings, effective, model, resource, environ),
         *await examine_upstreams(settings),
         *examine_credentials(settings, effective, environ),
         *(Finding(False, text) for text in list_vector_faults(settings, environ)),
@@ -74,7 +74,11 @@ async def try_calls(
 
 
 def examine_configuration(
-    settings: Settings, effective: Effective, model: str | None, resource: str | None
+    settings: Settings,
+    effective: Effective,
+    model: str | None,
+    resource: str | None,
+    environ: Mapping[str, str],
 ) -> list[Finding]:
     """Examine which settings need attention, as `om-proxy check` warns of them."""
     warnings = [
@@ -83,7 +87,9 @@ def examine_configuration(
     ]
     where = settings.file or "built-in defaults"
     # on loopback it may be meant so: no fault for whoever is the machine's only user
-    open_keys = [Finding(settings.server.is_loopback, text) for text in list_open_keys(settings)]
+    open_keys = [
+        Finding(settings.server.is_loopback, text) for text in list_open_keys(settings, environ)
+    ]
     faults = [Finding(False, text) for text in warnings]
     is_quiet = not faults and all(finding.works for finding in open_keys)
     praise = Finding(True, f"configuration {where}: nothing to warn of")

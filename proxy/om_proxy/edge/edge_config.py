@@ -4,7 +4,7 @@ configuration."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -14,7 +14,7 @@ from om_proxy.errors import BadRequest, Forbidden, Unauthorized
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
 from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
 from om_proxy.identity.tenants import find_own_token, has_provider_credential
-from om_proxy.policy import Policy
+from om_proxy.policy import Policy, list_open_keys, list_paid_models
 from om_proxy.server.headers import Header
 from om_proxy.settings import Settings, UpstreamSettings
 
@@ -40,7 +40,9 @@ class EdgeConfig:
     side_prompts: tuple[re.Pattern[str], ...]
     # of the admin token and the metrics token, which never go upstream
     own_tokens: tuple[bytes, ...] = field(default=(), repr=False)
-    has_operator_key: bool = False  # of any upstream
+    has_operator_key: bool = False  # of any upstream or memory model
+    pays_memory: bool = False  # whether any memory work spends a key of the operator's
+    open_keys: tuple[str, ...] = ()  # a warning for each key that others may spend
     upstreams: dict[str | None, UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -48,9 +50,15 @@ class EdgeConfig:
     side_messages: dict[bytes, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def from_settings(cls, settings: Settings, policy: Policy | None = None) -> EdgeConfig:
+    def from_settings(
+        cls,
+        settings: Settings,
+        policy: Policy | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> EdgeConfig:
         """Create the configuration. `policy`: the one made from these settings, if there is one
-        already."""
+        already. `environ` may hold the keys of providers."""
+        pays_memory = bool(list_paid_models(settings, environ or {}))
         headers = settings.identity
         keys = tuple((key.tenant, key.key.get_secret_value()) for key in settings.auth.keys)
         token_secret = settings.auth.token_secret
@@ -83,30 +91,45 @@ class EdgeConfig:
                 for token in (settings.server.admin_token, settings.telemetry.metrics_token)
                 if token is not None and token.get_secret_value() not in dict(keys).values()
             ),
-            has_operator_key=any(upstream.api_key is not None for upstream in settings.upstream),
+            has_operator_key=pays_memory
+            or any(upstream.api_key is not None for upstream in settings.upstream),
+            pays_memory=pays_memory,
+            open_keys=tuple(list_open_keys(settings, environ or {})),
             side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
         )
 
     def select_upstream_headers(
-        self, headers: Sequence[Header], upstream: UpstreamSettings
+        self, headers: Sequence[Header], upstream: UpstreamSettings, *, has_memory: bool = False
     ) -> list[Header]:
         """Return the headers that go upstream, with a credential for the upstream and none for this
-        proxy. Raise Forbidden for a caller who may not spend the upstream's key.
+        proxy. Raise Forbidden for a caller who may not spend the operator's key: the upstream's, or
+        that of a memory model if the request has memory.
 
-        A browser's preflight names no model, so it is refused if any upstream has a key: the page's
-        own request may be for that one.
+        A browser's preflight names no model, so it is refused if there is any such key: the page's
+        own request may spend it.
         """
         if self.own_tokens and (name := find_own_token(headers, self.own_tokens)):
             raise Unauthorized(
                 f"{name} carries a token of om-proxy's own, which no model server may see: send "
                 "server.admin_token as X-OM-Admin and below /om only, and a key for the model here"
             )
-        is_at_stake = upstream.api_key is not None or (
-            self.has_operator_key and is_preflight(headers)
-        )
-        if is_at_stake and not may_spend_operator_key(headers, self.identity):
-            raise Forbidden(SPENDING_MESSAGE)
+        if (
+            upstream.api_key is not None
+            or (has_memory and self.pays_memory)
+            or (self.has_operator_key and is_preflight(headers))
+        ):
+            self._require_spender(headers)
         return self.select_admitted_headers(headers, upstream)
+
+    def check_own_memory(self, headers: Sequence[Header]) -> None:
+        """Raise Forbidden for a caller who asks about its own memory, and may not spend a key of
+        the operator's: searches and memory work spend one."""
+        if self.has_operator_key:
+            self._require_spender(headers)
+
+    def _require_spender(self, headers: Sequence[Header]) -> None:
+        if not may_spend_operator_key(headers, self.identity):
+            raise Forbidden(SPENDING_MESSAGE)
 
     def select_admitted_headers(
         self, headers: Sequence[Header], upstream: UpstreamSettings

@@ -142,7 +142,8 @@ REASON_ROWS = (
         [Reason.NO_CREDENTIAL],
         "The request has no API key, and one of three things holds: (a) the server listens "
         "beyond loopback; (b) a web page of another site asks, or the `Host` is not this "
-        "machine's; (c) a proxy says that the request comes from elsewhere. It has no memory",
+        "machine's; (c) a reverse proxy forwards it, and does not say that it comes from this "
+        "machine. It has no memory",
         Status.OFF,
     ),
     _create_reason_row(
@@ -282,9 +283,9 @@ ERROR_CODE_ROWS = (
     ),
     _create_row(
         "om_forbidden",
-        "`upstream.api_key` would pay, `auth.keys` is not set, and the request comes from another "
-        "site's page, from elsewhere, or beyond loopback without a credential: set `auth.keys`, and "
-        "send one of them. Below `/om`: the route shows nothing but text, and "
+        "`upstream.api_key` or the key of a memory model would pay, `auth.keys` is not set, and the "
+        "request comes from another site's page, from elsewhere, under another host name, or beyond "
+        "loopback without a credential: set `auth.keys`, and send one of them. Below `/om`: the route shows nothing but text, and "
         "`server.admin_reads: false` hides text from the admin token; or `X-OM-Token` does not open "
         "a route about others too: `/import`, `/audit`, `/receipts`, a list if it names a thread",
         "403",

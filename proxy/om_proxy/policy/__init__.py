@@ -1,6 +1,7 @@
 """The meaning of the settings for one memory: thresholds, prices, models, and when work is due."""
 
 from om_proxy.policy.memory_context import Instructions, MemoryContext
+from om_proxy.policy.operator_keys import list_open_keys, list_paid_models
 from om_proxy.policy.policy import Policy, PolicyInForce, resolve_model
 from om_proxy.policy.prices import find_token_prices
 
@@ -10,5 +11,7 @@ __all__ = [
     "Policy",
     "PolicyInForce",
     "find_token_prices",
+    "list_open_keys",
+    "list_paid_models",
     "resolve_model",
 ]

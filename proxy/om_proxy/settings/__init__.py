@@ -27,7 +27,6 @@ from om_proxy.settings.report import (
 from om_proxy.settings.service import UpstreamSettings, WebhookSettings
 from om_proxy.settings.snapshot import Settings
 from om_proxy.settings.storage import StorageSettings
-from om_proxy.settings.upstream_warnings import list_open_keys
 from om_proxy.settings.watching import WatchedSettings
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "compute_limits",
     "find_config_file",
     "list_effective_settings",
-    "list_open_keys",
     "list_settings",
     "list_warnings",
     "load",

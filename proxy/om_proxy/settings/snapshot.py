@@ -207,6 +207,12 @@ class Settings(Section):
         self._effective_by_pair.put(pair, effective)
         return effective
 
+    def list_effective(self) -> tuple[Effective, ...]:
+        """Return the settings in force without overrides, and with each override alone."""
+        cache_lifetime_s = self._find_cache_lifetime(None)
+        alone = [(layer,) for layer in self._layers]
+        return tuple(self._apply_layers(layers, cache_lifetime_s) for layers in ((), *alone))
+
     def find_lifetime(self, resource: str) -> float | None:
         """Return the seconds after its last turn that a thread of this resource is kept; None: for
         ever."""

@@ -1,4 +1,4 @@
-"""Warn about upstreams that get no credential or no request, and of keys that others may spend."""
+"""Warn about upstreams that get no credential or no request."""
 
 from __future__ import annotations
 
@@ -26,31 +26,6 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
                 f"upstream {name} never gets a request: earlier upstreams match every model that it "
                 "matches; move it before them, or remove it"
             )
-
-
-def list_open_keys(settings: Settings) -> list[str]:
-    """List a warning for each upstream whose key anybody may spend who reaches the server. On
-    loopback these are the programs of the machine, which may be what its only user wants."""
-    if settings.auth.keys:
-        return []
-    return [
-        _describe_open_key(redact_credentials(upstream.name), settings)
-        for upstream in settings.upstream
-        if upstream.api_key is not None
-    ]
-
-
-def _describe_open_key(name: str, settings: Settings) -> str:
-    if settings.server.is_loopback:
-        return (
-            f"upstream {name} has an api_key, and auth.keys is not set: every program of this "
-            "machine, of any of its users, can spend that key; set auth.keys to say who may"
-        )
-    return (
-        f"ANYBODY WHO REACHES {settings.server.host} CAN SPEND the api_key of upstream {name}: "
-        "auth.keys is not set, so any made-up key is accepted; set auth.keys, and give each client "
-        "one of them"
-    )
 
 
 def is_unreachable(upstream: UpstreamSettings, earlier: Sequence[UpstreamSettings]) -> bool:

@@ -275,8 +275,8 @@ OTHERS = (
     ),
     Mutant(
         "proxy/om_proxy/edge/admin/access.py",
-        "own_tenant = find_tenant(",
-        "own_tenant = query_tenant or find_tenant(",
+        "own_tenant = find_own_tenant(",
+        "own_tenant = query_tenant or find_own_tenant(",
     ),
     # what people are shown of their own tenant alone
     Mutant(

@@ -102,9 +102,7 @@ def admit_visitor(
     refused. `now`: unix seconds. Raise the errors of `identify_visitor`."""
     visitor = identify_visitor(scope, config, query_tenant, secret)
     rules = config.identity
-    values = group_by_name(
-        header for header in scope["headers"] if header[0] in rules.identity_headers
-    )
+    values = group_by_name(rules.select_identity_headers(scope["headers"]))
     if not (rules.token_secret and any(map(read_value, values.get(TOKEN_HEADER, [])))):
         return visitor
     names = read_names(values, rules, visitor.tenant)
@@ -128,7 +126,7 @@ def identify_visitor(
         raise _refuse_others(
             scope, "send the admin token as X-OM-Admin: server.api opens /om to it alone"
         )
-    own_tenant = find_tenant(scope["headers"], config.identity, secret)
+    own_tenant = find_own_tenant(scope, config, secret)
     # if user tokens are required, the users of one application share its credential
     if own_tenant is None or config.identity.token_required:
         raise _refuse_others(scope, "send the admin token as X-OM-Admin")
@@ -139,6 +137,15 @@ def identify_visitor(
             "so send it as X-OM-Admin, or leave out tenant"
         )
     return Visitor(own_tenant, who=_name_caller(scope, secret))
+
+
+def find_own_tenant(scope: Scope, config: EdgeConfig, secret: bytes) -> str | None:
+    """Return the tenant of the caller's own credential, None if there is none. Raise Forbidden for
+    a caller whose requests may spend no key of the operator's."""
+    tenant = find_tenant(scope["headers"], config.identity, secret)
+    if tenant is not None:
+        config.check_own_memory(scope["headers"])
+    return tenant
 
 
 def _refuse_others(scope: Scope, message: str) -> Unauthorized:

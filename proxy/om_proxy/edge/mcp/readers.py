@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from om_proxy.edge.admin.access import identify_visitor
+from om_proxy.edge.admin.access import find_own_tenant, identify_visitor
 from om_proxy.edge.admin.requests import read_tenant
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import Forbidden, Unauthorized
@@ -20,7 +20,6 @@ from om_proxy.identity.header_values import (
     read_value,
 )
 from om_proxy.identity.identity_rules import MODE_HEADER, TOKEN_HEADER
-from om_proxy.identity.tenants import find_tenant
 from om_proxy.identity.thread_names import check_times, read_names
 
 USER_OF_APPLICATION = "user"  # in the audit
@@ -44,9 +43,7 @@ def identify_reader(scope: Scope, config: EdgeConfig, secret: bytes, now: float)
     """Identify the reader. Raise Unauthorized, Forbidden, NotFound or BadRequest for whoever may
     not read."""
     rules = config.identity
-    values = group_by_name(
-        header for header in scope["headers"] if header[0] in rules.identity_headers
-    )
+    values = group_by_name(rules.select_identity_headers(scope["headers"]))
     if read_choice(values, MODE_HEADER, MODE_CHOICES) in ("write", "off"):
         raise Forbidden("with X-OM-Mode: write or off nothing is read from memory")
     if rules.token_secret and any(map(read_value, values.get(TOKEN_HEADER, []))):
@@ -67,7 +64,7 @@ def _identify_user(
     """Identify the user whose token was sent. Headers name no other resource than it does."""
     if config.settings.server.api == "admin":
         raise Unauthorized("send the admin token as X-OM-Admin: server.api opens /om to it alone")
-    tenant = find_tenant(scope["headers"], config.identity, secret)
+    tenant = find_own_tenant(scope, config, secret)
     if tenant is None:
         raise Unauthorized("a token is sent together with the credential of its application")
     names = read_names(values, config.identity, tenant)

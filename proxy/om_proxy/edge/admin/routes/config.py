@@ -15,7 +15,6 @@ from om_proxy.settings import (
     SettingLine,
     Settings,
     list_effective_settings,
-    list_open_keys,
     list_settings,
     list_warnings,
 )
@@ -124,7 +123,7 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
         items=_describe_settings(lines, is_admin=is_admin),
         store=await _describe_store(services.store, settings) if is_admin else None,
         warnings=(
-            [*list_open_keys(settings), *list_warnings(settings, query.model, query.resource)]
+            [*call.config.open_keys, *list_warnings(settings, query.model, query.resource)]
             if is_admin
             else []
         ),
