@@ -80,7 +80,7 @@ CHAT = [
     Exchange("deleted", "DELETE", "/v1/chat/completions/chatcmpl-1", (), bare=True),
     Exchange("a trailing slash", target="/v1/chat/completions/", body=b'{"messages":[]}'),
     Exchange("another method", "PUT", "/v1/chat/completions", body=b'{"messages":[]}'),
-    Exchange("asked for its options", "OPTIONS", "/v1/chat/completions", (b"Origin: https://app", b"Access-Control-Request-Method: POST", b"Access-Control-Request-Headers: authorization,x-om-thread"), bare=True, answer=Answer(b"HTTP/1.1 204 No Content\r\nAllow: POST\r\n\r\n")),
+    Exchange("asked for its options", "OPTIONS", "/v1/chat/completions", (b"Origin: http://localhost:3000", b"Access-Control-Request-Method: POST", b"Access-Control-Request-Headers: authorization,x-om-thread"), bare=True, answer=Answer(b"HTTP/1.1 204 No Content\r\nAllow: POST\r\n\r\n")),
     Exchange("asked for its head", "HEAD", "/v1/chat/completions", (), bare=True, answer=Answer(b"HTTP/1.1 405 Method Not Allowed\r\nAllow: POST\r\nContent-Length: 99\r\n\r\n")),
     Exchange("without /v1", target="/chat/completions", body=b'{"messages":[]}'),
     Exchange("with a query", target="/v1/chat/completions?api-version=2024-10-21&q=%C3%A9&q=&%20", body=b'{"messages":[]}'),
