@@ -47,8 +47,9 @@ THINKING = 215  # tokens a memory model writes beside each answer, as measured
 DEVIATION = 0.15  # from the recorded bill, at most
 SHORT = 1.02  # times the cost without memory, at most, for conversations below the threshold
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
-# tokens of a reflector for each of new notes, where it writes as much as it is asked for
-MAX_WRITTEN_PER_NEW = 1.0
+# tokens of a reflector for each of new notes, where it writes as much as it is asked for; notes are
+# condensed gently the first time
+MAX_WRITTEN_PER_NEW = 1.2
 CODING = 12  # tokens of messages for one of notes
 # text alone, and a coding session as measured; a column for each with each memory model
 RATIOS, CHOICES = (4, 18), ("auto", "inherit")
