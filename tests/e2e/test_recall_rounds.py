@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,21 @@ async def test_a_later_round_is_lost(talk: Talk, fault: str) -> None:
     assert got.header(b"x-om-status") == [b"raw"]
     assert (await talk.stored())[3:] == [(text, "live")]
     assert await talk.count_look_ups() == 0
+
+
+async def test_refused_rounds_are_learnt(tmp_path: Path) -> None:
+    """A server that takes the tool, and twice in a row not what was looked up, is offered it no
+    longer."""
+    async with run_with_planned_rounds(tmp_path) as site:
+        talk = Talk(site, stream=True, thread="t")
+        await talk.begin_with_a_turn()
+        for _ in range(2):
+            got = await talk.ask(
+                say(talk.ours("Wait.")), LOST["refused"], say(talk.text(2, "Unknown."))
+            )
+            assert got.header(b"x-om-recall") == [b"offered"]
+        got = await talk.ask(say(talk.text(1, "Blue.")))
+        assert got.header(b"x-om-recall") == [b"refused"]
 
 
 async def test_every_later_round_is_lost(talk: Talk) -> None:

@@ -61,12 +61,34 @@ def test_a_refusal_is_remembered() -> None:
 
 
 @pytest.mark.parametrize(
-    "members", [b'"response_format":{"type":"json_object"}', b'"stream":true', b'"tools":[{}]']
+    "members",
+    [
+        b'"response_format":{"type":"json_object"}',
+        b'"stream":true',
+        b'"tools":[{}]',
+        b'"reasoning_effort":"high"',
+        b'"guided_json":{}',
+    ],
 )
 def test_a_combination_is_remembered(members: bytes) -> None:
-    """A server may take the tool, and not together with JSON, in a stream, or beside other tools."""
+    """A server may take the tool, and not together with JSON, in a stream, or beside other tools or
+    options."""
     offers = RecallOffers(lambda: 0.0)
     refuse_tool(offers, BODY.replace(b"{", b"{" + members + b",", 1))
+    assert decide(offers) is Offer.OFFERED
+
+
+def test_pictures() -> None:
+    """A server that refuses the tool beside a picture is offered it with all other requests."""
+    offers = RecallOffers(lambda: 0.0)
+    shown = BODY.replace(b'"x"', b'[{"type":"image_url","image_url":{"url":"data:,"}}]')
+    trial = offers.begin_trial(CHAT.parse_request(shown), "t", "u")
+    trial.move_to_pictures()
+    trial.move_to_pictures()  # twice is once
+    trial.take_back(400)
+    trial.take_back(400)
+    trial.end(200)
+    assert decide(offers, request=CHAT.parse_request(shown)) is Offer.REFUSED
     assert decide(offers) is Offer.OFFERED
 
 

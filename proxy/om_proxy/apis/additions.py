@@ -25,7 +25,7 @@ from om_proxy.bounded_cache import BoundedCache
 
 NO_REFUSAL_STATUSES = (401, 403, 429, 529)
 REQUEST_FAULT_STATUSES = (400, 413, 422)
-# a server that says when to come back is busy, unless it answers one of these
+# a server is no busy one if it answers one of these, even if it says when to come back
 FAULT_OR_UNKNOWN_STATUSES = (*REQUEST_FAULT_STATUSES, 404)
 FIRST_WAIT_S, MAX_WAIT_S = 60.0, 3_600.0
 MAX_REMEMBERED_KINDS = 1_024  # clients name models as they like
@@ -81,7 +81,7 @@ class Lessons:
         self._is_tried_at = 0.0  # when a call is worth another trial
         self._is_doubted_at = 0.0  # when what was accepted is worth one
         self._refused_rounds = 0  # in a row
-        # of requests that show pictures; None: none of them was refused yet
+        # of requests that show pictures, itself if these are; None: none of them was refused yet
         self.with_pictures: Lessons | None = None
         # of the last request, if its acceptance teaches nothing new: most requests are like it, and
         # an operation on flags takes a microsecond
@@ -200,9 +200,11 @@ class Trial:
     def move_to_pictures(self) -> None:
         """Learn from now on for requests that show pictures: a server may refuse what it takes in
         all others."""
-        if self._lessons.with_pictures is None:
-            self._lessons.with_pictures = Lessons()
-        self._lessons = self._lessons.with_pictures
+        pictures = self._lessons.with_pictures
+        if pictures is None:
+            self._lessons.with_pictures = pictures = Lessons()
+            pictures.with_pictures = pictures
+        self._lessons = pictures
 
     def take_back(
         self, status: int, *, is_too_long: bool = False, has_retry_after: bool = False
@@ -259,7 +261,7 @@ class LessonBook:
         return lessons
 
 
-def is_refusal(status: int, *, has_retry_after: bool) -> bool:
+def is_refusal(status: int, *, has_retry_after: bool = False) -> bool:
     """Return whether a status can be about what a request has."""
     if has_retry_after:
         return status in FAULT_OR_UNKNOWN_STATUSES

@@ -49,6 +49,8 @@ class Request(Struct, frozen=True):
     # the members that say where its words may go, each with its JSON: a call that sends the same
     # words to the same server has them too
     routing: tuple[tuple[str, bytes], ...] = ()
+    # the names of members that a server may take, and not together with a tool
+    options: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return (
@@ -185,6 +187,9 @@ class Api(Protocol):
 
     def drop_texts(self) -> None:
         """Drop the texts that were kept to write them faster: people may have forgotten them."""
+
+    def has_pictures(self, body: bytes) -> bool:
+        """Return whether a message of the request shows a picture, as far as its bytes tell."""
 
     def has_replies(self, request: Request) -> bool:
         """Return whether the request contains a reply: its client repeats the earlier messages."""

@@ -29,7 +29,7 @@ import time
 from msgspec.structs import replace
 
 from om_proxy.apis import refusals
-from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, Trial
+from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, Trial, is_refusal
 from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body, look_for_error
@@ -91,11 +91,15 @@ class Attempts:
     ) -> UpstreamResponse:
         """Take back what the refusal may be about; then send the original, or a shorter prompt."""
         assert exchange.turn is not None  # there is something to take back
-        reconciled = exchange.turn.opened.reconciled
+        reconciled, request = exchange.turn.opened.reconciled, exchange.turn.opened.request
         is_whole = shows_everything(reconciled.projected, reconciled.sent)
         has_fallback = is_whole or holds_conversation(reconciled.projected, reconciled.sent)
         if not has_fallback:
             trial.sent &= ~Addition.HISTORY
+        if is_refusal(answer.told_status) and request.api.has_pictures(
+            exchange.turn.body or exchange.body
+        ):
+            trial.move_to_pictures()
         answer = await self._take_back(exchange, trial, answer)
         turn = exchange.turn
         if answer.told_status not in RETRY_WITH_ORIGINAL_STATUSES:

@@ -67,8 +67,8 @@ class RecallOffers:
     def begin_trial(
         self, request: Request, tenant: str, upstream: str, use: ToolUse = PLAIN_USE
     ) -> Trial:
-        """Begin the way of a request to this server. A server may take the tool, and not in a stream
-        or together with JSON."""
+        """Begin the way of a request to this server. A server may take the tool, and not in a stream,
+        or together with JSON, another option or a picture."""
         kind = (
             tenant,
             upstream,
@@ -77,8 +77,13 @@ class RecallOffers:
             request.offers_tools,
             use.wants_json,
             bool(request.instructions),
+            request.options,
         )
-        return Trial(self._lessons.find(kind), PROMPT_ADDITIONS, self._clock)
+        lessons = self._lessons.find(kind)
+        # no body is searched before the server refused one with a picture
+        if lessons.with_pictures is not None and request.api.has_pictures(request.body):
+            lessons = lessons.with_pictures
+        return Trial(lessons, PROMPT_ADDITIONS, self._clock)
 
     async def can_look_up(self, turn: PreparedTurn) -> bool:
         """Return whether there is anything that the prompt does not show

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from om_proxy.apis.additions import REQUEST_FAULT_STATUSES
+from om_proxy.apis.additions import FAULT_OR_UNKNOWN_STATUSES, REQUEST_FAULT_STATUSES
 from om_proxy.apis.api import Unreadable
 from om_proxy.edge.changed_response import create_body_decoder, peek
 from om_proxy.edge.exchange import Exchange
@@ -57,6 +57,7 @@ class RoundRequests:
         self._is_whole = is_whole
         self._is_plain = False  # whether what is behind the client's own is sent in its plain form
         self._newest_body = b""  # sent last
+        self._is_refused = False  # whether the newest round with the tool was
         self.has_sent = False  # whether the client got a byte
         self.has_shown = False  # whether a round said something that a client shows
         self.newest: UpstreamResponse | None = None  # the answer under way
@@ -79,7 +80,9 @@ class RoundRequests:
                 )
         except (OmError, Unreadable):
             return None
+        self._is_refused = answer.status in FAULT_OR_UNKNOWN_STATUSES
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
+            self._count_round(is_accepted=True)
             return begun
         await answer.aclose()
         return None
@@ -93,11 +96,18 @@ class RoundRequests:
                 raise RoundLost(None) from exc
             raise UpstreamError("a later round of the reply failed") from exc
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
+            if self._is_refused:
+                self._count_round(is_accepted=False)
             return begun
         if answer.status != STATUS_OK and not (self.has_sent and self.has_shown):
             raise RoundLost(answer)
         await answer.aclose()
         raise UpstreamError(f"a later round of the reply was answered with {answer.status}")
+
+    def _count_round(self, *, is_accepted: bool) -> None:
+        """Note whether the server accepted a round with the tool: without it, it does."""
+        if self._exchange.trial is not None:
+            self._exchange.trial.count_round(is_accepted=is_accepted)
 
     async def _send_round(
         self,

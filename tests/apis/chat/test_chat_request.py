@@ -46,6 +46,13 @@ def test_routing() -> None:
     assert CHAT.parse_request(body()).routing == ()
 
 
+def test_options() -> None:
+    """Members that may clash with a tool are named, whatever they say."""
+    sent = body(reasoning_effort="none", guided_json={}, grammar=None, temperature=1)
+    assert CHAT.parse_request(sent).options == {"reasoning_effort", "guided_json"}
+    assert CHAT.parse_request(body()).options == set()
+
+
 def test_split() -> None:
     """A request's messages are the bytes that were sent, its instructions apart."""
     request = CHAT.parse_request(ODD)

@@ -28,6 +28,7 @@ class ChatApi:
     write_plain_body = staticmethod(write_plain_body)
     build_split = staticmethod(chat_request.build_request_split)
     has_replies = staticmethod(chat_request.has_replies)
+    has_pictures = staticmethod(chat_request.has_pictures)
     read_item = staticmethod(chat_request.read_item)
     view_message = staticmethod(chat_message.view_message)
     asking_text = staticmethod(chat_request.asking_text)

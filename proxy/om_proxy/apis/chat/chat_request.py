@@ -34,6 +34,7 @@ from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 # No client sends more new messages at once: a question, or the results of all its calls.
 MAX_MESSAGES_OF_ONE_TURN = 64
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
+PICTURE_WORD = b'"image_url"'  # nobody escapes it
 
 
 _NULL = Raw(b"null")
@@ -56,7 +57,36 @@ _read_routing = attrgetter(*_Routing.__struct_fields__)
 _NO_ROUTING = _read_routing(_Routing())
 
 
-class _Body(_Routing):
+class _Options(_Routing, kw_only=True):
+    """What models take, and some not together with a tool: of OpenAI, OpenRouter, vLLM, SGLang and
+    llama.cpp."""
+
+    reasoning_effort: Raw = _NULL
+    reasoning: Raw = _NULL
+    thinking: Raw = _NULL
+    verbosity: Raw = _NULL
+    logprobs: Raw = _NULL
+    prediction: Raw = _NULL
+    modalities: Raw = _NULL
+    web_search_options: Raw = _NULL
+    guided_json: Raw = _NULL
+    guided_regex: Raw = _NULL
+    guided_choice: Raw = _NULL
+    guided_grammar: Raw = _NULL
+    structured_outputs: Raw = _NULL
+    json_schema: Raw = _NULL
+    grammar: Raw = _NULL
+    regex: Raw = _NULL
+    ebnf: Raw = _NULL
+
+
+_OPTION_NAMES = tuple(_Options.__annotations__)
+_read_options = attrgetter(*_OPTION_NAMES)
+_UNSET_OPTIONS = _read_options(_Options())
+_NO_OPTIONS: frozenset[str] = frozenset()
+
+
+class _Body(_Options):
     messages: list[Raw]
     model: Raw = _NULL
     stream: Raw = _NULL
@@ -228,6 +258,7 @@ def _build_request(
         instruction_roles=roles,
         messages=messages,
         routing=_list_routing(members),
+        options=_list_options(members),
     )
 
 
@@ -238,6 +269,20 @@ def _list_routing(members: _Body) -> tuple[tuple[str, bytes], ...]:
         return ()
     named = zip(_Routing.__struct_encode_fields__, raws, strict=True)
     return tuple((name, bytes(raw)) for name, raw in named if raw != _NULL)
+
+
+def _list_options(members: _Body) -> frozenset[str]:
+    """List the members that a server may take, and not together with a tool."""
+    raws = _read_options(members)
+    if raws == _UNSET_OPTIONS:
+        return _NO_OPTIONS
+    named = zip(_OPTION_NAMES, raws, strict=True)
+    return frozenset(name for name, raw in named if raw != _NULL)
+
+
+def has_pictures(body: bytes) -> bool:
+    """Return whether a message of the request shows a picture, as far as its bytes tell."""
+    return PICTURE_WORD in body
 
 
 def _decode_body(body: bytes) -> _Body | None:
