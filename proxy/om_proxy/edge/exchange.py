@@ -42,6 +42,9 @@ CALLER_CREDENTIAL_HEADERS = (
 GATEWAY_HEADERS = (
     b"http-referer",
     b"x-title",
+    b"cf-access-client-id",
+    b"cf-access-client-secret",
+    b"cf-access-token",
     b"apikey",
     b"x-goog-api-key",
     b"x-goog-user-project",
@@ -49,6 +52,9 @@ GATEWAY_HEADERS = (
     b"openai-beta",
     b"anthropic-version",
     b"anthropic-beta",
+    b"x-model-authorization",  # NeMo Guardrails
+    b"oe-key",  # EdgeOne
+    b"oe-ai-provider",
 )
 GATEWAY_HEADER_BEGINNINGS = (
     b"cf-aig-",
@@ -58,6 +64,9 @@ GATEWAY_HEADER_BEGINNINGS = (
     b"x-tfy-",
     b"x-bf-",
     b"x-kong-",
+    b"x-openrouter-",
+    b"x-llmgateway-",
+    b"oe-gateway-",
 )
 
 MIN_REPORTED_BODY_BYTES = 1 << 16
@@ -173,13 +182,7 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
     """Return the context of this request's memory work. The credential is never stored."""
     assert exchange.request is not None  # an unreadable body has no memory
     assert exchange.caller.key is not None  # a request without a thread has no memory
-    credential = tuple(
-        (name, value)
-        for name, value in exchange.headers
-        if name in CALLER_CREDENTIAL_HEADERS
-        or name in GATEWAY_HEADERS
-        or name.startswith(GATEWAY_HEADER_BEGINNINGS)
-    )
+    credential = tuple((name, value) for name, value in exchange.headers if is_carried(name))
     return config.policy.context_of_request(
         exchange.request.model,
         exchange.caller.key.resource,
@@ -187,6 +190,16 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
         credential,
         exchange.scope["query_string"],
         exchange.request.routing,
+    )
+
+
+def is_carried(name: bytes) -> bool:
+    """Return whether an inherited memory call has the request's header with this name, which is in
+    lower case."""
+    return (
+        name in CALLER_CREDENTIAL_HEADERS
+        or name in GATEWAY_HEADERS
+        or name.startswith(GATEWAY_HEADER_BEGINNINGS)
     )
 
 

@@ -44,6 +44,9 @@ def test_routing() -> None:
         ("no-log", b"true"),
     )
     assert CHAT.parse_request(body()).routing == ()
+    told = {"tags": ["eu"], "metadata": {"tags": ["eu"]}, "allowed_model_region": "eu"}
+    other = {"models": ["a/b"], "plugins": [{"id": "web"}], "extra_body": {"google": {}}}
+    assert [name for name, _ in CHAT.parse_request(body(**told, **other)).routing] == [*told]
 
 
 def test_options() -> None:

@@ -41,16 +41,26 @@ _NULL = Raw(b"null")
 
 
 class _Routing(msgspec.Struct, kw_only=True):
-    """Where the words may go, and for whom: members of OpenRouter, Vercel, OpenAI and LiteLLM."""
+    """Where the words may go, how long they stay there, and for whom: members of OpenRouter, Vercel,
+    OpenAI, Anthropic and LiteLLM. Members that add to the prompt or to the models stay out, such as
+    OpenRouter's `models` and `plugins`, and Gemini's `extra_body`."""
 
     provider: Raw = _NULL
     provider_options: Raw = msgspec.field(default=_NULL, name="providerOptions")
     store: Raw = _NULL
     service_tier: Raw = _NULL
+    prompt_cache_retention: Raw = _NULL
+    inference_geo: Raw = _NULL
     user: Raw = _NULL
     safety_identifier: Raw = _NULL
     guardrails: Raw = _NULL
     no_log: Raw = msgspec.field(default=_NULL, name="no-log")
+    cache: Raw = _NULL
+    tags: Raw = _NULL
+    metadata: Raw = _NULL
+    allowed_model_region: Raw = _NULL
+    api_key: Raw = _NULL  # of the client's own account behind LiteLLM
+    api_base: Raw = _NULL
 
 
 _read_routing = attrgetter(*_Routing.__struct_fields__)
