@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -23,11 +24,6 @@ TEXT = {"type": "text", "text": "look"}
             {"role": "assistant", "content": "yes", "reasoning": "hm", "annotations": []},
             {"role": "assistant", "content": "yes"},
             id="members of an answer",
-        ),
-        pytest.param(
-            {"role": "assistant", "content": None, "reasoning_content": "hm"},
-            {"role": "assistant", "content": ""},
-            id="reasoning alone",
         ),
         pytest.param(
             {"role": "assistant", "content": None, "tool_calls": [{**CALL, **SIGNED, "index": 0}]},
@@ -159,14 +155,92 @@ def test_the_clients_own_messages_keep_their_bytes() -> None:
     request = CHAT.parse_request(
         b'{"model":"m", "messages":[' + system + b"," + own + b'],"seed":1E2}'
     )
-    stored = b'{"role":"assistant","content":null,"reasoning":"hm"}'
+    stored = b'{"role":"assistant","content":"yes","reasoning":"hm"}'
     notes = b'{"role":"system","content":"notes"}'
     body = (
         b'{"model":"m", "messages":[' + b",".join((system, notes, stored, own)) + b'],"seed":1E2}'
     )
     assert write_plain_body(request, body) == body.replace(
-        stored, b'{"role":"assistant","content":""}'
+        stored, b'{"role":"assistant","content":"yes"}'
     )
+
+
+def user(content: Any, **members: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **members}
+
+
+def reply(content: Any, **members: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **members}
+
+
+OWN = user("now", cache_control={})
+OWN_PARTS = user([PICTURE])
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+CALLING = reply(None, tool_calls=[CALL])
+NO_ANSWER = reply("(no reply)")
+
+
+@pytest.mark.parametrize(
+    ("stored", "own", "plain"),
+    [
+        pytest.param(
+            [user("a"), user("b")],
+            [OWN],
+            [user("a\n\nb\n\nnow", cache_control={})],
+            id="unanswered",
+        ),
+        pytest.param(
+            [user('"é\ud83d"\\n')], [user("now")], [user('"é\ufffd"\\n\n\nnow')], id="odd"
+        ),
+        pytest.param([user("a")], [OWN_PARTS], [user([TEXT | {"text": "a"}, PICTURE])], id="parts"),
+        pytest.param([user("a")], [OWN, OWN], [user("a\n\nnow", cache_control={}), OWN], id="own"),
+        pytest.param([user("now")], [user("now")], [user("now\n\nnow")], id="said again"),
+        pytest.param(
+            [user("a"), reply("")], [user("now")], [user("a\n\nnow")], id="an empty reply"
+        ),
+        pytest.param(
+            [user("a"), reply("b"), user(" "), reply("c", annotations=[])],
+            [OWN],
+            [user("a"), reply("b\n\nc"), OWN],
+            id="an empty question",
+        ),
+        pytest.param(
+            [user("a"), reply("b"), CALLING, RESULT, RESULT],
+            [],
+            [user("a"), reply("b"), CALLING, RESULT, RESULT],
+            id="calls and results",
+        ),
+        pytest.param(
+            [user("a"), CALLING, RESULT],
+            [OWN],
+            [user("a"), CALLING, RESULT, NO_ANSWER, OWN],
+            id="stop",
+        ),
+        pytest.param(
+            [CALLING, RESULT, reply(None)], [OWN], [CALLING, RESULT, NO_ANSWER, OWN], id="no answer"
+        ),
+        pytest.param([CALLING], [RESULT, OWN], [CALLING, RESULT, OWN], id="an own result"),
+        pytest.param([user("a", name="A")], [OWN], [user("a", name="A"), OWN], id="another name"),
+        pytest.param([user("a")], [user(None)], [user("a"), user(None)], id="no text"),
+        pytest.param([user("a")], [{"role": []}], [user("a"), {"role": []}], id="no role"),
+    ],
+)
+def test_the_strictest_server_takes_it(
+    stored: list[dict[str, Any]], own: list[dict[str, Any]], plain: list[dict[str, Any]]
+) -> None:
+    """Stored neighbours of one speaker are one message, nothing is empty, and a reply stands between
+    the results of tools and a question. The client's own neighbours are its own matter."""
+    request = CHAT.parse_request(json.dumps({"messages": own}).encode())
+    body = json.dumps({"messages": [*stored, *own]}).encode()
+    assert orjson.loads(write_plain_body(request, body) or body)["messages"] == plain
+
+
+def test_what_other_clients_said_after_the_question_is_joined_too() -> None:
+    """A client's own message may stand before a stored one."""
+    request = CHAT.parse_request(orjson.dumps({"messages": [OWN_PARTS, OWN]}))
+    body = orjson.dumps({"messages": [OWN_PARTS, user("a"), OWN]})
+    joined = user([PICTURE, TEXT | {"text": "a"}, TEXT | {"text": "now"}])
+    assert orjson.loads(write_plain_body(request, body) or b"")["messages"] == [joined]
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b'{"messages":5}', b'{"model":"m","messages":[]}'])

@@ -6,14 +6,19 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.apis.chat import request_form
 from om_proxy.apis.chat.chat_request import read_item
+from om_proxy.apis.chat.kept_look_ups import write_tail
+from om_proxy.apis.chat.plain_form import LEFT_OUT
 from om_proxy.apis.chat.request_form import (
     drop_request_forms,
     reshape_message,
     write_request_form,
 )
+from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.rounds import LookedUp, Round
 
 KEY = b"k" * 32
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -45,13 +50,6 @@ def thinking(words: str) -> dict[str, Any]:
             reply("yes"),
             id="members of one server",
         ),
-        pytest.param(
-            reply(None, reasoning_content="hm"),
-            reply("", reasoning_content="hm"),
-            id="reasoning alone",
-        ),
-        pytest.param({"role": "assistant"}, reply(""), id="nothing"),
-        pytest.param(reply(None, tool_calls=[]), reply(""), id="no call"),
         pytest.param(
             reply(None, tool_calls=[CALL], function_call=None), reply(None, tool_calls=[CALL])
         ),
@@ -151,7 +149,7 @@ def thinking(words: str) -> dict[str, Any]:
             reply([text("a"), text("b")]),
             id="parts with remarks and marks",
         ),
-        pytest.param(reply([]), reply(""), id="no parts"),
+        pytest.param(reply("\n", refusal="I cannot"), reply("I cannot"), id="a blank refusal"),
         pytest.param(
             {"role": "user", "content": [text("a", **MARK), text("b", x=1)], **MARK},
             {"role": "user", "content": [text("a"), text("b", x=1)]},
@@ -194,6 +192,34 @@ def test_what_has_that_form_keeps_its_bytes(raw: bytes) -> None:
     """So does what cannot be read: it is the very same object."""
     assert write_request_form(raw) is raw
     assert reshape_message(raw) is raw
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        reply(None, reasoning_content="hm"),
+        reply("", reasoning_content="hm", annotations=[]),
+        {"role": "assistant"},
+        reply(""),
+        reply(" \n\n"),
+        reply(None, tool_calls=[], refusal="", audio={"data": "AAAA", "transcript": " "}),
+        reply([]),
+        reply([text("\t")]),
+        reply([thinking("hm"), text("")]),
+        reply([{"type": "thinking", "thinking": "a", "signature": "S"}]),
+    ],
+    ids=str,
+)
+def test_a_reply_that_says_nothing_is_left_out(stored: dict[str, Any]) -> None:
+    """It tells the model nothing, and many servers refuse it. Look-ups that were made for it stay."""
+    raw = orjson.dumps(stored)
+    assert reshape_message(raw) == write_request_form(raw) == LEFT_OUT
+    question = Piece(b'{"role":"user","content":"hi"}', "user", (), None, 1, 1, 0)
+    empty = Piece(raw, "assistant", (), None, 1, 2, -1)
+    assert write_tail([empty, question]) == [question.raw]
+    looked_up = Round(orjson.dumps(reply(None, tool_calls=[CALL])), (b'{"role":"tool"}',))
+    shown = replace(empty, look_ups=LookedUp((looked_up,)))
+    assert write_tail([shown, question])[2:] == [question.raw]
 
 
 def test_what_is_kept_keeps_its_bytes() -> None:

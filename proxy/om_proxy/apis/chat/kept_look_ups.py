@@ -41,10 +41,15 @@ _caller = msgspec.json.Decoder(_Caller)
 
 
 def write_tail(tail: Sequence[Piece]) -> list[bytes]:
-    """Return the messages of the tail, with the look-ups that they show."""
+    """Return the messages of the tail, with the look-ups that they show, and without stored replies
+    that say nothing."""
     if all(piece.look_ups is None for piece in tail):
-        return [piece.raw if piece.index >= 0 else write_request_form(piece.raw) for piece in tail]
-    return [raw for piece in tail for raw in _write_piece(piece)]
+        written = [
+            piece.raw if piece.index >= 0 else write_request_form(piece.raw) for piece in tail
+        ]
+    else:
+        written = [raw for piece in tail for raw in _write_piece(piece)]
+    return [raw for raw in written if raw]
 
 
 def _write_piece(piece: Piece) -> Iterator[bytes]:

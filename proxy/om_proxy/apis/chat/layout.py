@@ -53,7 +53,7 @@ def assemble(
     hint_json = _write_json_text(hint)
     if layout == "user" and block_json:
         text_json = JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))
-        first = _add_text(tail[0], text_json, at_end=False) if first_role == "user" else None
+        first = add_text(tail[0], text_json, at_end=False) if first_role == "user" else None
         if first:
             return (*instructions, first, *tail[1:])
         return (*instructions, _write_message("user", text_json), *tail)
@@ -64,13 +64,13 @@ def assemble(
     if not block_json:
         return (*instructions, *hints, *tail)
     if layout == "merged" and instructions:
-        last_instruction = _add_text(instructions[-1], block_json, at_end=True)
+        last_instruction = add_text(instructions[-1], block_json, at_end=True)
         if last_instruction:
             return (*instructions[:-1], last_instruction, *hints, *tail)
     return (*instructions, _write_message(role, block_json), *hints, *tail)
 
 
-def _add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
+def add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
     """Add a text to a message's content, at its end or beginning. Each value of the client's keeps
     its bytes.
 

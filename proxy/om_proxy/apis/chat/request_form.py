@@ -5,7 +5,8 @@ upstream differs in this:
 
 - only members that requests have: not the remarks of an answer (`annotations`, `refusal`), and not
   its reasoning but in the members that some servers want back, with their signatures;
-- no `null` for content where there are no calls: `""`, or what was refused or spoken;
+- no reply without a text and without calls: it says nothing, and many servers refuse it. What was
+  refused or spoken stands for a text;
 - blocks that a stream brought in pieces are whole (pieces.py), thinking in a content is one part at
   its beginning, a call has its arguments as a text of JSON, and no `index`;
 - no cache marks: those of the client's own messages count, and servers take only a few.
@@ -15,12 +16,15 @@ Messages that the client sent in this request are not written here: they keep th
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from om_proxy.apis.chat.chat_message import view_parsed
 from om_proxy.apis.chat.pieces import join_pieces, join_texts
+from om_proxy.apis.chat.plain_form import LEFT_OUT, has_text
 from om_proxy.apis.json_text import write_json
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.bounded_cache import BoundedCache
@@ -43,9 +47,10 @@ THINKING_TYPES = frozenset(("thinking", "reasoning"))
 ANSWER_PART_MEMBERS = frozenset(("annotations", "logprobs", "index", CACHE_MARK))
 MAX_WRITTEN_BYTES = 8 * 2**20  # of the cached messages
 
-NULL, NO_TEXT, NO_ARGUMENTS = Raw(b"null"), Raw(b'""'), Raw(b'"{}"')
+NULL = Raw(b"null")
 # `{"role":"assistant","content":"…"}` has so many quotes, if there is none in its text
 USUAL_START, USUAL_QUOTES = b'{"role":"assistant","content":"', 8
+BLANK_END = re.compile(rb'(?: |\\[nrt])*"}$')  # of such a message that says nothing
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _any = msgspec.json.Decoder()
@@ -59,10 +64,10 @@ class _RequestForms:
         self._cached: BoundedCache[bytes, bytes] = BoundedCache(max_bytes=MAX_WRITTEN_BYTES)
 
     def __call__(self, raw: bytes) -> bytes:
-        """Return the message in the form of a request: the very same bytes for most. What cannot be
-        read stays as it is."""
+        """Return the message in the form of a request: the very same bytes for most; LEFT_OUT for a
+        reply that says nothing. What cannot be read stays as it is."""
         if raw.startswith(USUAL_START) and raw.count(b'"') == USUAL_QUOTES and raw.endswith(b'"}'):
-            return raw
+            return LEFT_OUT if BLANK_END.match(raw, len(USUAL_START)) else raw
         written = self._cached.get(raw)
         if written is None:
             written = reshape_message(raw)
@@ -79,7 +84,8 @@ drop_request_forms = write_request_form.clear
 
 
 def reshape_message(raw: bytes) -> bytes:
-    """Return the message in the form of a request, and the very object where that is the same."""
+    """Return the message in the form of a request, and the very object where that is the same;
+    LEFT_OUT for a reply that says nothing."""
     if b"assistant" not in raw and CACHE_MARK.encode() not in raw:
         return raw  # nobody escapes these words
     readable = replace_lone_surrogates(raw) or raw
@@ -87,6 +93,8 @@ def reshape_message(raw: bytes) -> bytes:
         members = _members.decode(readable)
         reshape = _reshape_reply if _read(members, "role") == "assistant" else _drop_marks
         reshaped = reshape(members)
+        if not reshaped:
+            return LEFT_OUT
         return raw if reshaped == members else _encode(reshaped)
     except (ValueError, RecursionError, OverflowError):
         return raw
@@ -104,6 +112,7 @@ def _drop_marks(members: dict[str, Raw]) -> dict[str, Raw]:
 
 
 def _reshape_reply(members: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the members of a reply as a request has them; none if it says nothing."""
     reply = {
         name: raw
         for name, raw in members.items()
@@ -121,23 +130,29 @@ def _reshape_reply(members: dict[str, Raw]) -> dict[str, Raw]:
             reply["tool_calls"] = _write(reshaped)
     is_spoken = "audio" in reply and _reshape_audio(reply)
     has_calls = any(name in reply for name in CALL_MEMBERS)
-    if reply.get("content", NULL) in (NULL, NO_TEXT):
-        if not has_calls and not is_spoken:
-            # right behind its role
-            reply = {"role": reply["role"], **reply, "content": _find_words(members)}
-    elif bytes(reply["content"]).startswith(b"["):
+    if not has_calls and not is_spoken and not _has_text(reply):
+        words = _find_words(members)
+        # right behind its role
+        return {"role": reply["role"], **reply, "content": words} if words else {}
+    if bytes(reply.get("content", NULL)).startswith(b"["):
         _reshape_content(reply)
     return reply
 
 
-def _find_words(members: dict[str, Raw]) -> Raw:
+def _has_text(reply: dict[str, Raw]) -> bool:
+    content = _read(reply, "content")
+    # what is of no known kind may say something
+    return isinstance(content, int | float) or has_text(view_parsed({"content": content}))
+
+
+def _find_words(members: dict[str, Raw]) -> Raw | None:
     """Return what a reply without content says: what it refused, or what it spoke."""
     audio = _read(members, "audio")
     spoken = audio.get("transcript") if isinstance(audio, dict) else None
     for words in (_read(members, "refusal"), spoken):
-        if isinstance(words, str) and words:
+        if isinstance(words, str) and words.strip():
             return _write(words)
-    return NO_TEXT
+    return None
 
 
 def _reshape_audio(reply: dict[str, Raw]) -> bool:
@@ -162,9 +177,7 @@ def _reshape_content(reply: dict[str, Raw]) -> None:
         # without their indices, of one type: pieces of one block
         others = [part for part in whole if not _is_thinking(part)]
         whole = join_pieces(thoughts) + join_texts(others)
-    if not whole and not any(name in reply for name in CALL_MEMBERS):
-        reply["content"] = NO_TEXT
-    elif whole != parts:
+    if whole != parts:
         reply["content"] = _write(whole)
 
 
