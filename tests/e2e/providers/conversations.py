@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +14,7 @@ from tests.e2e.providers.fake_server import (
     CLIENT_TOOL,
     Exchange,
     FakeServers,
+    Mishap,
     find_markers,
     find_refusal,
     make_text,
@@ -22,11 +24,13 @@ from tests.e2e.providers.voices import Json
 
 Style = Literal["thin", "window", "full"]
 STYLES: tuple[Style, ...] = ("thin", "window", "full")
-TURNS = 10
+TURNS = 13
 WINDOW_MESSAGES = 6
 MARKED_MESSAGES = 2
+MISHAPS: dict[int, Mishap] = {4: "busy", 7: "stopped", 10: "empty"}  # of these turns
 WISHES = ("", "TOOL", "LOOK", "TOOL LOOK")  # of each four turns
 TOOLS = [{"type": "function", "function": {"name": CLIENT_TOOL, "parameters": {"type": "object"}}}]
+STOP_TIMEOUT_S = 10.0
 INSTRUCTIONS = {"role": "system", "content": "Be kind."}
 
 
@@ -80,10 +84,12 @@ class Conversation:
 
     async def ask(self, http: httpx.AsyncClient, fakes: FakeServers, number: int) -> None:
         """Perform one request, and note what is wrong with it."""
+        if number in MISHAPS and not self.results_due:
+            await self._ask_in_vain(http, fakes, MISHAPS[number])
+            return
         body = self.build_body(self.begin_turn(number))
         begun = len(fakes.exchanges)
-        headers = {"authorization": f"Bearer {self.name}", "x-om-thread": self.name}
-        answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+        answer = await self._post(http, body)
         words = [answer.headers.get(f"x-om-{name}") for name in ("status", "reason")]
         self.receipts.append("/".join(filter(None, words)))
         mine = [each for each in fakes.exchanges[begun:] if each.conversation == self.name]
@@ -95,6 +101,32 @@ class Conversation:
             return
         self._look_for_lost_messages(prompts)
         self._take_reply(answer, fakes.said[self.name])
+
+    async def _post(self, http: httpx.AsyncClient, body: Json) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.name}", "x-om-thread": self.name}
+        return await http.post("/v1/chat/completions", json=body, headers=headers)
+
+    async def _ask_in_vain(
+        self, http: httpx.AsyncClient, fakes: FakeServers, mishap: Mishap
+    ) -> None:
+        """Ask a question that gets no answer. A client that sends its history drops it; of one that
+        does not, memory has it."""
+        question = {"role": "user", "content": make_text()}
+        self.history.append(question)
+        trouble = fakes.begin_trouble(self.name, mishap)
+        asking = asyncio.create_task(self._post(http, self.build_body([question])))
+        if mishap == "stopped":
+            asking.add_done_callback(lambda _: trouble.begun.set())  # it was refused
+            await trouble.begun.wait()
+            if asking.cancel():
+                await asyncio.wait_for(trouble.ended.wait(), STOP_TIMEOUT_S)
+        answer = (await asyncio.gather(asking, return_exceptions=True))[0]
+        came = read_outcome(answer)
+        if came != mishap:
+            self.faults.append(f"not {mishap}: {came}")
+        fakes.end_trouble(self.name)
+        if self.style != "thin":
+            self.history.remove(question)
 
     def _look_for_lost_messages(self, prompts: Sequence[Exchange]) -> None:
         lost = find_markers(self.history) - find_markers(prompts[-1].body["messages"])
@@ -115,6 +147,17 @@ class Conversation:
             {"role": "tool", "tool_call_id": call["id"], "content": make_text()}
             for call in own_calls
         ]
+
+
+def read_outcome(answer: httpx.Response | BaseException) -> str:
+    """Return in one word what became of a question: a mishap's, or what else came."""
+    if isinstance(answer, asyncio.CancelledError):
+        return "stopped"
+    if isinstance(answer, BaseException):
+        return repr(answer)
+    if answer.status_code == 200 and read_reply(answer) == ("", []):
+        return "empty"
+    return "busy" if answer.status_code == 429 else answer.text
 
 
 def read_reply(answer: httpx.Response) -> tuple[str, list[str]]:

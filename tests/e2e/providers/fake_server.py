@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from om_proxy.testing import asgi
+from tests.e2e.providers.rules import read_text
 from tests.e2e.providers.servers import SERVERS, Server
 from tests.e2e.providers.voices import Json
 
@@ -46,6 +47,20 @@ class Exchange:
     is_memory_call: bool
 
 
+# A question that is answered with 429, one that its client takes back before a word of the reply, and
+# one whose reply has no text and no calls.
+Mishap = Literal["busy", "stopped", "empty"]
+
+
+@dataclass
+class Trouble:
+    """What a conversation meets until it is ended. A stopped question sets both events."""
+
+    mishap: Mishap
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 @dataclass
 class FakeServers:
     """All servers. A conversation is named in the credential of its requests."""
@@ -53,6 +68,14 @@ class FakeServers:
     exchanges: list[Exchange] = field(default_factory=list)
     said: dict[str, Json] = field(default_factory=dict)  # conversation → its newest whole reply
     _numbers: Any = field(default_factory=lambda: count(1))
+    _troubles: dict[str, Trouble] = field(default_factory=dict)
+
+    def begin_trouble(self, conversation: str, mishap: Mishap) -> Trouble:
+        self._troubles[conversation] = trouble = Trouble(mishap)
+        return trouble
+
+    def end_trouble(self, conversation: str) -> None:
+        del self._troubles[conversation]
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         name = scope["path"].split("/")[1]
@@ -71,8 +94,17 @@ class FakeServers:
             await asgi.send_json(send, status, {"error": error})
             return
         number = next(self._numbers)
+        trouble = self._troubles.get(conversation)
         if is_memory_call:
             message: Json = {"role": "assistant", "content": write_notes(body)}
+        elif trouble is not None and trouble.mishap == "busy":
+            await asgi.send_json(send, 429, {"error": {"message": "Too many requests"}})
+            return
+        elif trouble is not None and trouble.mishap == "stopped":
+            await _wait_in_vain(receive, send, body, trouble)
+            return
+        elif trouble is not None:
+            message = server.voice.write_message(number, "", [])
         else:
             message = answer(server, number, body)
             self.said[conversation] = message
@@ -91,6 +123,18 @@ class FakeServers:
         await asgi.send_json(
             send, 200, {"id": "c", "object": "chat.completion", "choices": [choice]}
         )
+
+
+async def _wait_in_vain(
+    receive: asgi.Receive, send: asgi.Send, body: Json, trouble: Trouble
+) -> None:
+    """Begin a reply, if it is a stream, and wait until nobody waits for it."""
+    if body.get("stream"):
+        await asgi.start_response(send, 200, b"text/event-stream")
+        await asgi.send_event(send, {"choices": [{"index": 0, "delta": {"role": "assistant"}}]})
+    trouble.begun.set()
+    await asgi.wait_for_disconnect(receive)
+    trouble.ended.set()
 
 
 def find_refusal(server: Server, body: Json) -> tuple[int, str] | None:
@@ -129,9 +173,3 @@ def write_notes(body: Json) -> str:
     return (
         f"<observations>\nDate: Jan 5, 2026\n{lines or '* 🔴 (10:00) they talked'}\n</observations>"
     )
-
-
-def read_text(message: Json) -> str:
-    content = message.get("content")
-    parts: Sequence[Any] = content if isinstance(content, list) else [{"text": content or ""}]
-    return "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))

@@ -138,17 +138,32 @@ ALTERNATE = Rule(
 
 
 def _check_null(body: Body) -> str | None:
-    for _, message in assistants(body):
+    for i, message in assistants(body):
         if message.get("content") is None and not message.get("tool_calls"):
-            return "Invalid assistant message: content or tool_calls must be set"
+            return f"messages.[{i}].content: expected a string, got null"
     return None
 
 
-NO_NULL = Rule(
-    "`null` for content without calls",
-    GITHUB + "tashfeenahmed/freellmapi/issues/165",
-    _check_null,
-)
+def refuse_null(source: str) -> Rule:
+    return Rule("`null` for content without calls", source, _check_null)
+
+
+def _check_empty(body: Body) -> str | None:
+    for _, message in assistants(body):
+        if not (read_text(message).strip() or message.get("tool_calls")):
+            return "assistant messages must include non-empty content or tool_calls"
+    return None
+
+
+def refuse_empty(source: str) -> Rule:
+    return Rule("no text, or an empty one, without calls", source, _check_empty)
+
+
+def read_text(message: Message) -> str:
+    """Return the texts of a message, without its thoughts."""
+    content = message.get("content")
+    parts: Sequence[Any] = content if isinstance(content, list) else [{"text": content or ""}]
+    return "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 def refuse_members(names: Sequence[str], source: str, status: int = 400) -> Rule:

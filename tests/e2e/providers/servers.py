@@ -14,7 +14,6 @@ from tests.e2e.providers.rules import (
     MISTRAL_ORDER,
     NEW_LIMIT,
     NINE_CHARS,
-    NO_NULL,
     NO_SYSTEM,
     ONE_THOUGHT,
     PAIRS,
@@ -24,8 +23,10 @@ from tests.e2e.providers.rules import (
     Rule,
     assistants,
     limit_output,
+    refuse_empty,
     refuse_late_system,
     refuse_members,
+    refuse_null,
     refuse_tools,
 )
 from tests.e2e.providers.voices import FILTER_EVENT, THOUGHT, Voice
@@ -106,6 +107,7 @@ VLLM_LIMIT = limit_output(
     "input prompt or the number of requested output tokens.",
     GITHUB + "0xku/kon/issues/91",
 )
+NO_NULL = refuse_null(GITHUB + "livekit/agents/issues/1297")
 ANY_TOOL = "any tool"
 
 SERVERS = (
@@ -127,7 +129,12 @@ SERVERS = (
         "anthropic",
         "Anthropic through a gateway",
         "https://gateway.example/v1",
-        (PAIRS, FOUR_MARKS, BLOCKS_BACK),
+        (
+            PAIRS,
+            FOUR_MARKS,
+            BLOCKS_BACK,
+            refuse_empty(GITHUB + "tashfeenahmed/freellmapi/issues/165"),
+        ),
         Voice(
             "thinking_blocks",
             passes_back=("thinking_blocks",),
@@ -152,6 +159,7 @@ SERVERS = (
             MISTRAL_ORDER,
             NINE_CHARS,
             ONE_THOUGHT,
+            refuse_empty(GITHUB + "OpenHands/OpenHands/issues/8685"),
             refuse_members(
                 ("refusal", "annotations", "reasoning_content"),
                 GITHUB + "charmbracelet/crush/issues/1590",
@@ -177,7 +185,11 @@ SERVERS = (
         "deepseek",
         "DeepSeek",
         "https://api.deepseek.com/v1",
-        (PAIRS, NO_NULL, REASONING_BACK),
+        (
+            PAIRS,
+            refuse_null(GITHUB + "OnesoftQwQ/opencode-go-copilot/issues/24"),
+            REASONING_BACK,
+        ),
         Voice(
             "reasoning_content",
             passes_back=("reasoning_content",),
@@ -211,7 +223,8 @@ SERVERS = (
         "OpenRouter, a model without tools",
         "https://openrouter.ai/api/v1",
         (
-            NO_NULL,
+            # of one behind it
+            refuse_empty(GITHUB + "anomalyco/opencode/issues/6056"),
             refuse_tools(
                 ANY_TOOL,
                 GITHUB + "evalstate/fast-agent/issues/122",
@@ -257,7 +270,6 @@ SERVERS = (
         "http://sglang.internal:30000/v1",
         (
             PAIRS,
-            NO_NULL,
             limit_output(
                 CONTEXT_TOKENS,
                 "Requested token count exceeds the model's maximum context length of {context} "
