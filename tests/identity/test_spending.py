@@ -45,6 +45,8 @@ FOREIGN = [
     [HERE, ("origin", "http://127.0.0.1:8400"), ("sec-fetch-site", "cross-site")],
     # a name that no other machine can own
     [("host", "app.localhost:8400")], [("host", "app.localhost.:8400")],
+    # a program in a container of this machine
+    [("host", "host.docker.internal:8400")], [("host", "host.containers.internal:8400")],
 ]  # fmt: skip
 
 # by a reverse proxy on this machine
@@ -63,7 +65,7 @@ REBOUND = [
     [("host", "rebound.example:8400"), ("origin", "http://rebound.example:8400")], [("host", "rebound.example:8400"), ("origin", "http://localhost:8400"), ("sec-fetch-site", "same-origin")],
     [("host", "0.0.0.0.rebound.example")], [("host", "[x")], [("host", "")], [("host", "127.0.0.1"), ("host", "rebound.example")],
     [("host", "evil.local:8400"), ("origin", "http://evil.local:8400")], [("host", "evil:8400"), ("origin", "http://evil:8400")], [("host", "printer.local")], [("host", "om-proxy:8400")],
-    [("host", "host.docker.internal:8400")], [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "localhost.local")], [("host", ".localhost.evil")],
+    [("host", "host.docker.internal.evil.example")], [("host", "docker.internal")], [("host", "10.0.0.5:8400")], [("host", "[2001:db8::1]:8400")], [("host", "localhost.local")], [("host", ".localhost.evil")],
 ]  # fmt: skip
 
 NO_KEYS = [[], [("authorization", "")], [("authorization", "Bearer ")], [("x-api-key", " ")], [("cookie", "a=b")], [("x-om-authorization", "Bearer k")], [("x-om-token", "t")]]  # fmt: skip

@@ -39,6 +39,14 @@ SPENDING_MESSAGE = (
     "Either set auth.keys and send one of them as `Authorization: Bearer …`, or ask from this "
     "machine as http://127.0.0.1, and from a page under that very name"
 )
+# of the machine itself, in the containers that run on it (Docker, Podman, Lima); `internal` is no
+# public domain
+CONTAINER_NAMES_OF_THE_HOST = (
+    "host.docker.internal",
+    "gateway.docker.internal",
+    "host.containers.internal",
+    "host.lima.internal",
+)
 PREFLIGHT_HEADER = b"access-control-request-method"  # of a browser, before a page's own request
 _READ_NAMES = frozenset(name.encode() for name in (*CREDENTIAL_HEADERS, *LOCALITY_HEADERS))
 _BEGINNING = FORWARDING_BEGINNING.encode()
@@ -82,5 +90,7 @@ def is_preflight(headers: Headers) -> bool:
 def _is_foreign_host(host: str) -> bool:
     """Return whether another machine may own the name in a Host header, and let it resolve to this
     one: by DNS, or in the local network by mDNS or LLMNR. No machine owns a name below `localhost`
-    (RFC 6761)."""
-    return not (is_own_host(host) or read_host_name(host).endswith(".localhost"))
+    (RFC 6761), and containers know the machine under names of their own."""
+    name = read_host_name(host)
+    is_own_name = name.endswith(".localhost") or name in CONTAINER_NAMES_OF_THE_HOST
+    return not (is_own_name or is_own_host(host))
