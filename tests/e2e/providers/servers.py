@@ -187,7 +187,7 @@ SERVERS = (
         "https://api.deepseek.com/v1",
         (
             PAIRS,
-            refuse_null(GITHUB + "OnesoftQwQ/opencode-go-copilot/issues/24"),
+            refuse_null(GITHUB + "carlrobertoh/ProxyAI/issues/830"),
             REASONING_BACK,
         ),
         Voice(
