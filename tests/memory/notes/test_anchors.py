@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import date, timedelta
 
@@ -70,6 +71,33 @@ TRUE = [
     ("Date: Feb 29, 2024", "a year ago (meaning February 2023)"),
     ("Date: Jan 1, 0001", "two years ago (meaning 2021)"),
     ("Date: Jan 1, 0001", "last month (meaning December 2022)"),
+    (WEDNESDAY, "the weekend before last (meaning Apr 8-9, 2023)"),
+    (WEDNESDAY, "the month before last (meaning February 2023)"),
+    (WEDNESDAY, "the night before last (meaning Apr 17, 2023)"),
+    (WEDNESDAY, "the previous week (meaning Apr 10-16, 2023)"),
+    (WEDNESDAY, "half a year ago (estimated October 2022)"),
+    (WEDNESDAY, "a year and a half ago (estimated October 2021)"),
+    (WEDNESDAY, "two weeks from now (meaning May 3, 2023)"),
+    (WEDNESDAY, "in two weeks' time (meaning May 3, 2023)"),
+    (WEDNESDAY, "a fortnight ago (meaning Apr 5, 2023)"),
+    (WEDNESDAY, "48 hours ago (meaning Apr 17, 2023)"),
+    (WEDNESDAY, "three hours ago (meaning Apr 19, 2023)"),
+    (WEDNESDAY, "2 nights ago (meaning Apr 17, 2023)"),
+    (WEDNESDAY, "a decade ago (estimated 2013)"),
+    (WEDNESDAY, "the last two weeks (meaning Apr 5-19, 2023)"),
+    (WEDNESDAY, "over the past 3 months (since January 2023)"),
+    (WEDNESDAY, "the next two weeks (meaning Apr 20 to May 3, 2023)"),
+    (WEDNESDAY, "for 3 years now (since 2020)"),
+    (WEDNESDAY, "last summer (estimated July 2022)"),
+    (WEDNESDAY, "last Christmas (meaning Dec 25, 2022)"),
+    (WEDNESDAY, "this summer (estimated July 2023)"),
+    (WEDNESDAY, "yesterday [meaning Apr 18, 2023]"),
+    (WEDNESDAY, "yesterday (Apr 18, 2023)"),
+    (WEDNESDAY, "yesterday (with friends)"),
+    # of another day, or what may be the user's own
+    (WEDNESDAY, "two days earlier (meaning Apr 1, 2023)"),
+    (WEDNESDAY, "a year later (meaning 2021)"),
+    (WEDNESDAY, "recently (Apr 2, 2023)"),
     # other phrases, and dates that cannot be read
     (WEDNESDAY, "next quarter (estimated July to September 2023)"),
     (WEDNESDAY, "in spring (estimated April 2023)"),
@@ -80,6 +108,19 @@ TRUE = [
     ("", "yesterday (meaning Apr 1, 2023)"),
     ("Date: Jan 1, 0001", "yesterday (meaning Apr 1, 2023)"),
 ]
+VAGUE = (
+    "a long time ago", "long ago", "not long ago", "ages ago", "earlier", "later", "once", "one day",
+    "some day", "sometime soon", "previously", "in the past", "recent", "in recent weeks",
+    "the past few weeks", "the last couple of months", "the past weeks", "in a few days",
+    "in a couple of weeks", "a few nights ago", "the other week", "last time", "in the near future",
+    # of two readings
+    "over the weekend", "on the weekend", "the following Monday", "the following week",
+    "a week from Friday", "a week from next Friday", "two days before yesterday",
+)  # fmt: skip
+VAGUE_SINCE = (
+    "for a while", "for a while now", "for years", "for a long time", "for some time",
+    "for several years", "for ages",
+)  # fmt: skip
 FALSE = [
     (SUNDAY, "last week (meaning Apr 10-16, 2023)"),
     (SUNDAY, "next week (meaning Apr 16-22, 2023)"),
@@ -111,6 +152,30 @@ FALSE = [
     (WEDNESDAY, "a few months ago (estimated early February 2023)"),
     (WEDNESDAY, "a couple of weeks ago (meaning Apr 5, 2023)"),
     (WEDNESDAY, "years ago (estimated 2015)"),
+    *((WEDNESDAY, f"{words} (meaning Apr 2, 2023)") for words in VAGUE),
+    *((WEDNESDAY, f"{words} (since {word}2020)") for words in VAGUE_SINCE for word in ("", "estimated ")),
+    (WEDNESDAY, "the week before last (meaning Apr 10-16, 2023)"),
+    (WEDNESDAY, "the previous week (meaning Apr 3-9, 2023)"),
+    (WEDNESDAY, "the previous month (meaning February 2023)"),
+    (WEDNESDAY, "the night before last (meaning Apr 10, 2023)"),
+    (WEDNESDAY, "half a year ago (meaning January 2022)"),
+    (WEDNESDAY, "a year and a half ago (meaning November 2020)"),
+    (WEDNESDAY, "two and a half years ago (meaning 2018)"),
+    (WEDNESDAY, "two weeks from now (meaning May 10, 2023)"),
+    (WEDNESDAY, "in two weeks' time (meaning May 24, 2023)"),
+    (WEDNESDAY, "a fortnight ago (meaning Apr 12, 2023)"),
+    (WEDNESDAY, "48 hours ago (meaning Apr 10, 2023)"),
+    (WEDNESDAY, "2 nights ago (meaning Apr 10, 2023)"),
+    (WEDNESDAY, "a decade ago (meaning 2003)"),
+    (WEDNESDAY, "the last two weeks (meaning Mar 1-10, 2023)"),
+    (WEDNESDAY, "over the past 3 months (since January 2022)"),
+    (WEDNESDAY, "last summer (meaning June 2021)"),
+    (WEDNESDAY, "last Christmas (meaning Dec 25, 2021)"),
+    (WEDNESDAY, "next winter (meaning December 2022)"),
+    (WEDNESDAY, "two days ago [meaning Apr 10, 2023]"),
+    (WEDNESDAY, "two days ago (Apr 10, 2023)"),
+    (WEDNESDAY, "two days ago (= Apr 10, 2023)"),
+    (WEDNESDAY, "two days ago (i.e. meaning Apr 10, 2023)"),
     ("Date: on or before May 22, 2023, times not known", "yesterday (meaning May 21, 2023)"),
 ]  # fmt: skip
 
@@ -126,7 +191,7 @@ def test_a_true_anchor_stays(heading: str, words: str) -> None:
 def test_a_false_anchor_goes(heading: str, words: str) -> None:
     """The user's words stay, and what follows them."""
     notes = f"{heading}\n* 🔴 User goes there {words}; it rained"
-    phrase = words.partition(" (")[0]
+    phrase = re.split(r" [(\[]", words)[0]
     assert drop_false_anchors(notes) == f"{heading}\n* 🔴 User goes there {phrase}; it rained"
 
 
@@ -162,7 +227,17 @@ def test_any_text_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["*\n", "last week ", "yesterday (meaning ", "Date: week (", "a few "]
+    "part",
+    [
+        "*\n",
+        "last week ",
+        "yesterday (meaning ",
+        "Date: week (",
+        "a few ",
+        "for a very long ",
+        "(since ",
+        "yesterday (i.e. since = ",
+    ],
 )
 def test_long_answers_take_little_time(part: str) -> None:
     """A model may write 100 000 tokens: reading stays linear."""
