@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from om_proxy.demo import play, stage
-from om_proxy.demo.figures import ActorCost, compute_costs
+from om_proxy.demo.figures import ActorCost, DemoResult, compute_costs
 from om_proxy.demo.kept import serve_kept
 from om_proxy.demo.stage import Stage, open_stage
 from om_proxy.demo.story import Story, load_story
@@ -26,6 +26,7 @@ from tests.support.long_forms import long_form
 
 ROOT = Path(__file__).parents[2]
 DEVIATION = 0.005
+RUNS_DIFFER_BY = 0.03
 METRICS = {
     "om_cost_baseline_total": "without",
     "om_cost_actual_total": "with_memory",
@@ -114,3 +115,33 @@ async def test_all_tell_what_was_sent(
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         (percent,) = re.findall(r"costs (\d+) % less at gpt-4o's prices", readme)
         assert int(percent) == pytest.approx(sent.saved_share * 100, abs=1)
+        assert list_false_figures(result, sent) == []
+
+
+def list_false_figures(result: DemoResult, sent: ActorCost) -> list[tuple[str, str, float]]:
+    """Return the dollars and tokens of the demo that a page tells wrongly: by more than a unit of
+    the last digit, and more than runs differ by."""
+    saved = sent.without - sent.with_memory - sent.memory
+    million = 1e-6
+    pages = {
+        "README.md": {
+            r"sends ([\d.]+) million tokens without it": result.without.prompt * million,
+            r"without it, ([\d.]+) million\s+with it": result.with_memory.prompt * million,
+            r"about \$([\d.]+) in the demo": sent.memory,
+            r"memory saves about\s+\$([\d.]+) with gpt-4o": saved,
+        },
+        "docs/concepts/what-it-costs.md": {
+            r"at gpt-4o's list prices \| \$([\d.]+) \|": sent.without,
+            r"at gpt-4o's list prices \| \$[\d.]+ \| \$([\d.]+) \|": sent.with_memory,
+            r"\| \$([\d.]+) with gemini": sent.memory,
+        },
+    }
+    false = []
+    for page, figures in pages.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for pattern, figure in figures.items():
+            (told,) = re.findall(pattern, text)
+            unit = 10.0 ** -len(told.partition(".")[2])
+            if abs(float(told) - figure) > max(unit, RUNS_DIFFER_BY * figure):
+                false.append((page, told, figure))
+    return false
