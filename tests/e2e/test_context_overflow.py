@@ -193,12 +193,12 @@ async def test_a_refusal_of_another_kind_and_then_the_window(tmp_path: Path) -> 
         ]
         run.models.requests.clear()
         run.models.faults.switch(
-            Fault(kind="http", model="scripted-actor", status=422, code="strict", times=2)
+            Fault(kind="http", model="scripted-actor", status=422, code="strict", times=3)
         )
         answer = await post(chat, messages)
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
-        # as it is, with the block in the first user message, the original, shortened
-        assert len(to_actor(run)) == 4
+        # as it is, in its plain form, with the block in the first message, the original, shortened
+        assert len(to_actor(run)) == 5
 
 
 async def test_what_is_buffered_needs_no_observation(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.e2e.sequence.fleet import Fleet, TravellingClient
 TITLE, NEW_TITLE, PIN = "Vans", "The van planner", "Vans above 2.85 m never go to Quarry Steps."
 
 # the day on which a memory model refuses at first
-REFUSING_DAY, REFUSED_CALLS = 2, 4
+REFUSING_DAY, REFUSED_CALLS = 2, 6
 
 # called with the number of a day of the story, after it
 Pause = Callable[[int], Awaitable[None]]
