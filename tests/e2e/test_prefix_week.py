@@ -154,12 +154,13 @@ class Watch:
     unchanged: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
-    async def look(self, asked_at: float) -> None:
-        """At the request that was sent last; its background work is done."""
+    async def look(self, asked_at: float, *, is_refused: bool = False) -> None:
+        """At the request that was sent last; its background work is done. One that is refused may
+        have been sent once more without memory's additions."""
         after, sent = await self.run.memory(), self.run.models.requests_to(ACTOR)
-        self.seen += 1
-        assert len(sent) == self.seen, "one request to the actor for each of the client's"
-        prompt = tuple(bytes(raw) for raw in msgspec.json.decode(sent[-1].body, type=Body).messages)
+        new, self.seen = sent[self.seen :], len(sent)
+        assert len(new) == 1 or (is_refused and len(new) == 2), "requests to the actor"
+        prompt = tuple(bytes(raw) for raw in msgspec.json.decode(new[0].body, type=Body).messages)
         if self.before:
             self._judge(self.before, after, prompt, idle=asked_at - self.answered_at > HOUR)
             self._count_days(asked_at, prompt)
@@ -334,9 +335,10 @@ class Client:
 
     async def fail(self) -> None:
         """The model server answers 500, and the client asks again."""
-        self.run.models.faults.switch(Fault(kind="http", model=ACTOR, times=1, status=500))
+        self.run.models.faults.switch(Fault(kind="http", model=ACTOR, times=2, status=500))
         self.history.append({"role": "user", "content": self._words()})
         assert await self._post() is None
+        self.run.models.faults.switch()
         await self._send()
 
     def _words(self) -> str:
@@ -383,7 +385,7 @@ class Client:
             f"{self.run.base}/v1/chat/completions", json=body, headers=headers
         )
         await self.run.app.background.wait_idle()
-        await self.watch.look(asked_at)
+        await self.watch.look(asked_at, is_refused=answer.status_code == 500)
         if answer.status_code == 500:
             return None
         assert answer.status_code == 200, answer.text

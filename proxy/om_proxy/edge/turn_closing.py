@@ -251,9 +251,7 @@ class TurnClosing:
     ) -> None:
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
-            shadow = None
-            if shadow_task is not None:
-                shadow = self._facts.try_extra("shadow", key, None, find_ready, shadow_task)
+            shadow = self._facts.try_extra("shadow", key, None, find_ready, shadow_task)
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
                 later_rounds = recall.later_usages if recall is not None else ()

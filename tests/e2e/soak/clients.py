@@ -172,7 +172,7 @@ class Clients:
             b"x-soak-slow: 1\r\n" if slow else b""
         )
         return (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             b"authorization: Bearer sk-%d\r\nx-om-thread: t%d\r\ncontent-length: %d\r\n%s\r\n"
         ) % (thread % TENANTS, thread, length, more)
 
