@@ -43,11 +43,7 @@ async def soaking(
     """With every bound so low that it is reached; `cache_bytes` is that of as many memories."""
     server = await asyncio.get_running_loop().create_server(models.connected, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    settings = parse(
-        SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250)
-    )
     async with server:
-        app = create_app(settings, model_timeout_s=5.0)
         with ExitStack() as bounds:
             for bound in (
                 *(
@@ -67,6 +63,10 @@ async def soaking(
                 bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
             bounds.enter_context(mock.patch("om_proxy.app.Memories", memories))
+            settings = parse(
+                SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250)
+            )
+            app = create_app(settings, model_timeout_s=5.0)
             async with serve_app(app) as listening:
                 await ask(listening, method="GET", path="/healthz")  # it has started
                 yield app, listening

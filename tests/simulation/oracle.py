@@ -21,7 +21,7 @@ from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, Observation, ext
 from tests.simulation.changes import Changes, Covered
 from tests.simulation.promises import must
 from tests.simulation.store import Thread
-from tests.simulation.words import id_of, ids_in, markers_in, numbered
+from tests.simulation.words import id_of, ids_in, ids_of, markers_in, numbered
 
 if TYPE_CHECKING:
     from tests.simulation.talk import Exchange, Talk
@@ -292,8 +292,7 @@ def parts(body: bytes) -> tuple[set[str], list[str]]:
     for said in orjson.loads(body)["messages"]:
         block, own = split_message(said)
         observed |= ids_in(block)
-        if one := id_of(own):
-            raw.append(one)
+        raw += ids_of(own)
     return observed, raw
 
 

@@ -34,7 +34,7 @@ from tests.simulation.process import SECRET
 from tests.simulation.promises import Violation, must
 from tests.simulation.store import Thread, waiting_of
 from tests.simulation.talk import Exchange, Talk
-from tests.simulation.words import id_of, ids_in
+from tests.simulation.words import id_of, ids_in, ids_of
 from tests.simulation.world import World
 
 _OBSERVATIONS = re.compile(r"<observations>\n(.*?)\n</observations>", re.DOTALL)
@@ -325,8 +325,7 @@ class SharedWorld(World):
             block, rest = oracle.split_message(said)
             if block:
                 observed |= self._read_block(made, own, block)
-            if one := id_of(rest):
-                raw.append(one)
+            raw += ids_of(rest)
         strange = [one for one in raw if one[0] != letter]
         must(not strange, "no other thread's turns as its own history", strange)
         return observed, raw

@@ -22,6 +22,8 @@ class TestSimulatedStore(StoreContract):
     test_restored_threads_share_their_log = None  # type: ignore[assignment] # as above
     test_a_thread_loses_settings_that_break_a_rule = None  # type: ignore[assignment] # as above
     test_values_that_no_memory_has_are_put_aside = None  # type: ignore[assignment] # decodes none
+    test_odd_bytes_survive = None  # type: ignore[assignment] # as above
+    test_odd_text_survives = None  # type: ignore[assignment] # as above
     test_secret_of_another_store = None  # type: ignore[assignment] # as above
 
     @pytest.fixture

@@ -64,6 +64,12 @@ def filler(rng: Random, count: int) -> str:
     return " ".join(rng.choices(WORDS, k=count))
 
 
+def ids_of(sent: bytes) -> list[str]:
+    """The id of a message that is sent; of neighbours that a plain prompt joins, each one's."""
+    said = sent.decode().replace("\\n", "\n").split("\n\n")
+    return list(dict.fromkeys(one for part in said if (one := id_of(part.encode()))))
+
+
 def message(role: str, content: str | None, **more: Any) -> bytes:
     return orjson.dumps({"role": role, "content": content, **more})
 

@@ -43,9 +43,9 @@ class NotesServer:
             answer = asking.result()
         except Exception as exc:  # whatever it is, it ends the run: see `failure`
             self.failure = exc
-            await asgi.end_response(
-                send, orjson.dumps({"error": {"message": str(exc), "code": 400}})
-            )
+            # no refusal: a call without some parts would get no other answer
+            error = {"message": str(exc), "code": 401}
+            await asgi.end_response(send, orjson.dumps({"error": error}))
             return
         finally:
             asking.cancel()  # the proxy gave up
