@@ -144,11 +144,13 @@ async def test_messages_are_shown_as_they_are(run: Running, browser: Browser) ->
         await page.locator("summary", has_text="Messages word for word").click()
         await page.locator(".part .message .text").first.wait_for()
         await page.locator(".part").get_by_role("button", name="earlier message").click()
-        await page.locator(".part .message .text").nth(len(hostile)).wait_for()
-        await page.wait_for_function(_READ_ON, arg=len(hostile) + 1)
-        assert await page.locator(".line-box").count() == len(hostile) + 1
         url = f"{run.base}/om/v1/threads/hostile/context?text=Where%20were%20we%3F"
         preview = (await run.http.get(url)).json()
+        # with a reply and a question more, and without two replies of blanks alone
+        assert len(preview["messages"]) == len(hostile)
+        await page.locator(".part .message .text").nth(len(hostile) - 1).wait_for()
+        await page.wait_for_function(_READ_ON, arg=len(hostile) + 1)
+        assert await page.locator(".line-box").count() == len(hostile) + 1
         expected = await show(page, [str(m["content"]) for m in preview["messages"]])
         shown = await page.locator(".part .message .text").all_text_contents()
         assert shown == expected
