@@ -7,13 +7,13 @@ model server's `api_key`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from om_proxy.agents.credentials import list_models, may_find_credential
 from om_proxy.agents.embedding import LOCAL_PREFIX
 from om_proxy.agents.targets import NamedModel, finds_key
 from om_proxy.models import choose_default_model
-from om_proxy.settings import REQUEST_MODELS, Settings, render_value
+from om_proxy.settings import REQUEST_MODELS, Effective, Settings, render_value
 
 
 def list_paid_models(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def list_paid_models(settings: Settings, environ: Mapping[str, str]) -> tuple[st
         return ()
     return tuple(
         dict.fromkeys(
-            [*_list_paid_memory_models(settings, environ)]
+            [*_list_paid_memory_models(levels, environ)]
             + [
                 model
                 for model in settings.embedding_models
@@ -34,8 +34,9 @@ def list_paid_models(settings: Settings, environ: Mapping[str, str]) -> tuple[st
     )
 
 
-def _list_paid_memory_models(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    levels = settings.list_effective()
+def _list_paid_memory_models(
+    levels: Sequence[Effective], environ: Mapping[str, str]
+) -> Iterator[str]:
     # an override may give the key, and another one the model
     has_shared_key = any(level.memory.api_key for level in levels)
     for level in levels:

@@ -37,6 +37,7 @@ INSTRUCTION_ROLES = frozenset({"system", "developer"})
 PICTURE_WORD = b'"image_url"'  # nobody escapes it
 
 
+UNSET_VALUES = (b"null", b'""')  # {} is a schema: any JSON
 _NULL = Raw(b"null")
 
 
@@ -67,9 +68,28 @@ _read_routing = attrgetter(*_Routing.__struct_fields__)
 _NO_ROUTING = _read_routing(_Routing())
 
 
-class _Options(_Routing, kw_only=True):
-    """What models take, and some not together with a tool: of OpenAI, OpenRouter, vLLM, SGLang and
-    llama.cpp."""
+class _Forms(_Routing, kw_only=True):
+    """What binds the reply's text to JSON, a grammar or a choice, beside `response_format`."""
+
+    guided_json: Raw = _NULL  # vLLM to 0.11, NIM
+    guided_regex: Raw = _NULL
+    guided_choice: Raw = _NULL
+    guided_grammar: Raw = _NULL
+    structural_tag: Raw = _NULL
+    structured_outputs: Raw = _NULL  # vLLM from 0.12 on
+    json_schema: Raw = _NULL  # llama.cpp, SGLang, TabbyAPI
+    grammar: Raw = _NULL  # llama.cpp, KoboldCpp
+    regex: Raw = _NULL  # SGLang
+    ebnf: Raw = _NULL
+    regex_pattern: Raw = _NULL  # TabbyAPI
+    grammar_string: Raw = _NULL  # TabbyAPI, text-generation-webui
+
+
+FORM_NAMES = frozenset(_Forms.__annotations__)
+
+
+class _Options(_Forms, kw_only=True):
+    """What else models take, and some not together with a tool: of OpenAI and OpenRouter."""
 
     reasoning_effort: Raw = _NULL
     reasoning: Raw = _NULL
@@ -79,18 +99,9 @@ class _Options(_Routing, kw_only=True):
     prediction: Raw = _NULL
     modalities: Raw = _NULL
     web_search_options: Raw = _NULL
-    guided_json: Raw = _NULL
-    guided_regex: Raw = _NULL
-    guided_choice: Raw = _NULL
-    guided_grammar: Raw = _NULL
-    structured_outputs: Raw = _NULL
-    json_schema: Raw = _NULL
-    grammar: Raw = _NULL
-    regex: Raw = _NULL
-    ebnf: Raw = _NULL
 
 
-_OPTION_NAMES = tuple(_Options.__annotations__)
+_OPTION_NAMES = (*_Forms.__annotations__, *_Options.__annotations__)
 _read_options = attrgetter(*_OPTION_NAMES)
 _UNSET_OPTIONS = _read_options(_Options())
 _NO_OPTIONS: frozenset[str] = frozenset()
@@ -287,7 +298,7 @@ def _list_options(members: _Body) -> frozenset[str]:
     if raws == _UNSET_OPTIONS:
         return _NO_OPTIONS
     named = zip(_OPTION_NAMES, raws, strict=True)
-    return frozenset(name for name, raw in named if raw != _NULL)
+    return frozenset(name for name, raw in named if bytes(raw) not in UNSET_VALUES)
 
 
 def has_pictures(body: bytes) -> bool:

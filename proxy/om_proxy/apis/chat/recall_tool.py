@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from om_proxy.apis.api import Request, ToolCall, Unreadable
-from om_proxy.apis.chat.chat_request import split_members
+from om_proxy.apis.chat.chat_request import FORM_NAMES, UNSET_VALUES, split_members
 from om_proxy.apis.json_members import find_value_span
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.memory.recall.offering import PLAIN_USE, ToolUse
@@ -37,32 +36,10 @@ _THREAD_MODE = (
 # a tool whose name can clash has one of these in its JSON
 _NAME_HINTS = (b"ecall", b"ECALL")
 _NULL = Raw(b"null")
-_NO_FORMATS = (b"null", b'""', b'"text"')  # {} is a schema: any JSON
+_FREE_FORMATS = (*UNSET_VALUES, b'"text"')
 
 
-class _Formats(msgspec.Struct):
-    """The members that bind the reply's text to JSON, a grammar or a choice, beside
-    `response_format`."""
-
-    guided_json: Raw = _NULL  # vLLM to 0.11, NIM
-    guided_regex: Raw = _NULL
-    guided_choice: Raw = _NULL
-    guided_grammar: Raw = _NULL
-    structural_tag: Raw = _NULL
-    structured_outputs: Raw = _NULL  # vLLM from 0.12 on
-    json_schema: Raw = _NULL  # llama.cpp, SGLang, TabbyAPI
-    grammar: Raw = _NULL  # llama.cpp, KoboldCpp
-    regex: Raw = _NULL  # SGLang
-    ebnf: Raw = _NULL
-    regex_pattern: Raw = _NULL  # TabbyAPI
-    grammar_string: Raw = _NULL  # TabbyAPI, text-generation-webui
-
-
-_read_formats = attrgetter(*_Formats.__struct_fields__)
-_NO_MEMBERS = _read_formats(_Formats())
-
-
-class _Members(_Formats):
+class _Members(msgspec.Struct):
     """The members of a request that say something about tools, or the reply's form."""
 
     n: Any = None
@@ -129,7 +106,7 @@ def read_tool_use(request: Request) -> ToolUse | None:
     try:
         members = _members_of_use.decode(request.readable)
         names = _find_tool_names(bytes(members.tools))
-        wants_json = _wants_form(members)
+        wants_json = _wants_form(request, members)
     except (ValueError, RecursionError):
         return None
     has_functions = members.functions is not None or members.function_call is not None
@@ -143,17 +120,14 @@ def read_tool_use(request: Request) -> ToolUse | None:
     )
 
 
-def _wants_form(members: _Members) -> bool:
+def _wants_form(request: Request, members: _Members) -> bool:
     """Return whether the reply's text is bound to a form: it is no free text. Schemas are not
     built."""
-    raws = _read_formats(members)
-    if raws != _NO_MEMBERS and any(bytes(raw) not in _NO_FORMATS for raw in raws):
-        return True
-    if b'"guided_' in bytes(members.nvext):
+    if not FORM_NAMES.isdisjoint(request.options) or b'"guided_' in bytes(members.nvext):
         return True
     reply_format = bytes(members.response_format)
     if not reply_format.startswith(b"{"):
-        return reply_format not in _NO_FORMATS
+        return reply_format not in _FREE_FORMATS
     return bool(_format.decode(reply_format).type != "text")
 
 
