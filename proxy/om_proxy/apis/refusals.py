@@ -67,7 +67,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-_STATUS = re.compile("[45][0-9][0-9]")
+_STATUS_PATTERN = re.compile("[45][0-9][0-9]")
 
 
 def is_prompt_too_long(status: int, body: bytes) -> bool:
@@ -127,7 +127,7 @@ def _read_status(data: bytes, *, is_error: bool) -> int | None:
     if not is_error and (says or not (answer.error or answer.object == "error")):
         return None
     code = str(answer.error.get("code") if isinstance(answer.error, dict) else answer.code)
-    return int(code) if _STATUS.fullmatch(code) else UNNAMED_STATUS
+    return int(code) if _STATUS_PATTERN.fullmatch(code) else UNNAMED_STATUS
 
 
 def _list_texts(body: bytes) -> Iterator[str]:

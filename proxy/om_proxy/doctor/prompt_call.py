@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import orjson
@@ -10,6 +9,7 @@ import orjson
 from om_proxy.agents.llm import Target
 from om_proxy.apis.additions import Addition, Lessons, Trial
 from om_proxy.apis.api import Request
+from om_proxy.apis.refusals import UNNAMED_STATUS, read_wrapped_status
 from om_proxy.apis.registry import CHAT
 from om_proxy.doctor.call import CALL_TIMEOUT_S
 from om_proxy.doctor.upstreams import Finding
@@ -26,8 +26,6 @@ ADDITION_NAMES = {
     Addition.SYSTEM: "a system message of their own (they begin the user's)",
     Addition.TOOL: "the tool for look-ups",
 }
-
-_ERROR_STATUS = re.compile(rb'"(?:code|status)"\s*:\s*"?([45]\d\d)\b')
 
 
 async def try_prompt(upstream: UpstreamSettings, target: Target, layout: Layout) -> Finding:
@@ -103,7 +101,6 @@ async def _post(
     reader = CHAT.create_reply_reader(True)
     reader.feed(text)
     reply = reader.finish()
-    if not reply.error:
-        return answer.status, reply.message is not None
-    found = _ERROR_STATUS.search(text)
-    return int(found[1]) if found else 400, False
+    if reply.error:
+        return read_wrapped_status(text) or UNNAMED_STATUS, False
+    return answer.status, reply.message is not None
