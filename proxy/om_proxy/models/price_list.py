@@ -21,7 +21,7 @@ _Number = int | float | str | None
 _FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
 
 # what follows a model's name in the name of a snapshot; Bedrock's have a version too
-_SNAPSHOT = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
+_SNAPSHOT_SUFFIX_PATTERN = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _find_snapshots_end(model: str) -> date | None:
     ends = [
         _parse_date(entry.deprecation_date or "")
         for name, entry in _read_table().items()
-        if name.startswith(model) and _SNAPSHOT.fullmatch(name, len(model))
+        if name.startswith(model) and _SNAPSHOT_SUFFIX_PATTERN.fullmatch(name, len(model))
     ]
     return max(filter(None, ends), default=None) if all(ends) else None
 

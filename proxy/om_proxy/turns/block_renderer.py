@@ -126,13 +126,9 @@ class BlockRenderer:
             text = _write_block(memory, date, options, hints, recall_tool)
             chars = sum(len(entry.text) for entry in log.entries)
             block = RenderedBlock(text, log.entries, log.pins, chars)
-            self._rendered.put(key, block, sys.getsizeof(text) + _measure_texts(log.entries))
+            held_texts = [text, *(entry.text for entry in log.entries)]
+            self._rendered.put(key, block, sum(map(sys.getsizeof, held_texts)))
         return block
-
-
-def _measure_texts(entries: Sequence[Observation]) -> int:
-    """Return the bytes that the entries' texts hold."""
-    return sum(sys.getsizeof(entry.text) for entry in entries)
 
 
 def _write_block(

@@ -177,15 +177,8 @@ class RecordingRenderer(BlockRenderer):
         self.block = ""
         self.hint = ""
 
-    def render(
-        self,
-        memory: Memory,
-        context: MemoryContext,
-        *,
-        left_out: bool = False,
-        recall_tool: str | None = None,
-    ) -> MemoryTexts:
-        texts = super().render(memory, context, left_out=left_out, recall_tool=recall_tool)
+    def render(self, memory: Memory, context: MemoryContext, **options: Any) -> MemoryTexts:
+        texts = super().render(memory, context, **options)
         self.block, self.hint, _ = texts
         return texts
 

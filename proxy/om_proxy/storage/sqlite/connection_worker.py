@@ -147,10 +147,9 @@ class ConnectionWorker:
         except Conflict as conflict:
             return conflict
         except (UnopenedText, KeysAway, *DECODING_ERRORS) as exc:
-            error = as_storage_error(exc)
             if self._begin_sql != "BEGIN":
-                raise error from exc.__cause__
-            return error
+                raise
+            return as_storage_error(exc)
 
     async def _open(self) -> aiosqlite.Connection:
         if self.connection is None:
