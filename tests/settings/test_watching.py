@@ -1,7 +1,6 @@
 """A change of the file takes effect whole, or not at all."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -167,21 +166,6 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
         ),
         *("storage.prefix", "storage.url", "telemetry.log"),
     ]
-
-
-async def test_a_cancelled_watch_leaves_no_thread(tmp_path: Path) -> None:
-    """The thread ends before the next check, so that a process can end at once."""
-    before = set(threading.enumerate())
-    file = tmp_path / "x.yaml"
-    file.touch()
-    task = asyncio.create_task(WatchedSettings(load(file, {}), env={}, check_interval_s=60).watch())
-    await asyncio.sleep(0)  # as far as to its waiting
-    (thread,) = set(threading.enumerate()) - before
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.to_thread(thread.join, 5)
-    assert not thread.is_alive()
 
 
 async def test_without_a_file_there_is_nothing_to_watch() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,10 @@ from om_proxy.settings.snapshot import Settings
 
 logger = structlog.get_logger("settings")
 
-# the file is also read without an event: bind mounts do not always deliver events
-FILE_CHECK_INTERVAL_S = 5.0
+# The file is read, and not its folder watched: a database in that folder would wake the watch at each
+# write, and bind mounts do not always deliver events.
+FILE_CHECK_INTERVAL_S = 1.0
+FILE_SETTLING_S = 0.1  # its writer may be half-way
 # settings that only `cli` and `App.start` read, at the start
 RESTART_PREFIXES = (
     "server.",
@@ -66,11 +66,14 @@ class WatchedSettings:
         """Apply each change of the file, until cancelled. Return at once if there is no file."""
         if self._file is None:
             return
-        async for _ in _wait_for_changes(self._file.parent, self._check_interval_s):
+        while True:
+            await asyncio.sleep(self._check_interval_s)
             text = await asyncio.to_thread(_read_if_possible, self._file)
-            if text != self._text:
-                self._text = text
-                self._on_change(self._apply_text(self._file, text))
+            if text == self._text:
+                continue
+            await asyncio.sleep(FILE_SETTLING_S)
+            self._text = await asyncio.to_thread(_read_if_possible, self._file)
+            self._on_change(self._apply_text(self._file, self._text))
 
     def _apply_text(self, file: Path, text: str | None) -> bool:
         """Replace `current` by the settings of this text. Return whether they were applied; if not,
@@ -95,34 +98,6 @@ class WatchedSettings:
     def _log_refusal(self, file: Path, faults: list[str]) -> bool:
         logger.error("settings.refused", file=str(file), faults=faults)
         return False
-
-
-async def _wait_for_changes(folder: Path, interval_s: float) -> AsyncIterator[None]:
-    """Yield after each change in this folder, and after each interval.
-
-    The folder is watched, because editors and orchestrators replace files: a watch on the file
-    itself would end with the old file. watchfiles' own `awatch` does the same through anyio's event
-    loop, which costs 1.4 MB and 20 ms at the start.
-    """
-    from watchfiles import watch  # noqa: PLC0415 - 50 ms that `check`, `token` and `doctor` do without
-
-    stop = threading.Event()
-    events = watch(
-        folder,
-        debounce=100,
-        rust_timeout=int(interval_s * 1_000),
-        yield_on_timeout=True,
-        stop_event=stop,
-        recursive=False,
-    )
-    thread = ThreadPoolExecutor(1, "settings")  # an own thread, because the wait blocks it
-    loop = asyncio.get_running_loop()
-    try:
-        while await loop.run_in_executor(thread, next, events, None) is not None:
-            yield
-    finally:
-        stop.set()  # which ends the thread within 50 ms
-        thread.shutdown(wait=False)
 
 
 def needs_a_restart(key: str) -> bool:

@@ -24,7 +24,7 @@ from tests.e2e.tenancy.mutants import ROOT, Mutant
 
 THIRD_PARTY_MODULES = """aiohttp aiosqlite asyncpg cryptography.hazmat.primitives.ciphers.aead hypothesis
 hypothesis.stateful httpx msgspec opentelemetry orjson pdb pydantic pytest pytest_asyncio redis.asyncio starlette Stemmer
-structlog tiktoken tomllib unittest.mock uvicorn uvicorn.protocols.http.httptools_impl uvloop watchfiles xml.etree.ElementTree
+structlog tiktoken tomllib unittest.mock uvicorn uvicorn.protocols.http.httptools_impl uvloop xml.etree.ElementTree
 yaml"""
 # what `tests/storage` imports and the import contracts keep from importing the storage; all that is in a package
 MODULES_BELOW_STORAGE = """agents apis facts identity memory memory_cache.held_memories models moving.value_decoding off_loop
