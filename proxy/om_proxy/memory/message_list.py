@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from om_proxy.memory.model import Mark, Message
+
+read_seq = attrgetter("seq")  # a key of bisect; faster than a function of ours
 
 
 class MessageList(tuple["Message", ...]):
@@ -63,7 +66,7 @@ class MessageList(tuple["Message", ...]):
         """Return the number of messages with at most this seq: mostly none or all."""
         if not self or self[0].seq > seq:
             return 0
-        return len(self) if self[-1].seq <= seq else bisect_right(self, seq, key=_seq)
+        return len(self) if self[-1].seq <= seq else bisect_right(self, seq, key=read_seq)
 
     def messages_through(self, seq: int) -> MessageList:
         """Return the messages with at most this seq."""
@@ -132,7 +135,3 @@ def _sum_bytes(messages: Iterable[Message]) -> int:
 
 def _find_look_ups(messages: Iterable[Message]) -> tuple[Message, ...]:
     return tuple([m for m in messages if m.look_ups is not None])
-
-
-def _seq(message: Message) -> int:
-    return message.seq

@@ -42,7 +42,7 @@ from om_proxy.memory.lifecycle.observable import (
     messages_between,
     observable_tokens,
     separates_results,
-    settled_tail,
+    unobserved_tail,
 )
 from om_proxy.memory.lifecycle.thresholds import (
     MAX_OVERSHOOT_SHARE,
@@ -50,6 +50,7 @@ from om_proxy.memory.lifecycle.thresholds import (
     NEAR_THRESHOLD_INTERVALS,
     Limits,
 )
+from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import (
     MESSAGE_FRAMING_TOKENS,
     Failures,
@@ -261,10 +262,11 @@ def _background_observation(
 ) -> Observe | None:
     if limits.interval_tokens is None:
         return None
-    fresh = [m for m in settled_tail(memory) if m.seq > memory.chunked_to]
     least = limits.interval_tokens // 2
-    if sum_framed_tokens(fresh) < least:
-        return None
+    tail = MessageList.of(memory.tail)
+    if tail.framed_tokens_between(memory.chunked_to + 1, memory.end) < least:
+        return None  # as after most turns; no message is looked at
+    fresh = unobserved_tail(memory)
     near_tokens = limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
     is_near = observable_tokens(memory.tail) >= near_tokens
     needed = least if is_near or is_idle(memory, limits, now) else limits.interval_tokens
@@ -297,7 +299,7 @@ def _cut_for_activation(
 def observe_everything(memory: Memory, most: int) -> Observe | None:
     """Return the observation of everything that can be observed and is not, up to `most` tokens: a
     thread's part of an observation of several threads, or what a person asks for."""
-    marks = [m.mark for m in settled_tail(memory) if m.seq > memory.chunked_to]
+    marks = [m.mark for m in unobserved_tail(memory)]
     return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
 
 

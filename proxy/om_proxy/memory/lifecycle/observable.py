@@ -16,17 +16,19 @@ def last_observable_seq(memory: Memory) -> int:
     return memory.tail[first - 1].seq if first else memory.coverage
 
 
-def settled_tail(memory: Memory) -> Sequence[Message]:
-    """Return the tail without a newest reply that is the first of several choices. The client has
-    not shown yet which one it keeps: that one will stand there."""
-    if any(view.has_choices and view.reply == memory.end for view in memory.views):
-        return memory.tail[:-1]
-    return memory.tail
+def unobserved_tail(memory: Memory) -> Sequence[Message]:
+    """Return the messages behind the newest chunk, without a newest reply that is the first of
+    several choices. The client has not shown yet which one it keeps: that one will stand there."""
+    fresh = MessageList.of(memory.tail).messages_after(memory.chunked_to)
+    for view in memory.views:
+        if view.has_choices and view.reply == memory.end:
+            return fresh[:-1]
+    return fresh
 
 
 def unobserved_tokens(memory: Memory) -> int:
     """Return the number of tokens that can be observed and are not."""
-    return observable_tokens([m for m in settled_tail(memory) if m.seq > memory.chunked_to])
+    return observable_tokens(unobserved_tail(memory))
 
 
 def observable_tokens(tail: Sequence[Message]) -> int:
@@ -67,4 +69,4 @@ def separates_results(memory: Memory, last: int) -> bool:
 
 def messages_between(memory: Memory, after: int, last: int) -> tuple[Message, ...]:
     """Return the messages of the tail with `after < seq <= last`."""
-    return tuple(m for m in memory.tail if after < m.seq <= last)
+    return MessageList.of(memory.tail).messages_between(after + 1, last)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.memory.message_list import read_seq
 from om_proxy.memory.model import Mark, Memory, Style, View
 from om_proxy.memory.transcript.matching import TextCounts
 
@@ -73,7 +74,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
 
     def index_of(self, seq: int) -> int:
         """Return the index in `live` at which the message is, or would be."""
-        return bisect_left(self.live, seq, key=_seq)
+        return bisect_left(self.live, seq, key=read_seq)
 
     def is_live(self, seq: int) -> bool:
         """Return whether it is live, as far as the loaded marks tell."""
@@ -81,7 +82,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return index < len(self.live) and self.live[index].seq == seq
 
     def marks_after(self, seq: int) -> tuple[Mark, ...]:
-        return self.live[bisect_right(self.live, seq, key=_seq) :]
+        return self.live[bisect_right(self.live, seq, key=read_seq) :]
 
     def seq_before(self, index: int) -> int:
         """Return the seq of the message before number `index` of `live`; 0 before the first."""
@@ -178,7 +179,3 @@ def last_shared_seq(one: Sequence[Mark], other: Sequence[Mark]) -> int:
             break
         seq = a.seq
     return seq
-
-
-def _seq(mark: Mark) -> int:
-    return mark.seq

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from om_proxy.memory.ledger import rebase_ledger
-from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.message_list import MessageList, read_seq
 from om_proxy.memory.model import (
     MAX_VIEWS,
     Cell,
@@ -240,7 +240,7 @@ class _Merging:
         if mark.role == "assistant":
             before = _find_mark_before(marks, mark.seq)
             return before is None or before.role == "assistant"
-        behind = bisect_right(marks, mark.seq, key=_get_seq)
+        behind = bisect_right(marks, mark.seq, key=read_seq)
         return behind == len(marks) or marks[behind].role != "assistant"
 
     def _unmatch_equal_replies(self, messages: Sequence[Message]) -> None:
@@ -539,9 +539,5 @@ def _goes_on_from(view: View, seq: int) -> bool:
 
 
 def _find_mark_before(marks: Sequence[Mark], seq: int) -> Mark | None:
-    index = bisect_left(marks, seq, key=_get_seq)
+    index = bisect_left(marks, seq, key=read_seq)
     return marks[index - 1] if index else None
-
-
-def _get_seq(mark: Mark) -> int:
-    return mark.seq

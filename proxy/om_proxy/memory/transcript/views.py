@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 
 from msgspec.structs import replace
 
+from om_proxy.memory.message_list import read_seq
 from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
@@ -84,7 +85,7 @@ def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
 
 def _is_question(marks: Sequence[Mark], seq: int) -> bool:
     """Return whether a user's message is at this seq."""
-    index = bisect_left(marks, seq, key=lambda mark: mark.seq)
+    index = bisect_left(marks, seq, key=read_seq)
     return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
 
 
