@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import redis
 from msgspec.structs import replace
 
-from om_proxy.errors import UsageError
+from om_proxy.errors import StorageError, UsageError
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Key, Memory
 from om_proxy.moving import copying
 from om_proxy.moving.copying import CopyResult, StoreCopier, read_ledger_day
+from om_proxy.settings.storage import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine
 from om_proxy.storage.records import AuditRecord
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
+from om_proxy.store_opening import open_store
 from tests.moving.test_importing import export
+from tests.storage.canary_threads import read_postgres
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.moving_contract import store_eventful
+from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
+from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries
+from tests.support.postgres_server import find_postgres_url, own_schema
+from tests.support.redis_server import find_redis_url, own_prefix
 
 LINE = LedgerLine(KEY.tenant, KEY.resource, 20_000, "m", "actor", "full")
 
@@ -249,3 +261,108 @@ async def test_an_update_keeps_the_row_of_the_same_thread(stores: tuple[Store, S
     await copy_all(stores, updates=True)
     assert (await second.load(KEY)).title == "begun anew"
     assert (await second.load(KEY)).row_id != updated.row_id
+
+
+# ── into an encrypted store ──
+
+MASTER_KEY = "A" * 43
+
+
+class Place(NamedTuple):
+    """Where a new store goes."""
+
+    url: str
+    prefix: str | None
+    read: Callable[[], Awaitable[bytes]]  # all that it stores
+
+    async def open(self, key: str | None = None) -> Store:
+        prefix = {} if self.prefix is None else {"prefix": self.prefix}
+        return await open_store(
+            StorageSettings(url=self.url, encryption_key=key, timeout="30s", **prefix)
+        )
+
+    async def find(self, words: Sequence[bytes]) -> set[bytes]:
+        """Return which of these words the database has as they are."""
+        stored = await self.read()
+        assert stored
+        return {word for word in words if word in stored}
+
+
+@asynccontextmanager
+async def open_all(*places: Place, key: str | None = None) -> AsyncIterator[list[Store]]:
+    """Open the stores, the last one with this master key."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for place in places:
+            opened.append(await place.open(key if place is places[-1] else None))
+            stack.push_async_callback(opened[-1].close)
+        yield opened
+
+
+def list_places(folder: Path, schemas: Sequence[str], prefixes: Sequence[str]) -> dict[str, Any]:
+    """Return two places for stores of each kind."""
+    postgres, redis_url = find_postgres_url(), find_redis_url()
+
+    def of_file(file: Path) -> Place:
+        def read() -> bytes:
+            return b"".join(one.read_bytes() for one in folder.glob(f"{file.name}*"))
+
+        return Place(f"sqlite:///{file}", None, partial(asyncio.to_thread, read))
+
+    def of_schema(schema: str) -> Place:
+        async def read() -> bytes:
+            cells = await read_postgres(postgres, schema)
+            values = [value for column in cells.values() for value in column]
+            return b"".join(one if isinstance(one, bytes) else str(one).encode() for one in values)
+
+        return Place(postgres, schema, read)
+
+    def of_prefix(prefix: str) -> Place:
+        async def read() -> bytes:
+            with closing(redis.Redis.from_url(redis_url)) as server:
+                names = [*server.scan_iter(f"{prefix}:*")]
+                return b"".join(value for name in names for value in list_values(server, name))
+
+        return Place(redis_url, prefix, read)
+
+    return {
+        "sqlite": [of_file(folder / name) for name in ("plain.db", "encrypted.db")],
+        "postgres": [of_schema(schema) for schema in schemas],
+        "redis": [of_prefix(prefix) for prefix in prefixes],
+    }
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Place]]:
+    """Two places of one kind."""
+    postgres, redis_url = find_postgres_url(), find_redis_url()
+    with (
+        own_schema(postgres) as schema,
+        own_schema(postgres) as other_schema,
+        own_prefix(redis_url) as prefix,
+        own_prefix(redis_url) as other_prefix,
+    ):
+        made = list_places(tmp_path, (schema, other_schema), (prefix, other_prefix))
+        yield made[request.param]
+
+
+async def test_a_plain_store_is_encrypted_by_a_copy(places: list[Place]) -> None:
+    """This is how a filled store gets a master key. The copy is equal and holds no text as it is;
+    the plain store refuses the key, and stays as it was."""
+    async with open_all(places[0]) as [plain]:
+        await fill(plain)
+        await commit_canaries(plain, KEY._replace(thread="of words"))
+        thread = await plain.load(KEY._replace(thread="eventful"))
+        told = replace(thread, other_threads_text=f"they said {CANARY_WORD}")
+        await plain.commit(thread, told)
+        before = await read_all(plain)
+    secret, *_ = before
+    assert {CANARY_WORD.encode(), secret} <= await places[0].find([CANARY_WORD.encode(), secret])
+    with pytest.raises(StorageError, match="the database is not encrypted"):
+        await places[0].open(MASTER_KEY)
+    async with open_all(places[0], places[1], key=MASTER_KEY) as stores:
+        assert (await copy_all(stores)).is_complete
+        assert await read_all(stores[0]) == before == await read_all(stores[1])
+    assert await places[1].find([CANARY_WORD.encode(), secret]) == set()
+    async with open_all(places[1], key=MASTER_KEY) as [encrypted]:
+        assert await read_all(encrypted) == before
