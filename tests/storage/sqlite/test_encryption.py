@@ -19,7 +19,6 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.listing import ThreadSelection
-from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -153,14 +152,6 @@ async def test_a_file_that_is_not_encrypted_is_refused_with_a_key(file: Path) ->
     plain = await open_store(file)
     assert await plain.load(KEY) == memory
     await plain.close()
-
-
-async def test_an_encrypted_file_excludes_programs_that_cannot_read_it(file: Path) -> None:
-    store = await open_store(file, MASTER_KEY)
-    await store.close()
-    number = list_migrations("sqlite")[-1].number
-    assert run_sql(file, "SELECT min_reader, min_writer FROM schema") == [(15, 15)]
-    assert number >= 15
 
 
 async def test_a_value_that_does_not_open_stops_its_thread_alone(

@@ -15,7 +15,6 @@ from om_proxy.storage.encryption.admission import (
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, WrappedKey
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S
-from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.postgres.columns import Columns
 from om_proxy.storage.postgres.session import IS_THREAD, Session
 
@@ -31,9 +30,6 @@ LOCK_ENCRYPTION = "LOCK TABLE om.encryption IN EXCLUSIVE MODE"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM om.thread) AND NOT EXISTS (SELECT FROM om.secret)"
 INSERT_MASTER = "INSERT INTO om.encryption VALUES (1, $1, NULL) ON CONFLICT DO NOTHING"
 SET_KEY_STORE = "UPDATE om.encryption SET key_store = $1"
-# an older program would take sealed values for texts
-EXCLUDE_OLDER = """UPDATE om.schema
-    SET min_reader = greatest(min_reader, $1), min_writer = greatest(min_writer, $1)"""
 # encryption begins before or after the transaction, and not meanwhile
 HOLD_ENCRYPTION = "LOCK TABLE om.encryption IN ROW SHARE MODE"
 SELECT_SECRET = "SELECT (SELECT master FROM om.encryption), (SELECT value FROM om.secret)"  # noqa: S105 - a statement, no secret
@@ -80,13 +76,11 @@ async def admit(
     id_ = await separate.admit(key_store, binds=begins or moves_keys)
     if key_store is None:
         await session.execute(SET_KEY_STORE, id_)
-        await session.execute(EXCLUDE_OLDER, find_migration("key_store"))
 
 
 async def begin(session: Session, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
     await session.execute(INSERT_MASTER, masters.newest_id)
-    await session.execute(EXCLUDE_OLDER, find_migration("encryption"))
     for (secret,) in await session.select(SELECT_STORE_SECRET):
         await session.execute(UPDATE_STORE_SECRET, masters.seal_secret(secret))
 
@@ -115,10 +109,6 @@ async def adopt_secret(session: Session, secret: bytes, masters: MasterKeys | No
     [(master, _)] = await session.select(SELECT_SECRET)
     check_master(master, masters)
     await session.execute(KEEP_ADOPTED, masters.seal_secret(secret) if masters else secret)
-
-
-def find_migration(name: str) -> int:
-    return next(step.number for step in list_migrations("postgres") if step.name == name)
 
 
 # ── keys in a key store ──

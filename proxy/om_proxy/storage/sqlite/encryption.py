@@ -17,7 +17,6 @@ from om_proxy.storage.encryption.admission import (
 )
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
-from om_proxy.storage.migrate import list_migrations
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
@@ -30,8 +29,6 @@ SELECT_MASTER = "SELECT master, key_store FROM encryption"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM thread) AND NOT EXISTS (SELECT 1 FROM secret)"
 INSERT_MASTER = "INSERT INTO encryption VALUES (1, ?, NULL) ON CONFLICT DO NOTHING"
 SET_KEY_STORE = "UPDATE encryption SET key_store = ?"
-# an older program would take sealed values for texts
-EXCLUDE_OLDER = "UPDATE schema SET min_reader = max(min_reader, ?), min_writer = max(min_writer, ?)"
 SELECT_SECRET = "SELECT (SELECT master FROM encryption), (SELECT value FROM secret)"  # noqa: S105 - a statement, no secret
 # a secret is sealed once encryption has begun, and not before
 IS_SEALED = "EXISTS (SELECT 1 FROM encryption) = ?2"
@@ -69,15 +66,11 @@ async def admit(
     id_ = await separate.admit(key_store, binds=begins or moves_keys)
     if key_store is None:
         await db.execute(SET_KEY_STORE, (id_,))
-        number = find_migration("key_store")
-        await db.execute(EXCLUDE_OLDER, (number, number))
 
 
 async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
     """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
-    number = find_migration("encryption")
     await db.execute(INSERT_MASTER, (masters.newest_id,))
-    await db.execute(EXCLUDE_OLDER, (number, number))
     for (secret,) in await select_rows(db, SELECT_STORE_SECRET, ()):
         await db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(secret),))
 
@@ -125,10 +118,6 @@ async def select_secret(db: aiosqlite.Connection) -> tuple[str | None, bytes | N
     """Return the id of the master key and the secret, as they are stored at one moment."""
     [(master, stored)] = await select_rows(db, SELECT_SECRET, ())
     return master, stored
-
-
-def find_migration(name: str) -> int:
-    return next(step.number for step in list_migrations("sqlite") if step.name == name)
 
 
 # ── keys in a key store ──
