@@ -60,29 +60,23 @@ class SchemaRow(NamedTuple):
             )
 
 
+def refuse_foreign(fault: str) -> StorageError:
+    """Return the error of a database that another version wrote, in a form unknown here."""
+    return StorageError(
+        f"another version of om-proxy wrote this database ({fault}), and nothing was changed: export "
+        "it with that version (`om-proxy export --all --with-secret`), and import the file here"
+    )
+
+
 def list_missing_migrations(
-    shipped: tuple[Migration, ...], applied: Mapping[int, str], row: SchemaRow | None = None
+    shipped: tuple[Migration, ...], applied: Mapping[int, str], row: SchemaRow | None
 ) -> tuple[Migration, ...]:
-    """Return the steps still to apply, given the checksums of those a database has. Raise
-    `StorageError` if the database belongs to another program, or to a newer version that excludes
-    this one. `row`: the database's; None: it is older than such rows, and takes no newer step."""
-    known = shipped[-1].number
+    """Return the steps still to apply, given the checksums of those a database has. `row`: the
+    database's; None: it is new. Raise `StorageError` if another program made the database, and
+    `ProgramTooOld` if a newer one excludes this one."""
+    for step in shipped:
+        if applied.get(step.number, step.checksum) != step.checksum:
+            raise refuse_foreign(f"migration {step.number}, {step.name}, differs")
     if row is not None:
-        row.check_program(known)
-    shipped_by_number = {step.number: step for step in shipped}
-    for number, checksum in sorted(applied.items()):
-        if row is not None and number > known:
-            continue  # a newer program applied it, and lets this one write
-        if number not in shipped_by_number:
-            raise ProgramTooOld(
-                f"the database is newer than this program (it has migration {number}); "
-                "run a newer om-proxy"
-            )
-        step = shipped_by_number[number]
-        if step.checksum != checksum:
-            raise StorageError(
-                f"migration {number} ({step.name}) differs from the one "
-                "this database was made with; "
-                "run the om-proxy that made it, or export there and import here"
-            )
+        row.check_program(shipped[-1].number)
     return tuple(step for step in shipped if step.number not in applied)

@@ -1,4 +1,4 @@
-"""Whose database a file is."""
+"""Whose database a file is, and how another release's becomes this one's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from msgspec.structs import replace
 
-from om_proxy.errors import StorageError
-from om_proxy.storage.sqlite import claiming
+from om_proxy.errors import ProgramTooOld, StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.migrate import Migration, list_migrations
+from om_proxy.storage.sqlite import claiming, schema
 from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.memory_builder import KEY, MemoryBuilder
 
 
 def list_names(folder: Path) -> list[str]:
@@ -46,6 +50,45 @@ async def test_another_database_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no database of om-proxy"):
         await SqliteStore.open(tmp_path / "missing.db", create=False)
     assert (file.read_bytes(), list_names(tmp_path)) == (before, ["om.db"])
+
+
+async def test_a_database_of_main_before_it_had_one_schema_is_refused(tmp_path: Path) -> None:
+    """It says how its memories move, and not a byte of it changes, nor does any file beside it."""
+    file = tmp_path / "om.db"
+    store = await SqliteStore.open(file)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE migration SET name = 'memory', checksum = '9a44'")
+        db.execute("INSERT INTO migration (number, name, checksum) VALUES (2, 'shared', '7b03')")
+        db.execute("UPDATE schema SET (version, min_reader, min_writer) = (25, 14, 14)")
+    before = file.read_bytes()
+    for create in (True, False):
+        with pytest.raises(StorageError, match="nothing was changed: export it") as raised:
+            await SqliteStore.open(file, create=create)
+        assert not isinstance(raised.value, ProgramTooOld)
+    assert (file.read_bytes(), list_names(tmp_path)) == (before, ["om.db"])
+
+
+async def test_the_next_release_adds_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored stays, and the program before goes on with the file: the row lets it write."""
+    file = tmp_path / "om.db"
+    store = await SqliteStore.open(file)
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    step = Migration(2, "next", "ALTER TABLE thread ADD COLUMN next INTEGER NOT NULL DEFAULT 7;")
+    with monkeypatch.context() as next_release:
+        shipped = (*list_migrations("sqlite"), step)
+        next_release.setattr(schema, "list_migrations", lambda _: shipped)
+        newer = await SqliteStore.open(file)
+        assert (await newer.describe()).schema_version == step.number
+        assert await newer.load(KEY) == memory
+        memory = await newer.commit(memory, replace(memory, turns=1))
+        await newer.close()
+    await store.check_schema()
+    assert await store.load(KEY) == memory
+    await store.commit(memory, replace(memory, turns=2))
+    await store.close()
 
 
 async def test_a_message_pays_for_no_index_that_nobody_reads(tmp_path: Path) -> None:

@@ -397,10 +397,9 @@ def change_schema(path: Path, *changes: str) -> None:
     [
         ([FUTURE, "UPDATE schema SET (version, min_writer) = (9999, 9999)"], "less than 9999"),
         ([FUTURE, "UPDATE schema SET (version, min_reader) = (9999, 9999)"], "newer"),
-        ([FUTURE, "DROP TABLE schema"], "newer.*migration 9999"),
         (["UPDATE migration SET checksum = 'another' WHERE number = 1"], "differs"),
     ],
-    ids=["no more writers", "no more readers", "before there was such a row", "differing"],
+    ids=["no more writers", "no more readers", "differing"],
 )
 async def test_file_of_another_program_version_is_refused(
     path: Path, changes: list[str], words: str

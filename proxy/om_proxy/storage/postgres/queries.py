@@ -14,12 +14,11 @@ from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
 from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
-# What stands beside the row of a thread is read by functions (migrations/0011_reading.sql). asyncpg decodes
+# What stands beside the row of a thread is read by functions (migrations/0001_schema.sql). asyncpg decodes
 # within a record only types that a column of some statement has: so the NULLs.
-_TYPES_IN_RECORDS = "NULL::record[], NULL::bigint[], NULL::bytea[]"
+_TYPES_IN_RECORDS = "NULL::record[], NULL::bigint[], NULL::bytea[], NULL::float8[]"
 SELECT_MEMORIES = f"""SELECT thread.thread, thread.id, thread.version, {_TYPES_IN_RECORDS},
-    om.read_memory(thread.id, thread.generation, thread.coverage),
-    om.read_times(thread.id, thread.coverage), {_THREAD} FROM om.thread
+    om.read_memory(thread.id, thread.generation, thread.coverage), {_THREAD} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND thread.thread = ANY ($3::text[])"""
 
 # ── what has changed since ──
@@ -76,13 +75,13 @@ def _find_key_columns(columns: Row) -> tuple[bytes | None, bytes]:
 
 
 def _decode_memory(key: Key, row: Row, held: HeldKeys) -> Memory:
-    id_, version, _, _, _, (recent, tail, log, chunks, reflection), times, *columns = row
+    id_, version, _, _, _, _, (recent, tail, log, chunks, reflection), *columns = row
     ciphers = held.find_thread(*_find_key_columns(columns))
     cipher = ciphers.row
     memory = row_decoding.decode_memory(key, version, id_, tuple(columns), ciphers)
     return replace(
         memory,
-        recent=row_decoding.decode_marks((*recent, times))[::-1],
+        recent=row_decoding.decode_marks(recent)[::-1],
         tail=tuple(row_decoding.decode_message(message, cipher) for message in tail),
         log=replace(
             memory.log,
@@ -132,7 +131,7 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
     """Return the newest memory; None if the row does not tell all of it."""
     if row is None:
         return held if not held.version and held == Memory(key=held.key) else Memory(key=held.key)
-    id_, version, _, _, _, told = row
+    id_, version, _, _, _, _, told = row
     if (id_, version) == (held.row_id, held.version):
         return held
     if told is None:

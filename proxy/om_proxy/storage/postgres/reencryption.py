@@ -71,8 +71,8 @@ UPDATE_EVENTS = _write_change("event", EVENT_COLUMN_TYPES)
 
 async def change_key(session: Session, thread_id: int, keys: Keyring) -> bytes | None:
     """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction (migration 0002), or soon after it (0004). Return
-    its id; None: the memory is not encrypted."""
+    version. The old key goes with the transaction, or soon after it where keys are apart. Return its
+    id; None: the memory is not encrypted."""
     [(key_id,)] = await session.select(SELECT_KEY, thread_id)
     if key_id is not None:
         await encrypt_rows(session, thread_id, keys)

@@ -1,6 +1,6 @@
 """Keep the index of original messages in PostgreSQL, and search it.
 
-Triggers of migration 0006 delete passages of messages that are no longer live. `pg_trgm`,
+Triggers of the schema delete passages of messages that are no longer live. `pg_trgm`,
 `tsvector` and `ts_rank` are not used: the words and the ranking are those of every store.
 """
 
@@ -30,11 +30,9 @@ COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
     WHERE tenant = $1 AND resource = $2"""
 FIND_SCOPE = """SELECT id, (SELECT count(*) FROM om.passage WHERE passage.scope = search_scope.id AND place = 0)
     FROM om.search_scope WHERE tenant = $1 AND resource = $2"""
-# The words of a passage, each with its scope before it, as migration 0010 indexes them. A row keeps none of them,
-# unless a program that does not know migration 0009 wrote it.
-_WORDS_OF_ROW = """string_to_array(scope::text || 'z'
-    || replace(words || ' ' || side_words, ' ', ' ' || scope::text || 'z'), ' ')"""
-HAS_WORD = f"(posted @> ARRAY[word] OR posted IS NULL AND {_WORDS_OF_ROW} @> ARRAY[word])"
+# the words of a passage, each with its scope before it, as the index `passage_words` makes them
+HAS_WORD = """string_to_array(scope::text || 'z'
+    || replace(words || ' ' || side_words, ' ', ' ' || scope::text || 'z'), ' ') @> ARRAY[word]"""
 # of each word, how many passages have it, and the newest of those that the filter lets pass
 FIND_WORDS = f"""SELECT word, holders.count, holders.ids FROM unnest($1::text[]) AS word CROSS JOIN LATERAL (
         SELECT count(*), (array_agg(passage.id ORDER BY passage.id DESC) FILTER (WHERE
@@ -79,7 +77,7 @@ SELECT_UNINDEXED = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
     WHERE thread_id = $1 AND live = 1 AND seq > $2 ORDER BY seq LIMIT $3"""
 SELECT_LAST_PASSAGE = """SELECT position, visit, at FROM om.passage WHERE thread_id = $1 AND seq <= $2
     ORDER BY seq DESC LIMIT 1"""
-# the row is locked even where it is there: see `remove_scope` of migration 0006
+# the row is locked even where it is there: see `remove_scope` in the schema
 ADD_SCOPE = """INSERT INTO om.search_scope (tenant, resource) VALUES ($1, $2)
     ON CONFLICT (tenant, resource) DO UPDATE SET tenant = excluded.tenant RETURNING id"""
 UPSERT_STATE = """INSERT INTO om.indexed_thread VALUES ($1, $2, $3, $4, $5) ON CONFLICT (thread_id) DO UPDATE

@@ -37,7 +37,7 @@ from om_proxy.storage.sqlite.queries import UNIX_NOW, select_rows
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
 
-ACTIVE_AT = "ifnull(turn_at, created_at)"  # as in the indexes of migration 0006
+ACTIVE_AT = "ifnull(turn_at, created_at)"  # as in the schema's indexes
 OF_TENANT = "tenant = ?"
 OF_RESOURCE = "resource = ?"
 # literals: a partial index serves no parameter

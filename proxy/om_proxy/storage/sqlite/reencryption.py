@@ -45,8 +45,8 @@ REFLECTION_COLUMNS = NOTE_COLUMNS[:3]
 
 async def change_key(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> bytes | None:
     """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction (migration 0015), or soon after it (0016). Return
-    its id; None: the memory is not encrypted."""
+    version. The old key goes with the transaction, or soon after it where keys are apart. Return its
+    id; None: the memory is not encrypted."""
     [(key_id,)] = await select_rows(db, SELECT_KEY, (thread_id,))
     if key_id is not None:
         await encrypt_rows(db, thread_id, keys)

@@ -69,8 +69,8 @@ async def open_connection(
     database: str, busy_timeout_s: float, pragmas: Iterable[str]
 ) -> aiosqlite.Connection:
     """Open a connection in autocommit mode: the code writes every BEGIN itself. `busy_timeout_s`:
-    how long to wait for another process's lock. Raise `ProgramTooOld` if the file's schema excludes
-    this program: a newer one may have changed it since the last connection was opened."""
+    how long to wait for another process's lock. Raise StorageError if the file is not for this
+    program: a newer one may have changed it since the last connection was opened."""
     connection = await aiosqlite.connect(database, timeout=busy_timeout_s, isolation_level=None)
     try:
         await _set_pragmas(connection, pragmas, busy_timeout_s)
@@ -133,9 +133,9 @@ def _read_applied(connection: sqlite3.Connection) -> dict[int, str]:
 
 
 async def check_schema(connection: aiosqlite.Connection) -> None:
-    """Raise `ProgramTooOld` if the file's schema excludes this program."""
-    if row := await run_in_connection_thread(connection, _find_schema_row):
-        row.check_program(list_migrations("sqlite")[-1].number)
+    """Raise `ProgramTooOld` if the file's schema excludes this program, and StorageError if another
+    one made it."""
+    await run_in_connection_thread(connection, _list_missing)
 
 
 async def read_schema_row(connection: aiosqlite.Connection) -> SchemaRow:

@@ -1,6 +1,6 @@
 """Keep the index of original messages in an SQLite file, and search it.
 
-Triggers of migration 0019 write and delete the words beside each passage, and delete passages of
+Triggers of the schema write and delete the words beside each passage, and delete passages of
 messages that are no longer live. `bm25()` of FTS5 is never called: it reads each word's passages of
 all tenants.
 """

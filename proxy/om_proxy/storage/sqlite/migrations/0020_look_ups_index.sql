@@ -1,3 +1,0 @@
--- Forgetting a thread takes what others of its resource looked up, and finds it here.
-
-CREATE INDEX message_look_ups ON message (thread_id) WHERE look_ups IS NOT NULL;
