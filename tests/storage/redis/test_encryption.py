@@ -145,19 +145,6 @@ async def test_another_key_or_none_is_refused(
         await open_with(*keys)
 
 
-async def test_only_an_encrypted_server_excludes_older_programs(
-    open_with: OpenWith, place: Place
-) -> None:
-    def read_schema() -> list[bytes]:
-        found = place.server.hmget(f"{place.prefix}:schema", "version", "min_reader", "min_writer")
-        return list(found)
-
-    await open_with()
-    assert read_schema() == [b"2", b"1", b"1"]
-    await open_with(MASTER_KEY)
-    assert read_schema() == [b"2", b"2", b"2"]
-
-
 async def test_a_value_that_was_changed_or_moved_stops_its_thread_alone(
     store: RedisStore, place: Place
 ) -> None:

@@ -161,6 +161,16 @@ async def test_keys_that_exclude_an_open_store(server: OwnRedis) -> None:
     await store.close()
 
 
+async def test_keys_of_an_older_layout_are_refused(server: OwnRedis) -> None:
+    """Those of `main` before its schema was one say how their memories move, and do not change."""
+    store = await RedisStore.open(server.url, RedisOptions(timeout_s=30.0))
+    await store.close()
+    server.ask("HSET", "om:schema", "version", 2, "min_reader", 2, "min_writer", 2)
+    with pytest.raises(StorageError, match="nothing was changed: export it"):
+        await RedisStore.open(server.url)
+    assert server.ask("HGET", "om:schema", "version") == b"2"
+
+
 async def test_a_replica_is_refused(server: OwnRedis) -> None:
     server.ask("REPLICAOF", "127.0.0.1", 1)
     with pytest.raises(StorageError, match="is a replica; name the primary"):

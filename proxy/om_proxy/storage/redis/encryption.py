@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from om_proxy.storage.encryption.separate_keys import SeparateKeys
     from om_proxy.storage.redis.pool import ConnectionPool
 
-ENCRYPTED_SCHEMA = 2  # an older program would take sealed values for texts
 KEYS_PER_PAGE = 1_000
 
 
@@ -110,7 +109,6 @@ async def begin(
         plain,
         sealed,
         int(needs_empty),
-        ENCRYPTED_SCHEMA,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from om_proxy.storage.store_description import Durability, Promise
 
-SCHEMA_VERSION = 2  # of the keys and their values
+SCHEMA_VERSION = 3  # of the keys and their values
 
 
 def create_promise(

@@ -67,7 +67,7 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     log_tokens: int
     reflected_tokens: int
-    key_id: bytes | None = None  # of its data key; None: its texts are not encrypted
+    key_id: bytes | None  # of its data key; None: its texts are not encrypted
 
     def list_columns(self, due: float | None) -> row_decoding.Row:
         """Return the columns `row_decoding.THREAD_COLUMNS`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import SchemaRow
+from om_proxy.storage.migrate import SchemaRow, refuse_foreign
 from om_proxy.storage.redis.promise import SCHEMA_VERSION
 from om_proxy.storage.redis.session import Session
 
-# the programs that may read and write what this one writes, as long as it is not encrypted
-MIN_READER = MIN_WRITER = 1
+# the oldest layout that this program can use, and the oldest program that may use what it writes
+OLDEST_SCHEMA = 3
 
 
 async def prepare_schema(session: Session, create: bool) -> None:
@@ -19,7 +19,8 @@ async def prepare_schema(session: Session, create: bool) -> None:
         raise StorageError(f"the database holds no memories under {session.keys.prefix}:")
     await check_schema(session)
     if create:
-        fields = {"version": SCHEMA_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER}
+        fields = dict.fromkeys(("min_reader", "min_writer"), OLDEST_SCHEMA)
+        fields["version"] = SCHEMA_VERSION
         await session.call_many([("HSETNX", name, *field) for field in fields.items()])
         if (await read_schema_row(session)).version < SCHEMA_VERSION:
             await session.call("HSET", name, "version", SCHEMA_VERSION)
@@ -33,5 +34,9 @@ async def read_schema_row(session: Session) -> SchemaRow:
 
 
 async def check_schema(session: Session) -> None:
-    """Raise `ProgramTooOld` if the database excludes this program."""
-    (await read_schema_row(session)).check_program(SCHEMA_VERSION)
+    """Raise `ProgramTooOld` if the database excludes this program, and StorageError if its layout is
+    an older one."""
+    row = await read_schema_row(session)
+    row.check_program(SCHEMA_VERSION)
+    if row.version < OLDEST_SCHEMA:
+        raise refuse_foreign(f"layout {row.version} of its keys")

@@ -145,14 +145,6 @@ end
 -- Have the log rewritten: it holds what is no longer stored.
 local function ask_for_erasure() redis.call('HINCRBY', P .. ':erasure', 'asked', 1) end
 
--- Programs that know less than this number of the schema may no longer use the database.
-local function exclude_older(number)
-    for _, field in ipairs({'min_reader', 'min_writer'}) do
-        local stored = redis.call('HGET', P .. ':schema', field)
-        if not stored or tonumber(stored) < tonumber(number) then redis.call('HSET', P .. ':schema', field, number) end
-    end
-end
-
 -- ── lists and due times ──
 
 -- A row in a list by time: of those of one moment, the older id comes first.
