@@ -1,0 +1,46 @@
+"""The connection that a shared statement runs on, and parts of such statements.
+
+They are written in PostgreSQL's form: `om.thread` is a table, `$4` a parameter, and
+`= ANY ($4::bigint[])` compares with a list. SQLite's session translates them
+(storage/sqlite/session.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.row_decoding import Row
+
+IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
+OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
+# the first column of rows of a memory: of the same snapshot as the row
+KEY_OF_ROW = "(SELECT thread.key_id FROM om.thread WHERE thread.id = thread_id)"
+MAX_NUMBER = 2**63 - 1  # stands for a bound or a limit that is not given
+
+T = TypeVar("T")
+
+
+class Session(Protocol):
+    """One connection, for one piece of work."""
+
+    async def select(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement and return its rows. `sql` is one of a bounded set: values are
+        parameters."""
+
+    async def execute(self, sql: str, *parameters: Any) -> None: ...
+
+
+Work = Callable[[Session], Awaitable[T]]
+
+
+async def select_sealed_rows(
+    session: Session, sql: str, parameters: Row, keys: Keyring
+) -> list[tuple[RowCipher, Row]]:
+    """Return rows without their first column, each with the cipher of the key that it names. The key
+    is of the same snapshot as the row."""
+    found = await session.select(sql, *parameters)
+    held = await keys.hold(session, {row[0] for row in found})
+    return [(held.find(row[0]), row[1:]) for row in found]
