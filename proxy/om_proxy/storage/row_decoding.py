@@ -52,7 +52,7 @@ from om_proxy.storage.encryption.sealed_columns import open_optional_text, open_
 from om_proxy.storage.listing import ThreadInfo
 from om_proxy.storage.stored_rows import Backlog, MessageState, StoredMessage
 
-Row = tuple[Any, ...]  # the columns that its SQL names, in that order
+Row = Sequence[Any]  # the columns that its SQL names, in that order
 
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""

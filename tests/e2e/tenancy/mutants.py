@@ -129,10 +129,13 @@ def list_predicates() -> Iterator[Mutant]:
             if not any(same in line for same in SAME_WITHOUT):
                 name = str(file.relative_to(ROOT))
                 worlds: tuple[str, ...] = ()
-                if "/postgres/" in name:  # a parameter without a type would be an error
-                    new, tests = f"{found[1]}::text IS NOT NULL", STORE_POSTGRES
+                new, tests = f"{found[1] or '?'} IS NOT NULL", STORE
+                if "/postgres/" in name or "/sql/" in name:  # without a type it would be an error
+                    new = f"{found[1]}::text IS NOT NULL"
+                if "/postgres/" in name:
+                    tests = STORE_POSTGRES
                 else:
-                    new, tests, worlds = f"{found[1] or '?'} IS NOT NULL", STORE, WORLDS_OF_STORE
+                    worlds = WORLDS_OF_STORE
                 yield Mutant(name, found[0], new, tests, worlds, at=found.start())
 
 

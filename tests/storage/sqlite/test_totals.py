@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.model import Key
+from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.store_description import StoreTotals
@@ -23,9 +24,9 @@ async def test_pages_add_up_to_the_whole(tmp_path: Path, page_size: int) -> None
             await store_covered(store, Key("t", "r", str(number)), 3 + number, 2)
         statements: list[tuple[Any, ...]] = []
 
-        async def read_rows(sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        async def read_rows(sql: str, *parameters: Any) -> list[Row]:
             statements.append(parameters)
-            return await store._read(sql, parameters)
+            return await store._select(sql, *parameters)
 
         assert await add_up_threads(read_rows, 0.0, page_size) == await store.totals(0.0)
         assert len(statements) == 7 // page_size + 1
@@ -36,6 +37,6 @@ async def test_pages_add_up_to_the_whole(tmp_path: Path, page_size: int) -> None
 async def test_no_page_has_no_sums(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "om.db")
     try:
-        assert await add_up_threads(store._read, 0.0, 1) == StoreTotals()
+        assert await add_up_threads(store._select, 0.0, 1) == StoreTotals()
     finally:
         await store.close()

@@ -43,13 +43,15 @@ from om_proxy.storage.postgres.columns import (
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import was_forgotten_since
 from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
-from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import (
     COMPARED,
     MAX_MESSAGE_ROWS,
     TurnShape,
     write_turn,
 )
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_events import MAX_EVENTS
 
 # shared by commits that keep look-ups; who forgets holds it alone (`quotes`)

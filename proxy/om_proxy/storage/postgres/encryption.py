@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from om_proxy.errors import Conflict
-from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.admission import (
     check_key_store,
     check_master,
     open_stored_secret,
 )
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, WrappedKey
+from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.postgres.columns import Columns
-from om_proxy.storage.postgres.session import IS_THREAD, Session
+from om_proxy.storage.postgres.session import Session
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -40,10 +37,6 @@ SELECT_STORE_SECRET = "SELECT value FROM om.secret"  # noqa: S105 - a statement,
 UPDATE_STORE_SECRET = "UPDATE om.secret SET value = $1"  # noqa: S105 - a statement, no secret
 SELECT_KEYS = "SELECT id, master, wrapped FROM om.data_key WHERE id = ANY ($1::bytea[])"
 INSERT_KEY = "INSERT INTO om.data_key VALUES ($1, $2, $3)"
-SELECT_KEY = "SELECT version, key_id FROM om.thread WHERE id = $1"
-SELECT_KEY_OF = f"SELECT key_id FROM om.thread WHERE {IS_THREAD}"
-# the first column of rows of a memory: of the same snapshot as the row
-KEY_OF_ROW = "(SELECT thread.key_id FROM om.thread WHERE thread.id = thread_id)"
 
 
 async def admit(
@@ -152,39 +145,3 @@ class SeparateRows:
 async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:
     """Return the wrapped data keys with these ids, as far as they are stored."""
     return [WrappedKey(*row) for row in await session.select(SELECT_KEYS, list(key_ids))]
-
-
-async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
-    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
-    UnopenedText if its key is gone."""
-    if held := keys.find_row(memory):
-        return held
-    found = await session.select(SELECT_KEY, memory.row_id)
-    if not found or found[0][0] != memory.version:
-        raise Conflict(f"thread {memory.key.thread} has changed; load it again")
-    [(version, key_id)] = found
-    keys.note_row(memory.row_id, version, key_id)
-    return (await keys.hold_row(session, key_id)).require_row()
-
-
-async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
-    """Return the key of the memory that has this name now."""
-    if keys.masters is None:
-        return NO_HELD_KEYS
-    found = await session.select(SELECT_KEY_OF, *key)
-    return await keys.hold_row(session, found[0][0] if found else None)
-
-
-async def hold_erased(session: Session, memories: Iterable[Key], keys: Keyring) -> HeldKeys:
-    """Return the keys of all these memories."""
-    found = [row[0] for key in memories for row in await session.select(SELECT_KEY_OF, *key)]
-    return await keys.hold(session, found)
-
-
-async def select_sealed_rows(
-    session: Session, sql: str, parameters: Sequence[object], keys: Keyring
-) -> list[tuple[RowCipher, tuple[Any, ...]]]:
-    """Return rows without their first column, each with the cipher of the key that it names."""
-    found = await session.select(sql, *parameters)
-    held = await keys.hold(session, {row[0] for row in found})
-    return [(held.find(row[0]), tuple(row)[1:]) for row in found]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.postgres.commit import PRUNE_OBSERVATIONS
-from om_proxy.storage.postgres.session import IS_THREAD, Session
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql.session import IS_THREAD
 
 LOCK_LOG = f"SELECT id, version FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
 DROP_ENTRIES = """WITH dropped AS (DELETE FROM om.entry WHERE thread_id = $1::bigint

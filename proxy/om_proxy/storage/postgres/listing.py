@@ -30,7 +30,8 @@ from om_proxy.storage.listing import (
     find_prefix_end,
 )
 from om_proxy.storage.postgres.rows import encode_optional_text
-from om_proxy.storage.postgres.session import UNIX_NOW, Row, Session
+from om_proxy.storage.postgres.session import UNIX_NOW, Session
+from om_proxy.storage.row_decoding import Row
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000

@@ -11,7 +11,9 @@ from om_proxy.memory.model import RECENT_MARKS, Key, Memory
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
-from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import IS_THREAD
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
 # What stands beside the row of a thread is read by functions (migrations/0001_schema.sql). asyncpg decodes

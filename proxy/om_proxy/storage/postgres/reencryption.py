@@ -18,9 +18,9 @@ from om_proxy.storage.postgres.columns import Columns, list_names, transpose, wr
 from om_proxy.storage.postgres.encryption import (
     INSERT_KEY,
 )
-from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
-from om_proxy.storage.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.row_decoding import NOTE, REFLECTION, Row
 
 if TYPE_CHECKING:
     pass

@@ -22,8 +22,9 @@ from om_proxy.storage.postgres.columns import (
 from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
 from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
-from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW, Session
+from om_proxy.storage.postgres.session import UNIX_NOW, Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_rows import WholeThread
 
 # $1 to $3: key; $4: when it began; $5: the delivered reply; $6: the row id that it keeps

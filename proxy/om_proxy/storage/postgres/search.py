@@ -22,7 +22,9 @@ from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, decode_infos, select_lacking
-from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import IS_THREAD
 
 COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
         WHERE message.thread_id = thread.id AND live = 1 AND seq > coalesce(indexed_to, 0))), 0)::bigint

@@ -8,22 +8,18 @@ hands to another client.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
 from om_proxy.errors import ConfigError
+from om_proxy.storage.row_decoding import Row
 
 # A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OWN_SCHEMA = re.compile(r"\bom\.")
 # The machine's clock: that of the server, which all processes on it have in common.
 UNIX_NOW = "extract(epoch FROM clock_timestamp())::float8"
-IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
-OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
-
-Row = Sequence[Any]
 
 
 class SchemaNames:

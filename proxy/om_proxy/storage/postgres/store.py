@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
-    Beginning,
-    Generation,
     Key,
     Memory,
     Message,
@@ -52,7 +50,6 @@ from om_proxy.storage.postgres import (
     ledger,
     queries,
     schema,
-    thread_rows,
 )
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.batch_removal import remove_batch
@@ -85,13 +82,7 @@ from om_proxy.storage.postgres.record_keeping import (
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search_methods import SearchMethods
-from om_proxy.storage.postgres.session import (
-    IS_THREAD,
-    UNIX_NOW,
-    Row,
-    SchemaNames,
-    Session,
-)
+from om_proxy.storage.postgres.session import UNIX_NOW, SchemaNames, Session
 from om_proxy.storage.postgres.tenant_move import (
     COUNT_NAME_CONFLICTS,
     SELECT_RESOURCES,
@@ -102,16 +93,15 @@ from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vector_methods import VectorMethods
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.rekeying import MovingResource
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.store_description import Promise, StoreTotals
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
-    GenerationEntries,
-    GenerationSummary,
-    Outline,
-    StoredMessage,
-    StoredObservation,
     WholeThread,
 )
 
@@ -136,7 +126,7 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(SearchMethods, VectorMethods):
+class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
@@ -239,7 +229,7 @@ class PostgresStore(SearchMethods, VectorMethods):
             await self._separate.ping()
 
     async def clock(self) -> float:
-        [(now,)] = await self._read(f"SELECT {UNIX_NOW}")
+        [(now,)] = await self._select(f"SELECT {UNIX_NOW}")
         return float(now)
 
     async def describe(self) -> Promise:
@@ -263,7 +253,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         return memory
 
     async def version(self, key: Key) -> int:
-        found = await self._read(f"SELECT version FROM om.thread WHERE {IS_THREAD}", *key)
+        found = await self._select(f"SELECT version FROM om.thread WHERE {IS_THREAD}", *key)
         return int(found[0][0]) if found else 0
 
     async def refresh(self, held: Memory) -> Memory:
@@ -285,64 +275,8 @@ class PostgresStore(SearchMethods, VectorMethods):
 
         return await self._read_sealed(select)
 
-    async def outline(self, key: Key) -> Outline:
-        return await self._pool.read(lambda s: thread_rows.select_outline(s, key))
-
-    async def messages(
-        self, key: Key, after: int, through: int | None = None, limit: int | None = None
-    ) -> tuple[Message, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_messages(s, key, self._keys, after, through, limit)
-        )
-
-    async def stored_messages(
-        self, key: Key, after: int, through: int | None = None, *, limit: int
-    ) -> tuple[StoredMessage, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_stored_messages(s, key, self._keys, after, through, limit)
-        )
-
-    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_by_seq(s, key, seqs, self._keys)
-        )
-
-    async def observations(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[StoredObservation, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_observations(s, key, after, limit, self._keys)
-        )
-
-    async def generation_entries(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[GenerationEntries, ...]:
-        return await self._pool.read(
-            lambda s: thread_rows.select_generation_entries(s, key, after, limit)
-        )
-
-    async def generations(
-        self, key: Key, before: int, limit: int | None = None
-    ) -> tuple[Generation, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_generations(s, key, self._keys, before, limit)
-        )
-
-    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
-        return await self._pool.read(lambda s: thread_rows.select_summaries(s, key, before))
-
-    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
-        return await self._pool.read(lambda s: thread_rows.select_beginnings(s, key))
-
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         return await self._pool.read(lambda s: claiming.select_backlog(s, shared_log))
-
-    async def other_thread_tails(
-        self, key: Key, threads: int, messages: int
-    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_other_tails(s, key, threads, messages, self._keys)
-        )
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
@@ -391,11 +325,11 @@ class PostgresStore(SearchMethods, VectorMethods):
         return await self._pool.read(lambda s: select_resource(s, tenant, resource, self._keys))
 
     async def webhook_state(self, name: str) -> WebhookState | None:
-        found = await self._read(event_rows.SELECT_WEBHOOK, name)
+        found = await self._select(event_rows.SELECT_WEBHOOK, name)
         return WebhookState(*found[0]) if found else None
 
     async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._read(queries.SELECT_DELIVERED, *key)
+        found = await self._select(queries.SELECT_DELIVERED, *key)
         return found[0][0] if found else None
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
@@ -409,11 +343,10 @@ class PostgresStore(SearchMethods, VectorMethods):
     async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
         return await self._pool.read(lambda s: select_receipt(s, receipt_id, now))
 
-    async def _read(self, sql: str, *parameters: object) -> list[Row]:
-        return await self._pool.read(lambda s: s.select(sql, *parameters))
+    async def _read_one(self, work: Work[T]) -> T:
+        return await self._pool.read(work)
 
     async def _read_sealed(self, work: Work[T]) -> T:
-        """Run work that reads texts, and needs keys for it."""
         return await self._keys.retry_unopened(lambda: self._pool.read(work))
 
     # ── writing ──
@@ -422,7 +355,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         return self._keys.prepare_commit(
             before,
             after,
-            lambda: self._pool.read(lambda s: encryption.hold_key(s, before, self._keys)),
+            lambda: self._pool.read(lambda s: memory_keys.hold_key(s, before, self._keys)),
         )
 
     async def _run_commit(self, before: Memory, written: Awaitable[T]) -> T:
@@ -639,7 +572,7 @@ class PostgresStore(SearchMethods, VectorMethods):
         held = NO_HELD_KEYS
         if self._masters:
             named = [erasure.key for erasure in erasures]
-            held = await self._pool.read(lambda s: encryption.hold_erased(s, named, self._keys))
+            held = await self._pool.read(lambda s: memory_keys.hold_erased(s, named, self._keys))
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._transact_locking(
@@ -672,11 +605,11 @@ class PostgresStore(SearchMethods, VectorMethods):
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
         label_of = await self._secret.create_labeler()
-        [(name_conflicts,)] = await self._read(COUNT_NAME_CONFLICTS, old, new)
+        [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
         if name_conflicts:
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
-        for (resource,) in await self._read(SELECT_RESOURCES, old):
+        for (resource,) in await self._select(SELECT_RESOURCES, old):
             move = ResourceMove(
                 MovingResource(old, new, resource, fingerprint, label_of), self._keys
             )

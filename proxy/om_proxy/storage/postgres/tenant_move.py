@@ -23,7 +23,7 @@ from om_proxy.storage.postgres.rows import (
     encode_others,
     encode_reflection_texts,
 )
-from om_proxy.storage.postgres.session import Row, Session
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.rekeying import (
     SAME_NAME_CAME,
@@ -32,6 +32,7 @@ from om_proxy.storage.rekeying import (
     ResourceRekeying,
     ThreadRekeying,
 )
+from om_proxy.storage.row_decoding import Row
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (

@@ -21,7 +21,8 @@ from om_proxy.storage.postgres.columns import (
 )
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import IS_THREAD, UNIX_NOW
+from om_proxy.storage.postgres.session import UNIX_NOW
+from om_proxy.storage.sql.session import IS_THREAD
 
 NEXT_VERSION = "nextval('om.version')"
 

@@ -11,7 +11,9 @@ from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import ThreadPage, ThreadPlace
 from om_proxy.storage.postgres.listing import ACTIVE_AT, INFO_COLUMNS, select_lacking
-from om_proxy.storage.postgres.session import IS_THREAD, Row, Session
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
 
 LAST_PAGE = (1 << 63) - 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from om_proxy.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
@@ -109,7 +108,7 @@ WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
     WHERE tenant = ?1 AND resource = ?2 AND thread = '{RESOURCE_THREAD}' AND ifnull(due > ?3, 1)
     AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""
 
-Statement = tuple[str, list[tuple[Any, ...]]]  # SQL, and the rows of parameters to run it with
+Statement = tuple[str, list[row_decoding.Row]]  # SQL, and the rows of parameters to run it with
 
 
 class Commit:

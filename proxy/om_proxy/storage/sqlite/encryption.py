@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import aiosqlite
 
-from om_proxy.errors import Conflict
-from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.admission import (
     check_key_store,
     check_master,
     open_stored_secret,
 )
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
+from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
-from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
+from om_proxy.storage.sqlite.queries import select_rows
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -163,36 +160,3 @@ class SeparateRows:
     async def _delete(self, sql: str, ids: Sequence[bytes]) -> None:
         parameters = [(id_,) for id_ in ids]
         await self._writer.write(lambda db: db.executemany(sql, parameters))
-
-
-# ── keys of memories ──
-
-SELECT_KEY = "SELECT version, key_id FROM thread WHERE id = ?"
-SELECT_KEY_OF = f"SELECT key_id FROM thread WHERE {IS_THREAD}"
-
-
-async def hold_key(db: aiosqlite.Connection, memory: Memory, keys: Keyring) -> HeldKeys:
-    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
-    UnopenedText if its key is gone."""
-    if held := keys.find_row(memory):
-        return held
-    found = await select_rows(db, SELECT_KEY, (memory.row_id,))
-    if not found or found[0][0] != memory.version:
-        raise Conflict(f"thread {memory.key.thread} has changed; load it again")
-    [(version, key_id)] = found
-    keys.note_row(memory.row_id, version, key_id)
-    return (await keys.hold_row(db, key_id)).require_row()
-
-
-async def hold_key_of(db: aiosqlite.Connection, key: Key, keys: Keyring) -> HeldKeys:
-    """Return the key of the memory that has this name now."""
-    if keys.masters is None:
-        return NO_HELD_KEYS
-    found = await select_rows(db, SELECT_KEY_OF, key)
-    return await keys.hold_row(db, found[0][0] if found else None)
-
-
-async def hold_erased(db: aiosqlite.Connection, memories: Iterable[Key], keys: Keyring) -> HeldKeys:
-    """Return the keys of all these memories."""
-    found = [row[0] for key in memories for row in await select_rows(db, SELECT_KEY_OF, key)]
-    return await keys.hold(db, found)

@@ -20,7 +20,9 @@ from om_proxy.storage.event_encoding import (
     remove_thread,
     seal_event,
 )
-from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows, select_sealed_rows
+from om_proxy.storage.sql.session import select_sealed_rows
+from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
+from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.stored_events import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
@@ -165,7 +167,7 @@ async def select_events(
         conditions.append(f"thread_id IN ({' UNION ALL '.join([SELECT_THREAD_ID] * len(keys))})")
         parameters.extend(_flatten(keys))
     sql = f"{SELECT_EVENTS} WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?"
-    found = await select_sealed_rows(db, sql, (*parameters, limit), keyring)
+    found = await select_sealed_rows(SqliteSession(db), sql, (*parameters, limit), keyring)
     events = tuple(
         StoredEvent(
             id_, Key(*names), at, type_, open_event(SealedEvent(at, type_, data, sealed), cipher)

@@ -12,13 +12,15 @@ from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.sqlite import batch_removal, encryption, note_erasure, removal
+from om_proxy.storage.sql.memory_keys import hold_erased
+from om_proxy.storage.sqlite import batch_removal, note_erasure, removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_name
 from om_proxy.storage.sqlite.generation_removal import drop_generations
 from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.store_secret import StoreSecret
 
 
@@ -119,7 +121,7 @@ class Forgetting:
         if self._keys.masters is None:
             return NO_HELD_KEYS
         keys = [erasure.key for erasure in erasures]
-        return await self._reader.run(lambda db: encryption.hold_erased(db, keys, self._keys))
+        return await self._reader.run(lambda db: hold_erased(SqliteSession(db), keys, self._keys))
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]

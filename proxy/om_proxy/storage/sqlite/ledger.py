@@ -92,7 +92,7 @@ async def select_sums(db: aiosqlite.Connection, query: LedgerQuery) -> tuple[Led
     rows = await select_rows(db, sql, (*parameters, *group_parameters, query.limit))
     width = len(columns.split(", "))
     return tuple(
-        LedgerSum(row[:width], row[width], row[width + 1], Account(*row[width + 2 :]))
+        LedgerSum(tuple(row[:width]), row[width], row[width + 1], Account(*row[width + 2 :]))
         for row in rows
     )
 

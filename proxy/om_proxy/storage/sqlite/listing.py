@@ -33,6 +33,7 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.queries import UNIX_NOW, select_rows
+from om_proxy.storage.sqlite.session import SqliteSession
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
@@ -127,7 +128,7 @@ async def decode_infos(
     db: aiosqlite.Connection, found: Sequence[row_decoding.Row], keys: Keyring
 ) -> tuple[ThreadInfo, ...]:
     """Return the threads of rows with the columns `INFO_COLUMNS`."""
-    held = await keys.hold(db, {row[-1] for row in found})
+    held = await keys.hold(SqliteSession(db), {row[-1] for row in found})
     return tuple(row_decoding.decode_info(row, held) for row in found)
 
 

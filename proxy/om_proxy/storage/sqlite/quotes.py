@@ -15,6 +15,7 @@ from om_proxy.storage.row_decoding import find_quoting_look_ups
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.reencryption import change_key
+from om_proxy.storage.sqlite.session import SqliteSession
 
 MESSAGES_PER_PAGE = 500
 # `CROSS JOIN`: along the resource's threads, each by the index of its look-ups. Of one that is not
@@ -47,7 +48,7 @@ async def remove_quotes(db: aiosqlite.Connection, key: Key, label: str, keyring:
     while page := await select_rows(
         db, SELECT_QUOTING, (*key[:2], *last, shorten_label(label).encode())
     ):
-        held = await keyring.hold(db, [row[1] for row in page])
+        held = await keyring.hold(SqliteSession(db), [row[1] for row in page])
         for id_, seqs in find_quoting_look_ups(page, held, label).items():
             quoting.setdefault(id_, []).extend(seqs)
         last = page[-1][0], page[-1][2]

@@ -18,6 +18,7 @@ from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, INSERT_KEY, NEXT_VERSION
 from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.session import SqliteSession
 
 if TYPE_CHECKING:
     pass
@@ -57,7 +58,7 @@ async def change_key(db: aiosqlite.Connection, thread_id: int, keys: Keyring) ->
 async def encrypt_rows(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> None:
     """Write all rows of a memory under a new key, whether they were encrypted or not."""
     [(key_id, title, others, state)] = await select_rows(db, SELECT_ROW, (thread_id,))
-    held = await keys.hold(db, list_key_ids([(key_id, others)]))
+    held = await keys.hold(SqliteSession(db), list_key_ids([(key_id, others)]))
     old = held.find_thread(key_id, others)
     new_key = keys.create_key()
     assert new_key is not None  # nobody changes keys of a store that is not encrypted

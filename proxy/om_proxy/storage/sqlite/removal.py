@@ -20,9 +20,10 @@ from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.sql.memory_keys import hold_key
+from om_proxy.storage.sql.thread_rows import select_generations
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION, Commit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.encryption import hold_key
 from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.events import insert_events, remove_from_log_events
 from om_proxy.storage.sqlite.ledger import fold_resources
@@ -36,7 +37,7 @@ from om_proxy.storage.sqlite.queries import (
 )
 from om_proxy.storage.sqlite.quotes import has_quotes, remove_quotes
 from om_proxy.storage.sqlite.reencryption import change_key
-from om_proxy.storage.sqlite.thread_rows import select_generations
+from om_proxy.storage.sqlite.session import SqliteSession
 
 SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
@@ -179,15 +180,15 @@ async def _remove_from_log(
     if not others:
         log = await delete_rows(db, log_key, keyring)
         return removed.add(log._replace(threads=0))
-    if await keyring.is_destroyed(db, found[0][0]):
+    if await keyring.is_destroyed(SqliteSession(db), found[0][0]):
         return removed
-    shared_log = await select_memory(db, log_key, keyring)
+    shared_log = await select_memory(SqliteSession(db), log_key, keyring)
     # they may hold the thread's words
     event_count = await run_in_connection_thread(
         db, lambda connection: remove_from_log_events(connection, shared_log.key, key.thread)
     )
     older_generations = await select_generations(
-        db, shared_log.key, keyring, shared_log.log.generation
+        SqliteSession(db), shared_log.key, keyring, shared_log.log.generation
     )
     [(now,)] = await select_rows(db, f"SELECT {UNIX_NOW}", ())
     plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
@@ -195,7 +196,7 @@ async def _remove_from_log(
     for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
         await db.execute(sql, (*shared_log.key, json.dumps(plan.observations)))
     for other, coverage in plan.uncovered:
-        thread = await select_memory(db, other, keyring)
+        thread = await select_memory(SqliteSession(db), other, keyring)
         await _uncover_thread(db, thread, plan.log, label_of(other), coverage, keyring)
     if plan.uncovered:
         # messages that are in a tail again may be due
@@ -211,7 +212,7 @@ async def _remove_from_log(
 async def _commit(
     db: aiosqlite.Connection, before: Memory, after: Memory, keyring: Keyring
 ) -> WrittenRow:
-    held = await hold_key(db, before, keyring)
+    held = await hold_key(SqliteSession(db), before, keyring)
     keys = await keyring.write_new(keyring.plan_commit(before, after, held))
     commit = Commit(before, after, (), keys=keys)
     return await run_in_connection_thread(db, commit.write)
@@ -230,7 +231,7 @@ async def _uncover_thread(
     recent_rows = await select_rows(db, SELECT_RECENT, parameters)
     tail_rows = await select_rows(db, SELECT_TAIL, parameters)
     [(count, tokens)] = await select_rows(db, COUNT_COVERED, parameters)
-    cipher = (await hold_key(db, thread, keyring)).row
+    cipher = (await hold_key(SqliteSession(db), thread, keyring)).row
     after = uncover_thread(
         thread,
         shared_log,

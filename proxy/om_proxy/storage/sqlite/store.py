@@ -23,8 +23,6 @@ import aiosqlite
 from om_proxy.errors import Conflict, StorageError, UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
-    Beginning,
-    Generation,
     Key,
     Memory,
     Message,
@@ -54,7 +52,10 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.rekeying import MovingResource
-from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, thread_rows
+from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.session import Work
+from om_proxy.storage.sql.thread_rows import ThreadRowMethods
+from om_proxy.storage.sqlite import claiming, encryption, ledger, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
@@ -88,6 +89,7 @@ from om_proxy.storage.sqlite.schema import (
     require_own_database,
 )
 from om_proxy.storage.sqlite.search_methods import SearchMethods
+from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RESOURCES, ResourceMove
 from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.vector_methods import VectorMethods
@@ -99,11 +101,6 @@ from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
-    GenerationEntries,
-    GenerationSummary,
-    Outline,
-    StoredMessage,
-    StoredObservation,
     WholeThread,
 )
 
@@ -121,7 +118,7 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(SearchMethods, VectorMethods):
+class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
@@ -245,7 +242,7 @@ class SqliteStore(SearchMethods, VectorMethods):
                 await self._separate.close()
 
     async def totals(self, now: float) -> StoreTotals:
-        return await add_up_threads(self._read, now)
+        return await add_up_threads(self._select, now)
 
     async def clock(self) -> float:
         """Return this machine's clock, which all processes on a file share."""
@@ -272,18 +269,21 @@ class SqliteStore(SearchMethods, VectorMethods):
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        return await self._read_sealed(lambda db: queries.select_memory(db, key, self._keys))
+        return await self._read_sealed(lambda s: queries.select_memory(s, key, self._keys))
 
-    async def _read_sealed(self, read: Callable[[aiosqlite.Connection], Awaitable[_Read]]) -> _Read:
-        """Run work that reads texts, and needs keys for it: the keys beside them are of the same
-        snapshot."""
-        return await self._keys.retry_unopened(lambda: self._reader.run(read))
+    async def _read_one(self, work: Work[_Read]) -> _Read:
+        return await self._reader.run_alone(lambda db: work(SqliteSession(db)))
+
+    async def _read_sealed(self, work: Work[_Read]) -> _Read:
+        return await self._keys.retry_unopened(
+            lambda: self._reader.run(lambda db: work(SqliteSession(db)))
+        )
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
         if version == held.version:
             return held
-        return await self._read_sealed(lambda db: queries.select_newer(db, held, self._keys))
+        return await self._read_sealed(lambda s: queries.select_newer(s, held, self._keys))
 
     async def refresh_shared(self, thread: Memory, shared_log: Memory) -> tuple[Memory, Memory]:
         # Of one snapshot, although these are two reads: no version is given twice, so what has the
@@ -295,78 +295,17 @@ class SqliteStore(SearchMethods, VectorMethods):
         ):
             return thread, shared_log
         return await self._read_sealed(
-            lambda db: queries.select_newer_pair(db, thread, shared_log, self._keys)
+            lambda s: queries.select_newer_pair(s, thread, shared_log, self._keys)
         )
 
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        found = await self._read(queries.SELECT_VERSION, key)
+        found = await self._select(queries.SELECT_VERSION, *key)
         return int(found[0][0]) if found else 0
-
-    async def outline(self, key: Key) -> Outline:
-        return await self._reader.run_alone(lambda db: thread_rows.select_outline(db, key))
-
-    async def messages(
-        self, key: Key, after: int, through: int | None = None, limit: int | None = None
-    ) -> tuple[Message, ...]:
-        return await self._read_sealed(
-            lambda db: thread_rows.select_messages(db, key, self._keys, after, through, limit)
-        )
-
-    async def stored_messages(
-        self, key: Key, after: int, through: int | None = None, *, limit: int
-    ) -> tuple[StoredMessage, ...]:
-        return await self._read_sealed(
-            lambda db: thread_rows.select_stored_messages(
-                db, key, self._keys, after, through, limit
-            )
-        )
-
-    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        return await self._read_sealed(
-            lambda db: thread_rows.select_by_seq(db, key, seqs, self._keys)
-        )
-
-    async def observations(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[StoredObservation, ...]:
-        return await self._read_sealed(
-            lambda db: thread_rows.select_observations(db, key, after, limit, self._keys)
-        )
-
-    async def generation_entries(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[GenerationEntries, ...]:
-        return await self._reader.run_alone(
-            lambda db: thread_rows.select_generation_entries(db, key, after, limit)
-        )
-
-    async def generations(
-        self, key: Key, before: int, limit: int | None = None
-    ) -> tuple[Generation, ...]:
-        """Return the older generations. Those with an empty log have no rows, and are left out."""
-        return await self._read_sealed(
-            lambda db: thread_rows.select_generations(db, key, self._keys, before, limit)
-        )
-
-    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
-        return await self._reader.run_alone(
-            lambda db: thread_rows.select_summaries(db, key, before)
-        )
-
-    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
-        return await self._reader.run_alone(lambda db: thread_rows.select_beginnings(db, key))
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         return await self._reader.run_alone(lambda db: claiming.select_backlog(db, shared_log))
-
-    async def other_thread_tails(
-        self, key: Key, threads: int, messages: int
-    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._read_sealed(
-            lambda db: thread_rows.select_other_tails(db, key, threads, messages, self._keys)
-        )
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
@@ -434,17 +373,15 @@ class SqliteStore(SearchMethods, VectorMethods):
     async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
         return await self._reader.run(lambda db: select_resource(db, tenant, resource, self._keys))
 
-    async def _read(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
-        # one statement is its own snapshot, so it needs no transaction
-        return await self._reader.run_alone(lambda db: queries.select_rows(db, sql, parameters))
-
     # ── writing ──
 
     def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
         return self._keys.prepare_commit(
             before,
             after,
-            lambda: self._reader.run(lambda db: encryption.hold_key(db, before, self._keys)),
+            lambda: self._reader.run(
+                lambda db: memory_keys.hold_key(SqliteSession(db), before, self._keys)
+            ),
         )
 
     async def _write_commit(
@@ -500,7 +437,7 @@ class SqliteStore(SearchMethods, VectorMethods):
         while True:
             if self._masters:
                 held = await self._reader.run(
-                    lambda db: encryption.hold_key_of(db, key, self._keys)
+                    lambda db: memory_keys.hold_key_of(SqliteSession(db), key, self._keys)
                 )
             insert = partial(event_rows.insert_thread_events, key=key, events=encoded, held=held)
             if await self._writer.write(insert):
@@ -509,7 +446,7 @@ class SqliteStore(SearchMethods, VectorMethods):
                 raise UnopenedText(NO_MASTER_KEY)
 
     async def webhook_state(self, name: str) -> WebhookState | None:
-        found = await self._read(event_rows.SELECT_WEBHOOK, (name,))
+        found = await self._select(event_rows.SELECT_WEBHOOK, name)
         return WebhookState(*found[0]) if found else None
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
@@ -529,7 +466,7 @@ class SqliteStore(SearchMethods, VectorMethods):
         await self._writer.run(lambda db: queries.update_delivered(db, replies))
 
     async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._read(queries.SELECT_DELIVERED, key)
+        found = await self._select(queries.SELECT_DELIVERED, *key)
         return found[0][0] if found else None
 
     async def release(self, key: Key, holder: str) -> None:
@@ -642,11 +579,11 @@ class SqliteStore(SearchMethods, VectorMethods):
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
         label_of = await self._secret.create_labeler()
-        [(name_conflicts,)] = await self._read(COUNT_NAME_CONFLICTS, (old, new))
+        [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
         if name_conflicts:
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
-        for (resource,) in await self._read(SELECT_RESOURCES, (old,)):
+        for (resource,) in await self._select(SELECT_RESOURCES, old):
             move = ResourceMove(
                 MovingResource(old, new, resource, fingerprint, label_of), self._keys
             )

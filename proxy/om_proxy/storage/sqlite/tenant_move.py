@@ -25,6 +25,7 @@ from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
 from om_proxy.storage.sqlite.ledger import move_resource
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.record_keeping import move_labelled_records
+from om_proxy.storage.sqlite.session import SqliteSession
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM thread WHERE tenant = ? ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM thread WHERE tenant = ? AND EXISTS (
@@ -88,7 +89,7 @@ class ResourceMove:
     ) -> int:
         """Move one thread. Return the number of its messages."""
         id_, name, others, state_column, key_id = row
-        held = await self._keyring.hold(db, list_key_ids([(key_id, others)]))
+        held = await self._keyring.hold(SqliteSession(db), list_key_ids([(key_id, others)]))
         ciphers = held.find_thread(key_id, others)
         cipher = ciphers.row
         messages = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sqlite.queries import UNIX_NOW
 from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
@@ -31,7 +31,7 @@ SELECT_PAGE_TOTALS = f"""SELECT count(*), max(id), sum(pending), sum(max(0, log_
             ) AS is_due
         FROM thread WHERE id > ? ORDER BY id LIMIT ?)"""
 
-ReadRows = Callable[[str, tuple[Any, ...]], Awaitable[list[tuple[Any, ...]]]]
+ReadRows = Callable[..., Awaitable[list[Row]]]
 
 
 async def add_up_threads(
@@ -40,7 +40,7 @@ async def add_up_threads(
     """Return `Store.totals`. `read_rows` runs one statement."""
     totals, last_id, count = StoreTotals(), 0, page_size
     while count == page_size:
-        [(count, last_id, *sums)] = await read_rows(SELECT_PAGE_TOTALS, (now, last_id, page_size))
+        [(count, last_id, *sums)] = await read_rows(SELECT_PAGE_TOTALS, now, last_id, page_size)
         if count:
             totals = StoreTotals(*map(sum, zip(totals, sums, strict=True)))
     return totals

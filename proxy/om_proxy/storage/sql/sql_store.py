@@ -1,0 +1,43 @@
+"""How the methods that SQL stores share run their statements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import Session, Work, select_sealed_rows
+
+T = TypeVar("T")
+
+
+class SqlStore(ABC):
+    """A store of an SQL database: what its parts ask of it."""
+
+    _keys: Keyring
+
+    @abstractmethod
+    async def _read_one(self, work: Work[T]) -> T:
+        """Run work that reads with one statement, which is its own snapshot."""
+
+    @abstractmethod
+    async def _read_sealed(self, work: Work[T]) -> T:
+        """Run work that reads texts, and needs keys for it. Keys beside the texts are of the same
+        snapshot."""
+
+    async def _select(self, sql: str, *parameters: Any) -> list[Row]:
+        return await self._read_one(lambda session: session.select(sql, *parameters))
+
+    async def _select_texts(
+        self, decode: Callable[[Row, RowCipher], T], sql: str, *parameters: Any
+    ) -> tuple[T, ...]:
+        """Return rows as `decode` makes them of all columns but the first, which names their key."""
+
+        async def select(session: Session) -> tuple[T, ...]:
+            found = await select_sealed_rows(session, sql, parameters, self._keys)
+            return tuple(decode(row, cipher) for cipher, row in found)
+
+        return await self._read_sealed(select)
