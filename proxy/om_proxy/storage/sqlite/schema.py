@@ -113,7 +113,7 @@ def _apply_missing(connection: sqlite3.Connection) -> None:
         steps = _list_missing(connection)
         for step in steps:
             _apply_step(connection, step)
-        if steps and _find_schema_row(connection):
+        if steps:
             connection.execute(RAISE_SCHEMA_VERSION, (steps[-1].number,))
         connection.execute("COMMIT")
     except BaseException:
