@@ -315,7 +315,9 @@ def test_a_body_is_not_kept() -> None:
 
 
 def view(raws: Sequence[bytes], seq: int = 0) -> View:
-    return View(count=len(raws), digest=recognise((), raws).digest, chain=b"", seq=seq, end=0)
+    return View(
+        count=len(raws), digest=recognise((), raws).digest, chain=b"", seq=seq, end=0, asked_at=0.0
+    )
 
 
 @given(

@@ -484,7 +484,7 @@ async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
 
 async def test_what_cannot_be_done_is_claimed_once_a_look() -> None:
     """A thread that is due and stays so, as nothing is at hand to do it with, does not keep the
-    process busy, nor others from it. An earlier release did not write whose work needs a caller."""
+    process busy, nor others from it. So it is where the settings no longer name a key."""
     async with open_parts(settings=INHERITED, opener=Leases, concurrency=1) as p:
         assert isinstance(p.store, Leases)
         keys = threads_of("a", 5)

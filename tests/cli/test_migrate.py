@@ -13,7 +13,7 @@ from om_proxy.storage.migrate import list_migrations
 def test_migrate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An older database, and one that is missing."""
+    """A database that is missing, one that is there, and one that cannot be."""
     monkeypatch.chdir(tmp_path)
     newest = list_migrations("sqlite")[-1].number
     Path("om.yaml").write_text("storage: {url: sqlite:///om.db}\n")

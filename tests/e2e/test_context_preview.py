@@ -306,7 +306,7 @@ async def test_a_body_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_message_that_is_none_is_named_with_its_cure(tmp_path: Path) -> None:
-    """An older release or another program has written the row."""
+    """Another program has written the row."""
     async with run_with_scripted_models(tmp_path) as run:
         await run.chat("mine").say("Hello.")
         await run.app.background.wait_idle()

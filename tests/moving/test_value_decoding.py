@@ -21,7 +21,7 @@ cells = st.builds(Cell, texts, *([st.integers(0, 9)] * 4))
 @given(st.binary(min_size=16, max_size=16), texts, st.lists(cells, max_size=2).map(tuple))
 def test_any_value_comes_back(data: bytes, text: str, cells: tuple[Cell, ...]) -> None:
     for value in (
-        View(count=1, digest=data, chain=data, seq=2, end=3, cells=cells),
+        View(count=1, digest=data, chain=data, seq=2, end=3, asked_at=0.0, cells=cells),
         Failures(3, 0.1 + 0.2, True, text),
     ):
         record = json.loads(msgspec.json.encode(encode_value(value)))

@@ -319,7 +319,9 @@ class MemoryBuilder:
 def small_things() -> dict[str, Any]:
     """Return every field of a Memory that is neither message nor observation, none at its
     default."""
-    view = View(count=3, digest=bytes(range(16)), chain=b"\xff\x00" * 8, seq=2, end=2, reply=3)
+    view = View(
+        count=3, digest=bytes(range(16)), chain=b"\xff\x00" * 8, seq=2, end=2, reply=3, asked_at=0.0
+    )
     return {
         "style": "window",
         "views": (

@@ -128,7 +128,7 @@ class MovingContract:
         assert (await store.load(KEY)).overrides is None
 
     async def test_values_that_no_memory_has_are_put_aside(self, store: Store) -> None:
-        """As an older release imported them. The thread loads, lists and sums go on, `verify` names
+        """As another program may write them. The thread loads, lists and sums go on, `verify` names
         each value, and a repair writes the thread without them."""
         thread = MemoryBuilder().chat(4)
         before = thread.memory()
@@ -146,7 +146,7 @@ class MovingContract:
             turn_at=1e300,
             render_date=-1e300,
             timezone="\x1b[31m",
-            views=(View(count=-1, digest=b"x", chain=b"", seq=-5, end=9),),
+            views=(View(count=-1, digest=b"x", chain=b"", seq=-5, end=9, asked_at=0.0),),
             failures=Failures(2**63 - 1, 1e300, False, "x" * 9_000),
         )
         for name in ("a", "b", "c"):

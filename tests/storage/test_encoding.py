@@ -19,7 +19,7 @@ def test_text_comes_back(text: str) -> None:
 
 
 def test_half_characters_do_not_come_back() -> None:
-    """No prompt and no page can hold them, and a row of an older release may."""
+    """No prompt and no page can hold them, and a row that another program wrote may."""
     assert encoding.decode_text(encoding.encode_text(f"ż{HALVES[0]}b")) == "ż\ufffdb"
     assert encoding.decode_raw(b'{"content":"\\ud83d"}') == b'{"content":"\\ufffd"}'
     one = Round(b'{"content":"\\ud83d"}', (b"{}",))

@@ -261,8 +261,7 @@ class View(Struct, frozen=True, kw_only=True):
     end: Number  # the end of the transcript it saw
     reply: Number = 0  # seq of the recorded reply; 0 while unanswered
     cells: tuple[Cell, ...] = ()
-    # unix seconds when the request came; 0: not known, as in older rows
-    asked_at: PastSeconds = 0.0
+    asked_at: PastSeconds  # unix seconds when the request came
     # whether the recorded reply is the first of several choices: the next request shows the kept one
     has_choices: bool = False
 
@@ -302,7 +301,7 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
     entries: tuple[Observation, ...] = ()
     generation: Number = 0  # a reflection or a rollback starts the next. Never reused
     next_generation: Number = 1
-    began: Beginning | None = None  # of this generation; None: of the first one, or not known
+    began: Beginning | None = None  # of this generation; None: of the first one
     # reflections made of this generation and later ones still fit: changes of other entries began
     # these generations
     reflected_from: Number = 0

@@ -103,8 +103,8 @@ class MemoryLoader:
 
     def _put_aside(self, memory: Memory) -> Memory:
         """Return the memory without settings of its own that the admin API would refuse, and log
-        what of its row is put aside. That came by another way, such as an import by an older
-        release. `om-proxy verify` names it too."""
+        what of its row is put aside. That came by another way, such as another program.
+        `om-proxy verify` names it too."""
         put_aside = memory.put_aside
         try:
             if memory.overrides is not None:

@@ -19,7 +19,7 @@ from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import RowCipher
 
-# of a stored value that is none: its row is damaged, or comes from a backup or an older release
+# of a stored value that is none: its row is damaged, or another program wrote it
 DECODING_ERRORS = (ValueError, LookupError)
 
 
@@ -45,10 +45,10 @@ class ThreadState:
     overrides: bytes | None = None
     shown: tuple[ShownNumber, ShownNumber] = (0, 0)  # the stored name of `Memory.shown_log_state`
     undated_to: Number = 0
-    history_after: Number = 0  # older rows have none
-    cause: Line = ""  # of `Failures`; older rows have none
+    history_after: Number = 0
+    cause: Line = ""  # of `Failures`
     offers_tools: bool = False
-    ledger: ThreadLedger = EMPTY_LEDGER  # older rows have none
+    ledger: ThreadLedger = EMPTY_LEDGER
     log_tokens: Sum = 0  # of its own log, for lists: they read no notes
     reflected_tokens: Sum = 0  # of them, those that the reflector wrote
     began: Beginning | None = None
@@ -57,7 +57,8 @@ class ThreadState:
     shown_pins_version: Number = 0
     look_ups_after: Number = 0
     look_ups_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
-    reflected_from: Number | None = None  # older rows have none: no edit has begun their generation
+    # None: put aside, so that no reflection of an earlier generation is taken
+    reflected_from: Number | None = None
     # the fields of `ProtectedState`, encrypted; None: they stand in their own places
     sealed: bytes | None = None
 
@@ -179,8 +180,8 @@ def read_shown_state(column: bytes, cipher: RowCipher) -> ThreadState:
 
 
 def _read_state(column: bytes) -> ThreadState:
-    """Return the state as it stands. What is no value of its field is put aside: a row may come from
-    an older release or a backup, and one bad value must not stop every list."""
+    """Return the state as it stands. What is no value of its field is put aside: a row may be
+    damaged, and one bad value must not stop every list."""
     try:
         return _state_decoder.decode(column)
     except msgspec.DecodeError:
@@ -257,8 +258,8 @@ def encode_text(text: str) -> bytes:
 
 def decode_text(value: str | bytes) -> str:
     """Return a stored text, which may come as text or as bytes, with each half character as U+FFFD:
-    no prompt and no page can hold one. Raise ValueError for what is no text: a row may be damaged,
-    or come from an older release."""
+    no prompt and no page can hold one. Raise ValueError for what is no text: a row may be
+    damaged."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes):

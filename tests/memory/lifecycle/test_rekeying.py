@@ -97,7 +97,13 @@ def test_equal_histories_stay_equal(told: list[tuple[str, int, bool]]) -> None:
 
 def view(texts: Sequence[str], *cells: Cell, tenant: str = "old") -> View:
     return View(
-        count=len(texts), digest=b"d", chain=chain_of(tenant, texts), seq=2, end=2, cells=cells
+        count=len(texts),
+        digest=b"d",
+        chain=chain_of(tenant, texts),
+        seq=2,
+        end=2,
+        asked_at=0.0,
+        cells=cells,
     )
 
 

@@ -33,7 +33,13 @@ def sent_of(count: int, size: int = 400) -> SentHistory:
 
 def viewed(of: Memory, sent: SentHistory, *cells: Cell) -> Memory:
     view = View(
-        count=sent.count, digest=sent.digest, chain=b"", seq=of.end, end=of.end, cells=cells
+        count=sent.count,
+        digest=sent.digest,
+        chain=b"",
+        seq=of.end,
+        end=of.end,
+        asked_at=0.0,
+        cells=cells,
     )
     return replace(of, views=(view,))
 

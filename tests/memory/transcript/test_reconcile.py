@@ -320,7 +320,7 @@ def test_history_window_takes_no_prefix_for_a_rewind() -> None:
 
 
 def view(count: int, digest: bytes) -> View:
-    return View(count=count, digest=digest, chain=b"", seq=1, end=0)
+    return View(count=count, digest=digest, chain=b"", seq=1, end=0, asked_at=0.0)
 
 
 def test_recognise_finds_the_longest_view() -> None:

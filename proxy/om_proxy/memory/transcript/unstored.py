@@ -65,10 +65,8 @@ class WaitingTurn(NamedTuple):
 
     @property
     def asked_at(self) -> float:
-        """When its request came, or the turn ended if that is not known."""
-        if self.view is None or not self.view.asked_at:
-            return self.ended_at
-        return min(self.view.asked_at, self.ended_at)
+        """When its request came, or the turn ended if that is no longer recorded."""
+        return min(self.view.asked_at, self.ended_at) if self.view else self.ended_at
 
     @property
     def reply(self) -> Message | None:
@@ -322,7 +320,7 @@ class _Merging:
         if other.seq not in self._at or is_shown(self.now.views, other, ()):
             return False
         view = next((view for view in self.now.views if view.reply == other.seq), None)
-        other_asked_at = (view and view.asked_at) or self._at[other.seq]
+        other_asked_at = view.asked_at if view else self._at[other.seq]
         return any(one.asked_at > other_asked_at for one in _list_showing(turn, later))
 
     def _find_place(self, message: Message) -> tuple[int, int, bool]:

@@ -66,7 +66,7 @@ class MessageLine(Struct, frozen=True, kw_only=True):
             description=(
                 "`raw`: the model reads it as it is; `buffered`: so too, and notes of it are made; "
                 "`observed`: notes stand in its place; `superseded`: taken back; `interrupted`: a "
-                "reply that broke off. Broken replies stored before this release are `superseded`."
+                "reply that broke off."
             )
         ),
     ]

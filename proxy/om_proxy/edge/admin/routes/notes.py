@@ -130,8 +130,7 @@ class GenerationLine(Struct, frozen=True, kw_only=True):
             description=(
                 "Why it began: `reflection`, `undo`, `fork`, `edit`, `forgotten`, `limit` (its "
                 "oldest entries lost lines: `retention.max_observations`), or `scope` (the "
-                "thread joined the resource's log, or left it). `null`: the first one, or one of an "
-                "older release."
+                "thread joined the resource's log, or left it). `null`: the first one."
             )
         ),
     ]

@@ -24,10 +24,7 @@ class PinnedNote(Struct, frozen=True, kw_only=True):
     at: UnixSeconds
     by: Annotated[
         str,
-        Meta(
-            description="Who wrote it, in the words of the audit's `who`. "
-            "An older pin says `own` for the tenant, and `admin` for a command too."
-        ),
+        Meta(description="Who wrote it, in the words of the audit's `who`."),
     ]
 
 
