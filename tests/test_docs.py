@@ -3,7 +3,6 @@ of the project may say."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import re
@@ -83,8 +82,8 @@ def named(file: Path) -> str:
 
 
 def commands() -> set[str]:
-    (found,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return set(found.choices)
+    """Return the names of all commands; those of a family also without its second word."""
+    return set(reference.list_parsers(build_parser()))
 
 
 def bench_parts() -> set[str]:
@@ -111,6 +110,8 @@ def test_commands_exist(file: Path) -> None:
     """Every `om-proxy …` and `scripts/…` a document names can be run."""
     text = file.read_text(encoding="utf-8")
     assert set(re.findall(r"om-proxy (?=[a-z])(serve|check|demo|[a-z]+(?=`))", text)) <= commands()
+    in_families = re.findall(r"`om-proxy\s(notes|store)\s([a-z-]+)", text)
+    assert set(map(" ".join, in_families)) <= commands()
     for script in re.findall(r"scripts/[\w-]+", text):
         assert (ROOT / script).is_file()
     assert set(re.findall(r"scripts/bench ([a-z-]+)", text)) <= bench_parts()
@@ -119,7 +120,8 @@ def test_commands_exist(file: Path) -> None:
 def test_every_command_is_told() -> None:
     """Nobody has to look into the code for what there is; README names the two that set all up."""
     page = (reference.FOLDER / "cli.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^## om-proxy (\S+)$", page, flags=re.M)) == commands()
+    told = set(re.findall(r"^### om-proxy (.+)$", page, flags=re.M))
+    assert told | set(re.findall(r"^\*\*om-proxy (\w+)\*\*", page, flags=re.M)) == commands()
     assert "scripts/demo" in README
     assert "scripts/test" in README
 

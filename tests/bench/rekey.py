@@ -1,4 +1,4 @@
-"""Measure how long `om-proxy rekey` takes to wrap the data keys of very many threads under another
+"""Measure how long `om-proxy store rekey` takes to wrap the data keys of very many threads under another
 master key, on each store: in all, of our CPU, and the longest batch, for which servers may wait.
 
     scripts/bench rekey [--keys 1000000]

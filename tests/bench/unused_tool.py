@@ -315,7 +315,7 @@ def fill_index(folder: Path, memory: Mapping[str, Any]) -> None:
     settings = folder / "index.yaml"
     storage = {"url": f"sqlite:///{folder}/om.db"}
     settings.write_text(json.dumps({"storage": storage, "memory": memory}))
-    command = [find_command(), "index", "--config", settings]
+    command = [find_command(), "store", "index", "--config", settings]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

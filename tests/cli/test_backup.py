@@ -1,4 +1,4 @@
-"""`om-proxy backup` copies the file of the configuration."""
+"""`om-proxy store backup` copies the file of the configuration."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def test_backup(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "t", "t"), "bees"))
-    assert main(["backup", "first.db", *CONFIG]) == 0
+    assert main(["store", "backup", "first.db", *CONFIG]) == 0
     assert "backed up: first.db" in capsys.readouterr().out
-    assert main(["backup", "second.db", "--compact", *CONFIG]) == 0
+    assert main(["store", "backup", "second.db", "--compact", *CONFIG]) == 0
     capsys.readouterr()
     for name in ("first", "second"):
         Path(f"{name}.yaml").write_text(f"storage: {{url: sqlite:///{name}.db}}\n")
         assert main(["threads", "--config", f"{name}.yaml"]) == 0
         assert "t" in capsys.readouterr().out
-    assert main(["backup", "first.db", *CONFIG]) == 2
+    assert main(["store", "backup", "first.db", *CONFIG]) == 2
     Path("server.yaml").write_text("storage: {url: 'postgresql://me:secret@localhost/om'}\n")
     capsys.readouterr()
-    assert main(["backup", "third.db", "--config", "server.yaml"]) == 2
+    assert main(["store", "backup", "third.db", "--config", "server.yaml"]) == 2
     error = capsys.readouterr().err
     assert "pg_dump" in error
     assert "secret" not in error
@@ -59,7 +59,7 @@ def test_what_is_no_database_is_not_backed_up(
         f"storage: {{url: sqlite:///{data}, keys_url: sqlite:///{keys}, encryption_key: {'A' * 43}}}\n"
     )
     content = Path(file).read_bytes()
-    assert main(["backup", *of, "copy.db", "--config", "wrong.yaml"]) == 3
+    assert main(["store", "backup", *of, "copy.db", "--config", "wrong.yaml"]) == 3
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert ("storage.keys_url: " if of else "storage.url: ") in error

@@ -30,8 +30,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @cache
 def print_completion(shell: str) -> str:
-    """Return what `om-proxy completion` prints, which a shell evaluates at its start."""
-    command = [sys.executable, "-m", "om_proxy", "completion", shell]
+    """Return what `om-proxy --completion` prints, which a shell evaluates at its start."""
+    command = [sys.executable, "-m", "om_proxy", "--completion", shell]
     return subprocess.run(
         command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=True
     ).stdout
@@ -73,11 +73,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("om-proxy th", ["threads"]),
         ("om-proxy show ki", ["kitchen", "kitsch\\ 100%\\ 対話"]),
         ("om-proxy show --tenant globex ", ["van"]),
-        ("om-proxy notes --resource ", ["ana", "zoe"]),
+        ("om-proxy notes show --resource ", ["ana", "zoe"]),
         ("om-proxy threads --tenant ", ["acme", "globex"]),
         ("om-proxy show --if", []),
-        ("om-proxy undo --if", ["--if-version"]),
-        ("om-proxy completion ", ["bash", "fish", "zsh"]),
+        ("om-proxy notes undo --if", ["--if-version"]),
+        ("om-proxy --completion ", ["bash", "fish", "zsh"]),
     ],
 )
 def test_bash_offers(folder: Path, line: str, offered: list[str]) -> None:
@@ -104,5 +104,5 @@ def test_without_a_store_no_name_is_offered(tmp_path: Path) -> None:
 def test_each_shell_has_its_script(
     shell: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["completion", shell]) == 0
+    assert main(["--completion", shell]) == 0
     assert command in capsys.readouterr().out

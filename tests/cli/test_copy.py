@@ -1,4 +1,4 @@
-"""`om-proxy copy` copies one store into another."""
+"""`om-proxy store copy` copies one store into another."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_copy_and_what_came_since(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file, a URL and a configuration each name a store."""
     Path("new.yaml").write_text("storage: {url: sqlite:///new.db}\n")
-    assert main(["copy", "om.db", "new.yaml", "--verify"]) == 0
+    assert main(["store", "copy", "om.db", "new.yaml", "--verify"]) == 0
     out = capsys.readouterr().out
     assert "copied: 1 threads with 2 messages" in out
     assert "verified: both stores are equal" in out
     asyncio.run(store_thread(folder, Key("local", "u", "u"), "wasps"))
-    assert main(["copy", "om.yaml", "sqlite:///new.db"]) == 0
+    assert main(["store", "copy", "om.yaml", "sqlite:///new.db"]) == 0
     assert "copied: 1 threads with 2 messages\nalready there: 1" in capsys.readouterr().out
 
 
@@ -39,28 +39,28 @@ def test_a_variable_stands_in_place_of_no_file_s_store(
     Path("new.yaml").write_text("storage: {url: sqlite:///new.db}\n")
     Path("no-store.yaml").write_text("storage: {connections: 4}\n")
     monkeypatch.setenv("OM_PROXY__STORAGE__URL", "sqlite:///other.db")
-    assert main(["copy", "om.db", "new.yaml"]) == 3
+    assert main(["store", "copy", "om.db", "new.yaml"]) == 3
     error = capsys.readouterr().err
     assert error == (
         "om-proxy: new.yaml:1: storage.url: OM_PROXY__STORAGE__URL names another store: run this "
         "command without that variable\n"
     )
     assert not Path("other.db").exists()
-    assert main(["copy", "om.db", "no-store.yaml"]) == 0
+    assert main(["store", "copy", "om.db", "no-store.yaml"]) == 0
     assert Path("other.db").exists()
 
 
 def test_what_the_copy_lacks_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["copy", "om.db", "new.db"]) == 0
+    assert main(["store", "copy", "om.db", "new.db"]) == 0
     assert main(["forget", "t", "--yes", "--config", "om.yaml"]) == 0
     asyncio.run(store_thread(folder, Key("local", "t", "t"), "wasps"))
     asyncio.run(store_thread(folder, Key("local", "u", "u"), "wasps"))
     capsys.readouterr()
-    assert main(["copy", "om.db", "new.db"]) == 1
+    assert main(["store", "copy", "om.db", "new.db"]) == 1
     assert "1 threads stand in TO in another state" in capsys.readouterr().err
-    assert main(["copy", "om.db", "new.db", "--update", "--verify"]) == 0
+    assert main(["store", "copy", "om.db", "new.db", "--update", "--verify"]) == 0
     assert main(["forget", "u", "--yes", "--config", "om.yaml"]) == 0
-    assert main(["copy", "om.db", "new.db"]) == 1
+    assert main(["store", "copy", "om.db", "new.db"]) == 1
     assert "1 threads of TO are not in FROM" in capsys.readouterr().err
 
 
@@ -103,7 +103,7 @@ def test_wrong_use_says_what_to_do(
     Path("empty.txt").write_text("no database")
     Path("link.db").symlink_to("om.db")
     Path("hard.db").hardlink_to("om.db")
-    assert main(["copy", *arguments]) == status
+    assert main(["store", "copy", *arguments]) == status
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`om-proxy edit` gives a note other words."""
+"""`om-proxy notes edit` gives a note other words."""
 
 from __future__ import annotations
 
@@ -25,20 +25,29 @@ async def test_the_next_prompt_has_the_new_words(tmp_path: Path) -> None:
         entry = (await run.memory()).log.entries[0]
         edited = await asyncio.to_thread(
             run_om_proxy,
-            *("edit", "t", str(entry.id), "--text", "* They keep wasps.", "--json", *CONFIG),
+            *(
+                "notes",
+                "edit",
+                "t",
+                str(entry.id),
+                "--text",
+                "* They keep wasps.",
+                "--json",
+                *CONFIG,
+            ),
             cwd=tmp_path,
         )
         assert edited.returncode == 0, edited.stderr
         assert orjson.loads(edited.stdout)["entry"]["text"] == "* They keep wasps."
         await talk.say("And now?")
         assert "They keep wasps." in read_last_prompt(run)
-        undone = await asyncio.to_thread(run_om_proxy, "undo", "t", *CONFIG, cwd=tmp_path)
+        undone = await asyncio.to_thread(run_om_proxy, "notes", "undo", "t", *CONFIG, cwd=tmp_path)
         assert undone.returncode == 0, undone.stderr
         await talk.say("And then?")
         assert "They keep wasps." not in read_last_prompt(run)
         moved = await asyncio.to_thread(
             run_om_proxy,
-            *("edit", "t", "99", "--text", "x", *CONFIG),
+            *("notes", "edit", "t", "99", "--text", "x", *CONFIG),
             cwd=tmp_path,
         )
         assert (moved.returncode, moved.stdout) == (4, "")
@@ -51,19 +60,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read_note(folder: Path) -> str:
-    notes = orjson.loads(run_om_proxy("notes", "t", "--json", *CONFIG, cwd=folder).stdout)
+    notes = orjson.loads(run_om_proxy("notes", "show", "t", "--json", *CONFIG, cwd=folder).stdout)
     return str(notes["log"][0]["text"])
 
 
 def test_an_editor_changes_the_words(folder: Path) -> None:
     """On a terminal, the editor opens with the note; what is not saved changes nothing."""
-    edit = ("edit", "t", "1", *CONFIG)
+    edit = ("notes", "edit", "t", "1", *CONFIG)
     unsaved = run_on_terminal(*edit, cwd=folder, EDITOR="true")
     assert "nothing was changed" in unsaved
     assert read_note(folder) == "They keep bees."
     assert "changed" in run_on_terminal(*edit, cwd=folder, EDITOR="sed -i s/bees/wasps/")
     assert read_note(folder) == "They keep wasps."
-    failed = run_on_terminal("edit", "t", "3", *CONFIG, cwd=folder, EDITOR="false")
+    failed = run_on_terminal("notes", "edit", "t", "3", *CONFIG, cwd=folder, EDITOR="false")
     assert "set EDITOR, or give --text" in failed
 
 
@@ -73,8 +82,8 @@ def test_the_words_come_from_a_pipe(
     """The line end of the last line is no part of the note; a chunk keeps its id."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.stdin", io.StringIO("They keep\nwasps.\n"))
-    assert main(["edit", "t", "2", "--chunk", *CONFIG]) == 0
-    assert main(["notes", "t", "--json", *CONFIG]) == 0
+    assert main(["notes", "edit", "t", "2", "--chunk", *CONFIG]) == 0
+    assert main(["notes", "show", "t", "--json", *CONFIG]) == 0
     chunk = orjson.loads(capsys.readouterr().out.splitlines()[-1])["chunks"][0]
     assert (chunk["id"], chunk["text"]) == (2, "They keep\nwasps.")
 
@@ -85,7 +94,7 @@ def test_an_empty_pipe_is_named(
     """Who gave no words is told where they come from; the note stays."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
-    assert main(["edit", "t", "1", *CONFIG]) == 2
+    assert main(["notes", "edit", "t", "1", *CONFIG]) == 2
     assert capsys.readouterr().err == (
         "om-proxy: standard input is empty and no terminal: use --text, or pipe the new words\n"
     )

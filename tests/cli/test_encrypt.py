@@ -1,4 +1,4 @@
-"""`om-proxy encrypt` encrypts a database, and `om-proxy rekey` changes its master key."""
+"""`om-proxy store encrypt` encrypts a database, and `om-proxy store rekey` changes its master key."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def folder(
 
 def test_a_database_is_encrypted_and_its_key_changed(folder: Folder) -> None:
     status, _, error = folder.run("threads", keys=OLD)
-    assert (status, error.count("run `om-proxy encrypt`")) == (3, 1)
-    status, said, error = folder.run("encrypt", keys=OLD)
+    assert (status, error.count("run `om-proxy store encrypt`")) == (3, 1)
+    status, said, error = folder.run("store", "encrypt", keys=OLD)
     assert (status, error) == (0, "")
     assert said.startswith("encrypted: 2 threads and shared logs; none is left unencrypted")
-    assert "0 threads" in folder.run("encrypt", keys=OLD)[1]
+    assert "0 threads" in folder.run("store", "encrypt", keys=OLD)[1]
     assert "one" in folder.run("threads", keys=OLD)[1]
-    status, said, error = folder.run("rekey", keys=f"[{NEW}, {OLD}]")
+    status, said, error = folder.run("store", "rekey", keys=f"[{NEW}, {OLD}]")
     assert (status, error) == (0, "")
     assert said.startswith("wrapped anew: 2 data keys")
     assert "two" in folder.run("threads", keys=NEW)[1]
@@ -59,50 +59,50 @@ def test_a_database_is_encrypted_and_its_key_changed(folder: Folder) -> None:
 
 
 def test_encryption_can_begin_before_what_is_stored_is_encrypted(folder: Folder) -> None:
-    status, said, _ = folder.run("encrypt", "--begin", keys=OLD)
+    status, said, _ = folder.run("store", "encrypt", "--begin", keys=OLD)
     assert (status, "restart each server" in said) == (0, True)
     assert "one" in folder.run("threads", keys=OLD)[1]
-    assert "2 threads" in folder.run("encrypt", keys=OLD)[1]
+    assert "2 threads" in folder.run("store", "encrypt", keys=OLD)[1]
 
 
 def test_keys_are_moved_to_a_key_store(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Until they are, every command says what to do; afterwards all work with it."""
-    folder.run("encrypt", keys=OLD)
+    folder.run("store", "encrypt", keys=OLD)
     monkeypatch.setenv("OM_PROXY__STORAGE__KEYS_URL", "sqlite:///keys.db")
-    for command in (["threads"], ["verify"], ["encrypt"], ["export"]):
+    for command in (["threads"], ["store", "verify"], ["store", "encrypt"], ["export"]):
         status, _, error = folder.run(*command, keys=OLD)
         assert (status, len(error.splitlines())) == (3, 1)
-        assert "run `om-proxy rekey`, which moves them" in error
+        assert "run `om-proxy store rekey`, which moves them" in error
     assert not (tmp_path / "keys.db").exists()
-    status, said, error = folder.run("rekey", keys=OLD)
+    status, said, error = folder.run("store", "rekey", keys=OLD)
     assert (status, error) == (0, "")
     assert said.startswith("moved to the key store: 2 data keys; older backups hold them")
     # there is one master key: nobody must take it out
     assert "the older master keys open nothing" not in said
-    assert "moved" not in folder.run("rekey", keys=f"[{NEW}, {OLD}]")[1]
+    assert "moved" not in folder.run("store", "rekey", keys=f"[{NEW}, {OLD}]")[1]
     assert "one" in folder.run("threads", keys=NEW)[1]
-    assert "gone" not in folder.run("verify", keys=NEW)[1]
+    assert "gone" not in folder.run("store", "verify", keys=NEW)[1]
     status, exported, _ = folder.run("export", keys=NEW)
     assert (status, exported.count('"thread"') >= 2) == (0, True)
-    status, said, _ = folder.run("backup", "copy.db", keys=NEW)
+    status, said, _ = folder.run("store", "backup", "copy.db", keys=NEW)
     assert (status, "its keys are in storage.keys_url" in said) == (0, True)
-    status, said, _ = folder.run("backup", "--keys", "keys-copy.db", keys=NEW)
+    status, said, _ = folder.run("store", "backup", "--keys", "keys-copy.db", keys=NEW)
     assert (status, said.startswith("backed up: keys-copy.db")) == (0, True)
     status, said, _ = folder.run("forget", "one", "--yes", keys=NEW)
     assert status == 0
-    assert folder.run("erase", keys=NEW)[:2] == (0, "no forgotten bytes are pending\n")
+    assert folder.run("store", "erase", keys=NEW)[:2] == (0, "no forgotten bytes are pending\n")
     said = folder.run("check", keys=NEW)[1]
     assert "no key opens forgotten text in backups of the data" in said
     assert "keys of the store: sqlite:///keys.db" in said
     monkeypatch.setenv("OM_PROXY__STORAGE__URL", "sqlite:///copy.db")
-    status, said, _ = folder.run("verify", keys=NEW)
+    status, said, _ = folder.run("store", "verify", keys=NEW)
     assert (status, said.count("gone")) == (1, 1)
     monkeypatch.setenv("OM_PROXY__STORAGE__KEYS_URL", "")
     status, _, error = folder.run("threads", keys=NEW)
     assert (status, "set storage.keys_url" in error) == (3, True)
-    status, _, error = folder.run("backup", "--keys", "no.db", keys=NEW)
+    status, _, error = folder.run("store", "backup", "--keys", "no.db", keys=NEW)
     assert (status, len(error.splitlines())) == (2, 1)
 
 
@@ -115,9 +115,9 @@ def test_keys_are_moved_to_a_key_store(
 )
 def test_a_key_is_needed(folder: Folder, command: str, advice: str) -> None:
     """To change the key of an encrypted database, a new one alone is not enough."""
-    status, _, error = folder.run(command)
+    status, _, error = folder.run("store", command)
     assert (status, len(error.splitlines())) == (2, 1)
     assert advice in error
-    status, _, error = folder.run(command, keys="file:/nowhere")
+    status, _, error = folder.run("store", command, keys="file:/nowhere")
     assert (status, len(error.splitlines())) == (3, 1)
     assert "the file cannot be read" in error

@@ -1,4 +1,4 @@
-"""`om-proxy erase` gets the bytes of what was forgotten out of the database."""
+"""`om-proxy store erase` gets the bytes of what was forgotten out of the database."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_a_file_needs_no_rewrite(folder: Path, capsys: pytest.CaptureFixture[str
     asyncio.run(store_canary_threads(folder / "om.db", Key("local", "t", "t")))
     assert main(["forget", "t", "--yes"]) == 0
     capsys.readouterr()
-    assert main(["erase"]) == 0
+    assert main(["store", "erase"]) == 0
     assert capsys.readouterr().out == "no forgotten bytes are pending\n"
-    assert main(["erase", "--rewrite"]) == 0
+    assert main(["store", "erase", "--rewrite"]) == 0
     assert capsys.readouterr().out == (
         "this store needs no rewrite: forgotten bytes are overwritten once no reader holds them\n"
         "no forgotten bytes are pending\n"
@@ -50,9 +50,9 @@ def test_a_reader_of_the_file_keeps_bytes(folder: Path, capsys: pytest.CaptureFi
         with closing(sqlite3.connect("om.db")) as writer, writer:
             writer.execute("DELETE FROM thread")
             writer.execute("UPDATE erasure SET asked = asked + 1")
-        assert main(["erase", "--wait", "0.01"]) == 1
+        assert main(["store", "erase", "--wait", "0.01"]) == 1
         assert "end the program that reads them" in capsys.readouterr().out
-    assert main(["erase"]) == 0
+    assert main(["store", "erase"]) == 0
     assert capsys.readouterr().out == "no forgotten bytes are pending\n"
 
 
@@ -62,7 +62,7 @@ def test_a_reader_of_the_file_keeps_bytes(folder: Path, capsys: pytest.CaptureFi
 def test_wrong_use(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """The rule is told, in no name of ours."""
     with pytest.raises(SystemExit) as ended:
-        main(["erase", *arguments])
+        main(["store", "erase", *arguments])
     assert ended.value.code == 2
     assert "_read" not in capsys.readouterr().err
 
@@ -88,19 +88,19 @@ def test_a_person_erases_a_user_and_proves_it(
         assert main(forget) == 0
         receipt = json.loads(capsys.readouterr().out)
         assert receipt["bytes"]["database"] == "until_rewrite"
-        assert main(["erase"]) == 0
+        assert main(["store", "erase"]) == 0
         assert capsys.readouterr().out == (
-            "forgotten bytes stay in the tables' files: run om-proxy erase --rewrite\n"
+            "forgotten bytes stay in the tables' files: run om-proxy store erase --rewrite\n"
         )
-        assert main(["erase", "--rewrite"]) == 2  # nobody can be asked
+        assert main(["store", "erase", "--rewrite"]) == 2  # nobody can be asked
         assert "add --yes" in capsys.readouterr().err
-        assert main(["erase", "--rewrite", "--yes"]) == 0
+        assert main(["store", "erase", "--rewrite", "--yes"]) == 0
         said = capsys.readouterr().out.splitlines()
         assert said[0].endswith("MB")
         assert "is locked while it is rewritten: chat goes on without memory" in said[1]
         assert [line for line in said if line.startswith("rewriting message, ")]
         assert said[-1].startswith("what was forgotten before is gone from the tables")
-        assert main(["receipt", receipt["id"], "--json"]) == 0
+        assert main(["store", "receipt", receipt["id"], "--json"]) == 0
         settled = json.loads(capsys.readouterr().out)
         assert settled["bytes"] == {
             "database": "gone",
@@ -108,7 +108,7 @@ def test_a_person_erases_a_user_and_proves_it(
             "backups": "not_covered",
         }
         Path("receipt.json").write_text(json.dumps(settled))
-        assert main(["receipt", "--verify", "receipt.json", "--resource", "ana"]) == 0
+        assert main(["store", "receipt", "--verify", "receipt.json", "--resource", "ana"]) == 0
 
 
 def test_the_operator_is_asked(
@@ -120,5 +120,5 @@ def test_the_operator_is_asked(
         monkeypatch.setenv("OM_PROXY__STORAGE__URL", server.url)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         monkeypatch.setattr("builtins.input", lambda _: "no")
-        assert main(["erase", "--rewrite"]) == 1
+        assert main(["store", "erase", "--rewrite"]) == 1
         assert capsys.readouterr().out.splitlines()[-1] == "nothing was rewritten"

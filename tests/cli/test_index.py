@@ -1,4 +1,4 @@
-"""`om-proxy index` fills, checks, rebuilds and drops the index."""
+"""`om-proxy store index` fills, checks, rebuilds and drops the index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_index_through_its_life(
         file.write(RETRIEVAL_OF_ANA_YAML)
 
     def run(*options: str) -> int:
-        return main(["index", *options, "--config", "om.yaml"])
+        return main(["store", "index", *options, "--config", "om.yaml"])
 
     assert [run(), run(), run("--check")] == [0, 0, 0]
     with closing(sqlite3.connect("om.db")) as db, db:
@@ -48,7 +48,7 @@ def test_the_index_through_its_life(
     assert [run("--drop"), run("--check")] == [0, 0]
     out, err = capsys.readouterr()
     assert out == INDEX_LIFE_OUTPUT
-    assert "om-proxy index --rebuild makes it anew" in err
+    assert "om-proxy store index --rebuild makes it anew" in err
     assert "a server indexes again" in err
     with pytest.raises(SystemExit):
         run("--drop", "--check")
@@ -60,7 +60,7 @@ def test_nothing_is_to_be_indexed(
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "ana", "kitchen")))
     monkeypatch.setenv("OM_PROXY__MEMORY__RETRIEVAL__ENABLED", "false")
-    assert main(["index", "--config", "om.yaml"]) == 0
+    assert main(["store", "index", "--config", "om.yaml"]) == 0
     out, err = capsys.readouterr()
     assert out == "indexed: 0 threads with 0 messages\n"
     assert "memory.retrieval or storage.search is off" in err
@@ -90,7 +90,7 @@ def test_vectors_through_their_life(
         file.write(f"\nresources: {{ana: {{retrieval: {vectors}}}}}\n")
 
     def run(*options: str) -> int:
-        return main(["index", *options, "--config", "om.yaml"])
+        return main(["store", "index", *options, "--config", "om.yaml"])
 
     assert [run(), run("--check"), run("--rebuild")] == [0, 0, 0]
     assert [run("--drop"), run("--check")] == [0, 0]

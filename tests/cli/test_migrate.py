@@ -1,4 +1,4 @@
-"""`om-proxy migrate` makes the schema, or brings it up to date."""
+"""`om-proxy store migrate` makes the schema, or brings it up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_migrate(
     newest = list_migrations("sqlite")[-1].number
     Path("om.yaml").write_text("storage: {url: sqlite:///om.db}\n")
     for _ in range(2):
-        assert main(["migrate", "--config", "om.yaml"]) == 0
+        assert main(["store", "migrate", "--config", "om.yaml"]) == 0
         assert f"sqlite: schema {newest} is up to date" in capsys.readouterr().out
     Path("om.yaml").write_text("storage: {url: sqlite:///no/such\0/om.db}\n")
-    assert main(["migrate", "--config", "om.yaml"]) == 3
+    assert main(["store", "migrate", "--config", "om.yaml"]) == 3

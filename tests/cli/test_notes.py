@@ -1,4 +1,4 @@
-"""`om-proxy notes` shows what memory noted."""
+"""`om-proxy notes show` shows what memory noted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_notes_stand_line_by_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The active log comes first, then the notes that wait, then the current task."""
     asyncio.run(store_thread(folder, Key("local", "t", "t"), TEXT))
-    assert main(["notes", "t"]) == 0
+    assert main(["notes", "show", "t"]) == 0
     out = capsys.readouterr().out
     assert out.count(TEXT) == 3
     headings = re.findall(r"^(generation 0.*|\[.*|current task)$", out, flags=re.M)
@@ -39,13 +39,13 @@ def test_notes_stand_line_by_line(folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_an_entry_with_its_messages(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store_thread(folder, Key("local", "t", "t"), TEXT))
-    assert main(["notes", "t", "1", "--messages"]) == 0
+    assert main(["notes", "show", "t", "1", "--messages"]) == 0
     out = capsys.readouterr().out
     assert "covers messages 1–1" in out
     assert re.search(r"^1 User, 20.*, 3 tokens\nDate: May 3$", out, flags=re.M)
-    assert main(["notes", "t", "2", "--chunk"]) == 0
+    assert main(["notes", "show", "t", "2", "--chunk"]) == 0
     assert "covers messages 2–2" in capsys.readouterr().out
-    assert main(["notes", "t", "77"]) == 4
+    assert main(["notes", "show", "t", "77"]) == 4
     assert "no such entry" in capsys.readouterr().err
 
 
@@ -57,13 +57,13 @@ async def test_older_generations(folder: Path, capsys: pytest.CaptureFixture[str
             entry for entry in (await run.memory()).log.entries if entry.kind == "reflection"
         ]
     capsys.readouterr()
-    assert await asyncio.to_thread(main, ["notes", "t", "--generations"]) == 0
+    assert await asyncio.to_thread(main, ["notes", "show", "t", "--generations"]) == 0
     numbers = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
     assert numbers[0].endswith(" (current)")
     assert numbers[-1] == "0"
-    assert await asyncio.to_thread(main, ["notes", "t", "--generation", "0"]) == 0
+    assert await asyncio.to_thread(main, ["notes", "show", "t", "--generation", "0"]) == 0
     assert capsys.readouterr().out.startswith("generation 0 (older)")
-    assert await asyncio.to_thread(main, ["notes", "t", str(reflection.id)]) == 0
+    assert await asyncio.to_thread(main, ["notes", "show", "t", str(reflection.id)]) == 0
     out = capsys.readouterr().out
     assert all(f"[{source}] observation" in out for source in reflection.sources)
-    assert await asyncio.to_thread(main, ["notes", "t", "--generation", "99"]) == 4
+    assert await asyncio.to_thread(main, ["notes", "show", "t", "--generation", "99"]) == 4

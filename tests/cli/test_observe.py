@@ -1,4 +1,4 @@
-"""`om-proxy observe`, `reflect` and `activate` have memory work done now."""
+"""`om-proxy notes observe`, `reflect` and `activate` have memory work done now."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def test_messages_below_the_threshold_are_observed(tmp_path: Path) -> None
     the observer cost is in the figures."""
     async with run_server(tmp_path) as run:
         talk = await converse(run, "t", 1)
-        observed = await run_command(run, tmp_path, "observe", "t")
+        observed = await run_command(run, tmp_path, "notes", "observe", "t")
         assert (observed.returncode, observed.stderr) == (0, "")
         assert observed.stdout.startswith("made 1 note\n")
         assert "User said: Crate 0 weighs" in observed.stdout
-        again = await run_command(run, tmp_path, "observe", "t")
+        again = await run_command(run, tmp_path, "notes", "observe", "t")
         assert again.returncode == 4
         assert "is observed" in again.stderr
-        activated = await run_command(run, tmp_path, "activate", "t")
+        activated = await run_command(run, tmp_path, "notes", "activate", "t")
         assert activated.stdout.startswith("1 chunk became active: ")
         await talk.say("And now?")
         assert "User said: Crate 0 weighs" in read_last_prompt(run)
@@ -60,7 +60,7 @@ async def test_notes_are_condensed_as_a_person_says(tmp_path: Path) -> None:
         before = await run.memory()
         assert all(entry.kind == "observation" for entry in before.log.entries)
         reflected = await run_command(
-            run, tmp_path, "reflect", "t", "--instruction", "Keep the weights.", "--json"
+            run, tmp_path, "notes", "reflect", "t", "--instruction", "Keep the weights.", "--json"
         )
         assert reflected.returncode == 0, reflected.stderr
         answer = orjson.loads(reflected.stdout)
@@ -82,7 +82,7 @@ def test_an_inherited_model_needs_a_credential(
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "t", "t")))
     (tmp_path / "om.yaml").write_text(CONFIG.replace("memory: {", "memory: {model: inherit, "))
-    assert main([command, "t", *OPTIONS]) == 2
+    assert main(["notes", command, "t", *OPTIONS]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "set memory.model, or upstream[].api_key" in err
@@ -96,8 +96,8 @@ def test_a_memory_model_that_cannot_be_asked(
     asyncio.run(store_thread(tmp_path, Key("local", "t", "t")))
     model = 'memory: {model: openai/m, api_base: "http://127.0.0.1:9/v1", api_key: k, '
     (tmp_path / "om.yaml").write_text(CONFIG.replace("memory: {", model))
-    assert main(["reflect", "t", *OPTIONS]) == 1
+    assert main(["notes", "reflect", "t", *OPTIONS]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("om-proxy: ")
-    assert main(["reflect", "t", "--instruction", "x" * 4001, *OPTIONS]) == 2
+    assert main(["notes", "reflect", "t", "--instruction", "x" * 4001, *OPTIONS]) == 2

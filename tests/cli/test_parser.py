@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib
 import re
 import subprocess
 import sys
@@ -12,8 +10,9 @@ import sys
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.cli.entry import name_module
-from om_proxy.cli.parser import build_parser
+from om_proxy.cli.command_table import GROUPS
+from om_proxy.cli.entry import find_function
+from om_proxy.cli.options import Family
 from tests.cli.commands import clean_environment
 
 
@@ -71,13 +70,18 @@ def test_the_parser_imports_nothing_that_takes_time() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_command_has_a_module() -> None:
-    """`om-proxy NAME` runs cli/NAME.py; a command that is listed can be run."""
-    (commands,) = (
-        action
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    for name in commands.choices:
-        module = importlib.import_module(name_module(name))
-        assert callable(module.run), name
+def test_every_command_can_be_run() -> None:
+    """The function that its row names is there."""
+    rows = [row for group in GROUPS for row in group.commands]
+    members = [row.commands if isinstance(row, Family) else (row,) for row in rows]
+    for row in (row for commands in members for row in commands):
+        assert callable(find_function(row)), row.name
+
+
+def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person can hold its commands: twenty at most, in groups."""
+    assert main([]) == 0
+    names = re.findall(r"^  ([a-z]+)  +\w", capsys.readouterr().out, flags=re.M)
+    assert names == [row.name for group in GROUPS for row in group.commands]
+    assert len(names) <= 20
+    assert max(len(group.commands) for group in GROUPS) <= 8

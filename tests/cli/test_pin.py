@@ -1,4 +1,4 @@
-"""`om-proxy pin` manages the notes that people pin to a thread."""
+"""`om-proxy notes pin` manages the notes that people pin to a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_the_next_prompt_has_the_pinned_note(tmp_path: Path) -> None:
     async with run_server(tmp_path) as run:
         talk = await converse(run, "t", 9)
         pinned = await asyncio.to_thread(
-            run_om_proxy, "pin", "t", "They are allergic to wasps.", *CONFIG, cwd=tmp_path
+            run_om_proxy, "notes", "pin", "t", "They are allergic to wasps.", *CONFIG, cwd=tmp_path
         )
         assert (pinned.returncode, pinned.stderr) == (0, "")
         await talk.say("And now?")
@@ -39,24 +39,24 @@ def test_pins_are_listed_changed_and_removed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read_texts(*arguments: str) -> list[str]:
-        assert main(["pin", "t", *arguments, "--json", *CONFIG]) == 0
+        assert main(["notes", "pin", "t", *arguments, "--json", *CONFIG]) == 0
         return [item["text"] for item in orjson.loads(capsys.readouterr().out)["items"]]
 
-    assert main(["pin", "t", *CONFIG]) == 0
+    assert main(["notes", "pin", "t", *CONFIG]) == 0
     assert capsys.readouterr() == ("", "om-proxy: no note is pinned\n")
     assert read_texts("one") == ["one"]
     assert read_texts("two\x1b[2J") == ["one", "two\x1b[2J"]
-    assert main(["pin", "t", *CONFIG]) == 0
+    assert main(["notes", "pin", "t", *CONFIG]) == 0
     out = capsys.readouterr().out
     assert out.startswith("[1] 20")
     assert "tokens, by cli\none\n[2] " in out
     assert "two\\u001b[2J" in out
-    assert main(["notes", "t", *CONFIG]) == 0
+    assert main(["notes", "show", "t", *CONFIG]) == 0
     assert "\npinned [1], 20" in capsys.readouterr().out
     assert read_texts("three", "--edit", "2") == ["one", "three"]
     assert read_texts("--remove", "1") == ["three"]
-    assert main(["pin", "t", "--remove", "1", *CONFIG]) == 4
-    assert main(["pin", "t", "x", "--if-version", "1", *CONFIG]) == 5
+    assert main(["notes", "pin", "t", "--remove", "1", *CONFIG]) == 4
+    assert main(["notes", "pin", "t", "x", "--if-version", "1", *CONFIG]) == 5
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_pins_are_listed_changed_and_removed(
 def test_wrong_use(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    assert main(["pin", "t", *arguments, *CONFIG]) == 2
+    assert main(["notes", "pin", "t", *arguments, *CONFIG]) == 2
     assert said in capsys.readouterr().err

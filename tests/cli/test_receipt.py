@@ -1,4 +1,4 @@
-"""`om-proxy receipt` shows what was forgotten, and tells a genuine receipt from another."""
+"""`om-proxy store receipt` shows what was forgotten, and tells a genuine receipt from another."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def receipt(
 
 
 def test_a_receipt_is_shown(receipt: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["receipt", receipt["id"], "--json"]) == 0
+    assert main(["store", "receipt", receipt["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == receipt
-    assert main(["receipt", receipt["id"]]) == 0
+    assert main(["store", "receipt", receipt["id"]]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"resource {receipt['label']}, forgotten at 20")
     assert "removed: 1 threads, 1 messages, 0 notes in 0 logs, 0 events" in shown
@@ -46,7 +46,7 @@ def test_a_receipt_is_shown(receipt: dict[str, Any], capsys: pytest.CaptureFixtu
         "bytes in the database: gone\nbytes in its log: gone\nbytes in backups: not covered\n"
     )
     assert "ana" not in shown.replace(receipt["label"], "")
-    assert main(["receipt", "no-such-receipt"]) == 4
+    assert main(["store", "receipt", "no-such-receipt"]) == 4
 
 
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"sort_keys": True}])
@@ -55,7 +55,7 @@ def test_a_genuine_receipt(
 ) -> None:
     """However a program has laid it out."""
     Path("receipt.json").write_text(json.dumps(receipt, **layout))
-    assert main(["receipt", "--verify", "receipt.json"]) == 0
+    assert main(["store", "receipt", "--verify", "receipt.json"]) == 0
     assert capsys.readouterr().out == (
         "this store signed the receipt, and nothing in it was changed\n"
     )
@@ -79,7 +79,7 @@ def test_a_changed_receipt(
     receipt: dict[str, Any], change: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("receipt.json").write_text(json.dumps(receipt | change))
-    assert main(["receipt", "--verify", "receipt.json"]) == 1
+    assert main(["store", "receipt", "--verify", "receipt.json"]) == 1
     assert capsys.readouterr().out == "the receipt was changed, or another store signed it\n"
 
 
@@ -97,7 +97,7 @@ def test_a_receipt_is_about_what_is_named(
     receipt: dict[str, Any], named: list[str], status: int
 ) -> None:
     """Its label says so to who has the store, and to nobody else."""
-    assert main(["receipt", "--verify", "receipt.json", *named]) == status
+    assert main(["store", "receipt", "--verify", "receipt.json", *named]) == status
 
 
 def test_a_receipt_that_is_no_longer_kept_needs_its_tenant(
@@ -106,7 +106,7 @@ def test_a_receipt_that_is_no_longer_kept_needs_its_tenant(
     Path("receipt.json").write_text(json.dumps(receipt))
     with closing(sqlite3.connect("om.db")) as db, db:
         db.execute("DELETE FROM receipt")
-    verify = ["receipt", "--verify", "receipt.json"]
+    verify = ["store", "receipt", "--verify", "receipt.json"]
     assert main(verify) == 0
     assert main([*verify, "--resource", "ana"]) == 2
     assert "give the --tenant" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_a_file_that_holds_no_receipt(
     receipt: dict[str, Any], content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("receipt.json").write_bytes(content)
-    assert main(["receipt", "--verify", "receipt.json"]) == 2
+    assert main(["store", "receipt", "--verify", "receipt.json"]) == 2
     assert capsys.readouterr().err == (
         "om-proxy: receipt.json holds no receipt: give the JSON that the forgetting answered\n"
     )
@@ -128,4 +128,4 @@ def test_a_file_that_holds_no_receipt(
     "arguments", [[], ["id", "--verify", "receipt.json"], ["--verify", "nowhere.json"]]
 )
 def test_wrong_use(receipt: dict[str, Any], arguments: list[str]) -> None:
-    assert main(["receipt", *arguments]) == 2
+    assert main(["store", "receipt", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""`om-proxy rekey-tenant` moves the memory of one API key to another."""
+"""`om-proxy store rekey-tenant` moves the memory of one API key to another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ async def store_threads_of(path: Path, credential: str, *threads: str) -> str:
 
 
 def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    ended = run_om_proxy("rekey-tenant", "--config", "om.yaml", cwd=folder, stdin=stdin, **env)
+    ended = run_om_proxy(
+        "store", "rekey-tenant", "--config", "om.yaml", cwd=folder, stdin=stdin, **env
+    )
     assert "hush" not in ended.stdout + ended.stderr
     return ended
 
@@ -82,7 +84,7 @@ def test_rekey_tenant_needs_two_keys(tmp_path: Path, stdin: str, said: str) -> N
 
 def test_rekey_tenant_takes_no_key_as_an_argument(tmp_path: Path) -> None:
     """Every user of the machine can read the arguments."""
-    ended = run_om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
+    ended = run_om_proxy("store", "rekey-tenant", *SECRETS, cwd=tmp_path)
     assert ended.returncode == 2
     assert "unrecognized arguments" in ended.stderr
 

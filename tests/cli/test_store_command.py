@@ -33,10 +33,10 @@ from tests.e2e.running import Running
 # each command that reads, the arguments after the thread's name, and the route with its JSON
 READINGS = [
     ("show", (), ""),
-    ("notes", (), "/observations"),
-    ("notes", ("3", "--messages"), "/observations/3?messages=true"),
-    ("notes", ("--generation", "0"), "/observations?generation=0"),
-    ("notes", ("--generations",), "/generations"),
+    ("notes show", (), "/observations"),
+    ("notes show", ("3", "--messages"), "/observations/3?messages=true"),
+    ("notes show", ("--generation", "0"), "/observations?generation=0"),
+    ("notes show", ("--generations",), "/generations"),
     ("context", ("--text", "And now?"), "/context?text=And%20now%3F"),
 ]
 
@@ -50,7 +50,14 @@ async def test_json_is_that_of_the_admin_api(tmp_path: Path) -> None:
             url = f"{run.base}/om/v1/threads/t{route}"
             answered = (await run.http.get(url, headers=auth)).json()
             printed = await asyncio.to_thread(
-                run_om_proxy, command, "t", *more, "--config", "om.yaml", "--json", cwd=tmp_path
+                run_om_proxy,
+                *command.split(),
+                "t",
+                *more,
+                "--config",
+                "om.yaml",
+                "--json",
+                cwd=tmp_path,
             )
             assert orjson.loads(printed.stdout) == answered, (command, more)
             assert answered
@@ -68,7 +75,7 @@ async def test_a_running_server_sees_the_change_at_its_next_request(tmp_path: Pa
         condensed = await find_condensed_line(run)
         assert condensed not in read_last_prompt(run)
         undone = await asyncio.to_thread(
-            run_om_proxy, "undo", "t", "--yes", "--config", "om.yaml", cwd=tmp_path
+            run_om_proxy, "notes", "undo", "t", "--yes", "--config", "om.yaml", cwd=tmp_path
         )
         assert (undone.returncode, undone.stderr) == (0, "")
         await talk.say("And now?")
@@ -93,7 +100,7 @@ async def test_a_stale_version_changes_nothing(tmp_path: Path) -> None:
     async with run_server(tmp_path) as run:
         await converse(run, "t", 14)
         version = (await run.memory()).version
-        stale = ("undo", "t", "--config", "om.yaml", "--if-version", str(version - 1))
+        stale = ("notes", "undo", "t", "--config", "om.yaml", "--if-version", str(version - 1))
         refused = await asyncio.to_thread(run_om_proxy, *stale, cwd=tmp_path)
         assert refused.returncode == 5
         assert "has changed since" in refused.stderr
@@ -110,7 +117,9 @@ async def test_a_stale_version_changes_nothing(tmp_path: Path) -> None:
     ],
     ids=["missing", "empty", "a text", "another program's"],
 )
-@pytest.mark.parametrize("command", ["threads", "show", "notes", "context", "undo", "forget"])
+@pytest.mark.parametrize(
+    "command", ["threads", "show t", "notes show t", "context t", "notes undo t", "forget t --yes"]
+)
 def test_a_file_that_is_no_store(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -130,8 +139,7 @@ def test_a_file_that_is_no_store(
             db.execute(content)
         db.close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    more = {"threads": [], "forget": ["t", "--yes"]}.get(command, ["t"])
-    assert main([command, *more, "--config", "om.yaml"]) == 3
+    assert main([*command.split(), "--config", "om.yaml"]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.match("om-proxy: storage.url", captured.err)
@@ -159,9 +167,9 @@ def test_a_locked_store(
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("command", ["threads", "show t", "notes t", "context t"])
+@pytest.mark.parametrize("command", ["threads", "show t", "notes show t", "context t"])
 def test_a_reader_that_leaves(tmp_path: Path, command: str) -> None:
-    """`om-proxy notes t | head -1` ends with status 0 and without a traceback."""
+    """`om-proxy notes show t | head -1` ends with status 0 and without a traceback."""
     asyncio.run(store_thread(tmp_path, Key("local", "t", "t")))
     read, write = os.pipe()
     os.close(read)  # the reader has left before the first line
@@ -223,10 +231,10 @@ def find_hidden(printed: str) -> set[str]:
         "threads",
         "threads --json",
         "show t",
-        "notes t",
-        "notes t --json",
-        "notes t 1 --messages",
-        "notes t 1 --messages --json",
+        "notes show t",
+        "notes show t --json",
+        "notes show t 1 --messages",
+        "notes show t 1 --messages --json",
         "context t",
         "context t --json",
         "messages t",
@@ -253,7 +261,7 @@ def test_a_pipe_gets_no_terminal_sequence(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("command", ["threads", "notes t", "messages t --json"])
+@pytest.mark.parametrize("command", ["threads", "notes show t", "messages t --json"])
 def test_a_terminal_gets_no_sequence_but_colours(hostile_folder: Path, command: str) -> None:
     printed = run_on_terminal(*command.split(), "--config", "om.yaml", cwd=hostile_folder)
     assert find_hidden(re.sub(r"\x1b\[[0-9;]*m", "", printed)) == set()

@@ -1,4 +1,4 @@
-"""`om-proxy undo` takes the newest change of the notes back, and says which."""
+"""`om-proxy notes undo` takes the newest change of the notes back, and says which."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_each_change_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """The newest one first, and with the notes that stand again."""
-    run(capsys, "edit", "kitchen", "1", "--text", "They keep wasps.")
-    run(capsys, "withdraw", "kitchen", "3")
-    first, *status = run(capsys, "undo", "kitchen").splitlines()
+    run(capsys, "notes", "edit", "kitchen", "1", "--text", "They keep wasps.")
+    run(capsys, "notes", "withdraw", "kitchen", "3")
+    first, *status = run(capsys, "notes", "undo", "kitchen").splitlines()
     assert first == "taken back: a withdrawal: note 3 stands again in place of note 4"
-    assert "They keep wasps." in run(capsys, "notes", "kitchen")
+    assert "They keep wasps." in run(capsys, "notes", "show", "kitchen")
     assert status[0] == "thread: kitchen"
-    first, *_ = run(capsys, "undo", "kitchen").splitlines()
+    first, *_ = run(capsys, "notes", "undo", "kitchen").splitlines()
     assert first == "taken back: an edit: note 1 stands again in place of note 3"
-    assert "They keep bees." in run(capsys, "notes", "kitchen")
+    assert "They keep bees." in run(capsys, "notes", "show", "kitchen")
 
 
 def test_a_program_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "edit", "kitchen", "1", "--text", "They keep wasps.")
-    answer = orjson.loads(run(capsys, "undo", "kitchen", "--json"))
+    run(capsys, "notes", "edit", "kitchen", "1", "--text", "They keep wasps.")
+    answer = orjson.loads(run(capsys, "notes", "undo", "kitchen", "--json"))
     assert answer["undone"] == {"kind": "edit", "gone": 3, "restored": [1]}
     assert answer["thread"] == "kitchen"
 
 
 def test_nothing_to_take_back(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["undo", "kitchen", *CONFIG]) == 4
+    assert main(["notes", "undo", "kitchen", *CONFIG]) == 4
     assert "no reflection or edit" in capsys.readouterr().err
 
 
@@ -83,13 +83,13 @@ def test_a_reflection_is_not_taken_back_unasked(
 ) -> None:
     """Who pinned a note and wants it gone did not mean the reflection. Without a terminal the
     command says what it would take back; --yes takes it."""
-    run(capsys, "pin", "kitchen", "They sell honey.")
+    run(capsys, "notes", "pin", "kitchen", "They sell honey.")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    before = run(capsys, "notes", "kitchen")
-    assert main(["undo", "kitchen", *CONFIG]) == 2
+    before = run(capsys, "notes", "show", "kitchen")
+    assert main(["notes", "undo", "kitchen", *CONFIG]) == 2
     assert capsys.readouterr() == ("", f"om-proxy: {REFLECTION}; to take it back, add --yes\n")
-    assert run(capsys, "notes", "kitchen") == before
-    first, *_ = run(capsys, "undo", "kitchen", "--yes").splitlines()
+    assert run(capsys, "notes", "show", "kitchen") == before
+    first, *_ = run(capsys, "notes", "undo", "kitchen", "--yes").splitlines()
     assert first == "taken back: a reflection: note 1 stands again in place of note 3"
 
 
@@ -105,10 +105,10 @@ def test_a_terminal_is_asked(
     terminal = io.StringIO(answer and f"{answer}\n")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
-    run(capsys, "edit", "kitchen", "3", "--text", "Wasps.")
-    first, *_ = run(capsys, "undo", "kitchen").splitlines()
+    run(capsys, "notes", "edit", "kitchen", "3", "--text", "Wasps.")
+    first, *_ = run(capsys, "notes", "undo", "kitchen").splitlines()
     assert first.startswith("taken back: an edit:")
-    assert main(["undo", "kitchen", *CONFIG]) == status
+    assert main(["notes", "undo", "kitchen", *CONFIG]) == status
     out, error = capsys.readouterr()
     assert out.startswith(f"{REFLECTION}. Take it back? [y/N] ")
     assert error == ("om-proxy: nothing was changed\n" if status else "")

@@ -1,4 +1,4 @@
-"""`om-proxy verify` says what does not fit together."""
+"""`om-proxy store verify` says what does not fit together."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def test_faults_and_their_repair(
     asyncio.run(store_thread(tmp_path, Key("local", "r", "t\u202e"), "bees"))
     with closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as database:
         database.execute("UPDATE message SET chain = zeroblob(16) WHERE seq = 2")
-    assert main(["verify", *CONFIG]) == 1
+    assert main(["store", "verify", *CONFIG]) == 1
     out = capsys.readouterr().out
     assert "of resource r, tenant local: a chain does not follow" in out
     assert "(--repair computes it anew)" in out
     assert "\u202e" not in out
-    assert main(["verify", "--repair", *CONFIG]) == 0
+    assert main(["store", "verify", "--repair", *CONFIG]) == 0
     assert "(repaired)" in capsys.readouterr().out
-    assert main(["verify", *CONFIG]) == 0
+    assert main(["store", "verify", *CONFIG]) == 0
     assert "verified: 1 threads with 2 messages, 0 faults" in capsys.readouterr().out
     Path("om.db").write_bytes(b"SQLite format 3\0" + bytes(9_000))
-    assert main(["verify", *CONFIG]) == 3
+    assert main(["store", "verify", *CONFIG]) == 3
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_is_no_database_says_so(
     Path("text.db").write_text("no database")
     Path("folder").mkdir()
     Path("om.yaml").write_text(f"storage: {{url: sqlite:///{file}}}\n")
-    assert main(["verify", *CONFIG]) == 3
+    assert main(["store", "verify", *CONFIG]) == 3
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -103,7 +103,7 @@ async def test_commands_beside_it_leave_what_happened(morning: Story, tmp_path: 
     ):
         for text in (None, "Vans are white.", "Vans are clean."):
             if text:
-                command = ("pin", "van-planner", text)
+                command = ("notes", "pin", "van-planner", text)
                 pinned = await asyncio.to_thread(
                     run_om_proxy,
                     *command,

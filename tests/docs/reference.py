@@ -16,6 +16,8 @@ import msgspec
 import yaml
 
 from om_proxy.cli import exit_status
+from om_proxy.cli.command_table import GROUPS
+from om_proxy.cli.options import Family, Group
 from om_proxy.cli.parser import build_parser
 from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.vocabulary import (
@@ -424,30 +426,54 @@ def _event_fields(schema: dict[str, Any], text_fields: Sequence[str]) -> str:
 
 
 def cli_page() -> str:
-    top = build_parser()
-    (commands,) = [
-        action for action in top._actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    helps = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     exit_statuses = " ".join((exit_status.__doc__ or "").partition("\n\n")[2].split())
-    sections = [
-        part
-        for name, parser in commands.choices.items()
-        for part in command_section(name, parser, helps[name])
-    ]
-    return joined("# Commands", MADE_BY, exit_statuses, *sections)
+    top = build_parser()
+    options = table(("argument", "meaning"), _option_rows(top))
+    sections = [part for group in GROUPS for part in _group_sections(group, list_parsers(top))]
+    return joined("# Commands", MADE_BY, exit_statuses, options, *sections)
+
+
+def list_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of all commands, by their names of one or two words."""
+    return {
+        name: inner
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for word, choice in action.choices.items()
+        for name, inner in [
+            (word, choice),
+            *((f"{word} {rest}", deeper) for rest, deeper in list_parsers(choice).items()),
+        ]
+    }
+
+
+def _group_sections(group: Group, parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+    """Yield the sections of a group. A family has one for each of its commands."""
+    yield f"## {group.title[0].upper()}{group.title[1:]}"
+    for row in group.commands:
+        if isinstance(row, Family):
+            yield f"**om-proxy {row.name}**: {sentence(row.help)}"
+            for member in row.commands:
+                name = f"{row.name} {member.name}"
+                yield from command_section(name, parsers[name], member.help)
+        else:
+            yield from command_section(row.name, parsers[row.name], row.help)
 
 
 def command_section(name: str, parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
-    yield f"## om-proxy {name}"
+    yield f"### om-proxy {name}"
     yield parser.description or sentence(summary)
-    rows = [
-        (_option(action), _help(parser, action))
-        for action in parser._actions
-        if action.dest != "help"
-    ]
+    rows = _option_rows(parser)
     yield table(("argument", "meaning"), rows) if rows else ""
     yield parser.epilog or ""
+
+
+def _option_rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    return [
+        (_option(action), _help(parser, action))
+        for action in parser._actions
+        if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
+    ]
 
 
 def _option(action: argparse.Action) -> str:

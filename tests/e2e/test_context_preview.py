@@ -317,7 +317,7 @@ async def test_a_message_that_is_none_is_named_with_its_cure(tmp_path: Path) -> 
             f"{run.base}/om/v1/threads/mine/context?text=And%20now%3F", headers=AUTH
         )
         assert answer.status_code == 503
-        assert "om-proxy verify --repair" in answer.json()["error"]["message"]
+        assert "om-proxy store verify --repair" in answer.json()["error"]["message"]
         await verify_store(run.app.store, repairs=True)
         repaired = await run.chat("mine").send([{"role": "user", "content": "And now?"}])
         assert repaired[1]["status"] != "degraded"

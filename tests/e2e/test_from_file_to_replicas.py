@@ -119,11 +119,13 @@ async def test_two_replicas_go_on_where_one_file_stood(tmp_path: Path) -> None:
                         report = PIER_REPORT.format(n=f"{number}{len(thread)}")
                         status = await site.say(old, thread, history, report)
                 assert status == "applied"
-                await site.run_command("copy", "old.db", "one.yaml")  # names what changes meanwhile
+                await site.run_command(
+                    "store", "copy", "old.db", "one.yaml"
+                )  # names what changes meanwhile
                 for thread in THREADS[:2]:
                     await site.say(old, thread, histories[thread], "Pier 7 has 3 cranes.")
             status_of_copy, printed = await site.run_command(
-                "copy", "old.db", "one.yaml", "--update", "--verify"
+                "store", "copy", "old.db", "one.yaml", "--update", "--verify"
             )
             assert (status_of_copy, "verified: both stores are equal" in printed) == (0, True)
 
@@ -138,5 +140,7 @@ async def test_two_replicas_go_on_where_one_file_stood(tmp_path: Path) -> None:
                     for replica in (replicas[number % 2], replicas[(number + 1) % 2]):
                         said = await site.go_on(replica, thread, copy.deepcopy(history))
                         assert said == expected[thread], thread
-            status_of_file, printed = await site.run_command("verify", "--config", "old.yaml")
+            status_of_file, printed = await site.run_command(
+                "store", "verify", "--config", "old.yaml"
+            )
             assert status_of_file == 0, printed

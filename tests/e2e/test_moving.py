@@ -80,7 +80,9 @@ async def test_every_copy_goes_on(
                 await chat.say(f"{turn}. {LONG}")
                 await run.app.background.wait_idle()
     for one, next_one in pairwise(KINDS):
-        assert await run_command("copy", f"{one}.yaml", f"{next_one}.yaml", "--verify") == 0
+        assert (
+            await run_command("store", "copy", f"{one}.yaml", f"{next_one}.yaml", "--verify") == 0
+        )
         assert "verified: both stores are equal" in capsys.readouterr().out
     for kind in KINDS:
         export = ("export", "--all", "--with-secret", "--output", f"{kind}.jsonl")

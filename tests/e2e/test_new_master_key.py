@@ -149,7 +149,7 @@ async def run_servers(folder: Path, url: str, schema: str) -> AsyncIterator[Rota
 
 
 async def run_rekey(config: Path) -> str:
-    command = (sys.executable, "-m", "om_proxy", "rekey", "--config", str(config))
+    command = (sys.executable, "-m", "om_proxy", "store", "rekey", "--config", str(config))
     done = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     said, _ = await done.communicate()
     assert done.returncode == 0

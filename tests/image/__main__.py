@@ -203,13 +203,13 @@ async def ask(http: httpx.AsyncClient, base: str, image: Image, port: str) -> st
 
 def copy_store(image: Image) -> None:
     """What docs/guides/moving.md does in Docker, after the server has stopped, into a file."""
-    command = ("env", "-u", "OM_PROXY__STORAGE__URL", "om-proxy", "copy")
+    command = ("env", "-u", "OM_PROXY__STORAGE__URL", "om-proxy", "store", "copy")
     done = image.run(*command, "/data/om-proxy.db", "/data/copy.db", "--update", "--verify")
     must(
         done.returncode == 0 and "both stores are equal" in done.stdout,
         "its store is copied by a container of its own",
     )
-    backed_up = image.run("om-proxy", "backup", "/data/backup.db")
+    backed_up = image.run("om-proxy", "store", "backup", "/data/backup.db")
     must(backed_up.returncode == 0, "it is backed up")
     beside = sorted(file.name for file in image.data.glob("backup.db*"))
     must(beside == ["backup.db"], "a backup leaves nothing beside it")

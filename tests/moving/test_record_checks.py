@@ -18,7 +18,7 @@ from tests.storage.moving_contract import store_eventful
 LATER = 4_102_444_800.0  # the year 2100
 HALF = {"base64": "YeKAnO2ggGI="}
 RAW_HALF = {"base64": base64.b64encode(b'{"role":"user","content":"\xed\xa0\x80"}').decode()}
-SAID = "run `om-proxy verify --repair` on the store that it comes from"
+SAID = "run `om-proxy store verify --repair` on the store that it comes from"
 
 
 @pytest.mark.parametrize(

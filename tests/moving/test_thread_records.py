@@ -66,7 +66,7 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
         (b"\x28\xb5\x2f\xfd\x20", "this is compressed with zstd: unpack it first"),
         (
             b"SQLite format 3\x00\x10\x00",
-            "this is an SQLite database: `om-proxy copy` copies one into another store",
+            "this is an SQLite database: `om-proxy store copy` copies one into another store",
         ),
         (
             b"\xff\xfe\x00",

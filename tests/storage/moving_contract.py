@@ -116,7 +116,7 @@ class MovingContract:
         assert await store.refresh(restored) == after
 
     async def test_a_thread_loses_settings_that_break_a_rule(self, store: Store) -> None:
-        """`om-proxy verify` names them, and a repair takes them out; lists show the thread."""
+        """`om-proxy store verify` names them, and a repair takes them out; lists show the thread."""
         bad = replace(MemoryBuilder().chat(3).memory(), overrides=b"x")
         await store.commit(Memory(key=KEY), bad)
         for repairs, state in ((False, "repairable"), (True, "repaired")):

@@ -348,7 +348,7 @@ class SeparateKeysContract:
         beside = await place.open(is_separate=False)
         keys = await fill(beside)
         before = {key: without_version(await beside.load(key)) for key in keys}
-        with pytest.raises(WrongKeyStore, match="om-proxy rekey"):
+        with pytest.raises(WrongKeyStore, match="om-proxy store rekey"):
             await place.open()
         moving = await place.open(moves_keys=True)
         server = await place.open()  # reads what is not moved yet

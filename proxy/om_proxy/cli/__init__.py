@@ -1,7 +1,8 @@
-"""The command `om-proxy`, one module a command: `cli/check.py` is `om-proxy check`.
+"""The command `om-proxy`.
 
-`entry` runs what the arguments name, `parser` lists the commands and their options, and
-`exit_status` lists the exit statuses. Only the module of the command that runs is imported.
+Start with `command_table`: it has a row for each command, with its options and the function that
+runs it. `entry` runs what the arguments name, and imports the module of that command alone.
+`exit_status` lists the exit statuses.
 """
 
 from om_proxy.cli.entry import main

@@ -1,4 +1,4 @@
-"""`om-proxy activate`: make the chunks that wait active."""
+"""`om-proxy notes activate`: make the chunks that wait active."""
 
 from __future__ import annotations
 

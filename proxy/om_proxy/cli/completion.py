@@ -1,29 +1,96 @@
-"""`om-proxy completion`: print what makes a shell complete commands, options and names.
+"""Print what makes a shell complete commands, options and names, and answer what it asks.
 
 argcomplete writes the shell's part. At each TAB the shell runs the program with `_ARGCOMPLETE` set,
-and the program answers what may stand next (entry.py). A name is looked up in the store
-(`name_completion`).
+and the program answers what may stand next (entry.py). Names of threads, resources and tenants are
+looked up in the store. The table of commands refers to these functions, so nothing that takes time
+is imported before a shell asks.
 """
 
 from __future__ import annotations
 
 import argparse
-
-import argcomplete
-from argcomplete.shell_integration import shellcode
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from om_proxy.cli.exit_status import DONE
+from om_proxy.errors import OmError
+
+if TYPE_CHECKING:
+    from om_proxy.storage.base import Store
+    from om_proxy.storage.listing import ThreadInfo
 
 PROGRAM = "om-proxy"
+MAX_COMPLETIONS = 100
+Completer = Callable[..., list[str]]
 
 
-def run(options: argparse.Namespace) -> int:
+def print_script(shell: str) -> int:
     """Print the script for the shell."""
-    print(shellcode([PROGRAM], shell=options.shell))
+    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as below
+
+    print(shellcode([PROGRAM], shell=shell))
     return DONE
 
 
 def answer_shell(parser: argparse.ArgumentParser) -> None:
     """Answer what may stand next, and end the process."""
+    import argcomplete  # noqa: PLC0415 - only a shell needs it
+
     # options are shown once a dash is typed: names and commands are what people look for
     argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def complete_thread(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return the threads whose names begin with the prefix."""
+    return _sort_names(info.key.thread for info in _find_threads(prefix, parsed_args))
+
+
+def complete_resource(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return the resources whose names begin with the prefix."""
+    return _sort_names(info.key.resource for info in _find_threads(prefix, parsed_args))
+
+
+def complete_tenant(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return the tenants of the store."""
+    from om_proxy.cli.thread_choice import read_tenants  # noqa: PLC0415 - takes 0.4 s
+
+    tenants: list[str] = []
+
+    async def read(store: Store) -> int:
+        tenants.extend([tenant async for tenant in read_tenants(store, MAX_COMPLETIONS)])
+        return 0
+
+    _read_store(parsed_args, read)
+    return _sort_names(tenants)
+
+
+def _sort_names(names: Iterable[str]) -> list[str]:
+    """Return the names that can be shown: a shell prints them as they are."""
+    return sorted({name for name in names if name.isprintable()})
+
+
+def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> list[ThreadInfo]:
+    """Return the first threads that have a name or a title with this prefix."""
+    from om_proxy.storage.listing import ThreadSelection  # noqa: PLC0415 - takes 0.1 s
+
+    found: list[ThreadInfo] = []
+
+    async def read(store: Store) -> int:
+        selection = ThreadSelection(getattr(parsed_args, "tenant", None), prefix=prefix or None)
+        found.extend((await store.find_threads(selection, None, MAX_COMPLETIONS)).threads)
+        return 0
+
+    _read_store(parsed_args, read)
+    return found
+
+
+def _read_store(
+    parsed_args: argparse.Namespace, read: Callable[[Store], Coroutine[Any, Any, int]]
+) -> None:
+    """Run `read` on the store; without a store that can be read, do nothing."""
+    from om_proxy.cli.store_command import run_with_store  # noqa: PLC0415 - takes 0.4 s
+
+    try:
+        run_with_store(getattr(parsed_args, "config", None), read)
+    except OmError:
+        return  # a shell can show no error at this place

@@ -1,4 +1,4 @@
-"""`om-proxy copy`: copy one store into another."""
+"""`om-proxy store copy`: copy one store into another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`om-proxy edit`: give a note other words, by an option or in an editor."""
+"""`om-proxy notes edit`: give a note other words, by an option or in an editor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def edit(api: LocalApi, options: argparse.Namespace) -> int:
     if options.json:
         print_json(change)
     else:
-        print_text("changed; om-proxy undo takes it back")
+        print_text("changed; om-proxy notes undo takes it back")
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""`om-proxy encrypt`: encrypt a database that holds memories."""
+"""`om-proxy store encrypt`: encrypt a database that holds memories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
 async def begin_only(store: ConvertibleStore) -> int:
     print(
         "memories that begin now are encrypted: restart each server with the key, "
-        "then run om-proxy encrypt"
+        "then run om-proxy store encrypt"
     )
     return DONE
 
@@ -36,7 +36,7 @@ async def encrypt(store: ConvertibleStore) -> int:
     if not is_erased:
         print(
             "the bytes of their former rows are still in the database: a reader holds them, "
-            "or its tables or log must be rewritten (PostgreSQL: om-proxy erase --rewrite; SQLite: om-proxy erase; Redis: BGREWRITEAOF)"
+            "or its tables or log must be rewritten (PostgreSQL: om-proxy store erase --rewrite; SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
         )
     print("older backups hold the texts as they were")
     return DONE

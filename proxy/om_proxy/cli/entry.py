@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from keyword import iskeyword
 
+from om_proxy.cli.completion import answer_shell, print_script
 from om_proxy.cli.exit_status import DONE, find_exit_status
+from om_proxy.cli.options import Command
 from om_proxy.cli.parser import build_parser
 from om_proxy.errors import OmError
 
@@ -35,21 +37,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Import and run `cli/<command>.py`; without arguments, print the help."""
+    """Run the command that the arguments name; without a command, print the help."""
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may stand next
-        import_module("om_proxy.cli.completion").answer_shell(parser)
-    if not arguments:
+        answer_shell(parser)
+    options = parser.parse_args(arguments)
+    if options.completion is not None:
+        return print_script(options.completion)
+    if options.command is None:
         parser.print_help()
         return DONE
-    options = parser.parse_args(arguments)
-    return int(import_module(name_module(options.command)).run(options))
+    return int(find_function(options.row)(options))
 
 
-def name_module(command: str) -> str:
-    """Return the name of the command's module. Python's own words end with `_`: `import_`."""
-    name = command.replace("-", "_")
-    return f"om_proxy.cli.{name}_" if iskeyword(name) else f"om_proxy.cli.{name}"
+def find_function(row: Command) -> Callable[[argparse.Namespace], int]:
+    """Import the command's module, and return its function."""
+    module, _, name = row.run.partition(".")
+    function: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"om_proxy.cli.{module}"), name
+    )
+    return function
 
 
 def accept_any_character() -> None:

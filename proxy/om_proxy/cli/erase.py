@@ -1,4 +1,4 @@
-"""`om-proxy erase`: get the bytes of what was forgotten out of the database."""
+"""`om-proxy store erase`: get the bytes of what was forgotten out of the database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def wait_erased(store: Store, options: argparse.Namespace) -> int:
     """Wait until no forgotten bytes are pending, and return the exit status."""
     promise = await store.describe()
     if promise.erases == "rewrite" and not promise.separate_keys:
-        print("forgotten bytes stay in the tables' files: run om-proxy erase --rewrite")
+        print("forgotten bytes stay in the tables' files: run om-proxy store erase --rewrite")
         return DONE
     if options.rewrite:
         print(f"this store needs no rewrite: {ERASURE_SENTENCES[promise.erases]}")
@@ -57,7 +57,7 @@ async def wait_erased(store: Store, options: argparse.Namespace) -> int:
         return NOT_WORKING
     print("no forgotten bytes are pending")
     if promise.erases == "rewrite":
-        print("those in the tables' files go with om-proxy erase --rewrite")
+        print("those in the tables' files go with om-proxy store erase --rewrite")
     return DONE
 
 

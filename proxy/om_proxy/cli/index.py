@@ -1,4 +1,4 @@
-"""`om-proxy index`: fill, check, rebuild or drop the index of original messages."""
+"""`om-proxy store index`: fill, check, rebuild or drop the index of original messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def check(store: Store) -> int:
         f"{render_count(len(result.faults), 'fault')}"
     )
     if result.faults:
-        print_error("om-proxy index --rebuild makes it anew")
+        print_error("om-proxy store index --rebuild makes it anew")
     return NOT_WORKING if result.faults else DONE
 
 

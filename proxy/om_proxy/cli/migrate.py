@@ -1,4 +1,4 @@
-"""`om-proxy migrate`: bring the schema of the store up to date, and do nothing else."""
+"""`om-proxy store migrate`: bring the schema of the store up to date, and do nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`om-proxy notes`: show a thread's notes, or one entry with what it was made from."""
+"""`om-proxy notes show`: show a thread's notes, or one entry with what it was made from."""
 
 from __future__ import annotations
 

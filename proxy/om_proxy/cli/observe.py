@@ -1,4 +1,4 @@
-"""`om-proxy observe`: have messages observed now, below the thresholds too."""
+"""`om-proxy notes observe`: have messages observed now, below the thresholds too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`om-proxy pin`: list the notes that people pinned, or pin, change or remove one."""
+"""`om-proxy notes pin`: list the notes that people pinned, or pin, change or remove one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the pinned notes, after the change that the options name."""
     is_changed = options.text is not None or options.remove is not None
     if options.edit is not None and options.text is None:
-        raise UsageError("--edit needs the new words: om-proxy pin THREAD TEXT --edit ID")
+        raise UsageError("--edit needs the new words: om-proxy notes pin THREAD TEXT --edit ID")
     if options.remove is not None and options.text is not None:
         raise UsageError("--remove takes no words")
     if options.if_version is not None and not is_changed:

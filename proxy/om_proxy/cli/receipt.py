@@ -1,4 +1,4 @@
-"""`om-proxy receipt`: show what was forgotten, and check the signature of a receipt."""
+"""`om-proxy store receipt`: show what was forgotten, and check the signature of a receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`om-proxy reflect`: have all notes condensed now."""
+"""`om-proxy notes reflect`: have all notes condensed now."""
 
 from __future__ import annotations
 

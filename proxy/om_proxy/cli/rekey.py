@@ -1,4 +1,4 @@
-"""`om-proxy rekey`: change the master key of an encrypted database, or move its keys to a key store."""
+"""`om-proxy store rekey`: change the master key of an encrypted database, or move its keys to a key store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(options: argparse.Namespace) -> int:
     return run_conversion(
         options.config,
         rekey,
-        advice=", to the list [new, old] of master keys; to encrypt a database, run om-proxy encrypt",
+        advice=", to the list [new, old] of master keys; to encrypt a database, run om-proxy store encrypt",
         moves_keys=True,
     )
 
@@ -32,7 +32,7 @@ async def rekey(store: ConvertibleStore) -> int:
     if not is_erased:
         print(
             "their bytes are still in the database: a reader holds them, or its tables or log must "
-            "be rewritten (PostgreSQL: om-proxy erase --rewrite; SQLite: om-proxy erase; Redis: BGREWRITEAOF)"
+            "be rewritten (PostgreSQL: om-proxy store erase --rewrite; SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
         )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)

@@ -1,4 +1,4 @@
-"""`om-proxy rekey-tenant`: move the memory of an old API key to the new one."""
+"""`om-proxy store rekey-tenant`: move the memory of an old API key to the new one."""
 
 from __future__ import annotations
 

@@ -25,6 +25,11 @@ def run(options: argparse.Namespace) -> int:
     return run_until_signal(options)
 
 
+def run_worker(options: argparse.Namespace) -> int:
+    """Work until SIGTERM or SIGINT, give back what is under way, and return the exit status."""
+    return run_until_signal(options, is_worker=True)
+
+
 def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) -> int:
     """Run the server, or the one process of `om-proxy worker`, until SIGTERM or SIGINT. Return the
     exit status."""

@@ -1,4 +1,4 @@
-"""`om-proxy undo`: take back the newest reflection, edit or withdrawal of a thread's notes."""
+"""`om-proxy notes undo`: take back the newest reflection, edit or withdrawal of a thread's notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`om-proxy verify`: look whether everything stored fits together."""
+"""`om-proxy store verify`: look whether everything stored fits together."""
 
 from __future__ import annotations
 

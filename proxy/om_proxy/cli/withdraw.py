@@ -1,4 +1,4 @@
-"""`om-proxy withdraw`: take a note's words out of what the model reads."""
+"""`om-proxy notes withdraw`: take a note's words out of what the model reads."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def describe_withdrawal(change: EntryChange | ChunkChange) -> str:
     if isinstance(change, ChunkChange):
         return f"dropped; {len(change.chunks)} chunks wait, and the model reads the messages again"
     if change.erased is None:
-        return "withdrawn; om-proxy undo takes it back"
+        return "withdrawn; om-proxy notes undo takes it back"
     return f"withdrawn and erased, also in {change.erased.observations} older entries"

@@ -104,7 +104,7 @@ class MemoryLoader:
     def _put_aside(self, memory: Memory) -> Memory:
         """Return the memory without settings of its own that the admin API would refuse, and log
         what of its row is put aside. That came by another way, such as another program.
-        `om-proxy verify` names it too."""
+        `om-proxy store verify` names it too."""
         put_aside = memory.put_aside
         try:
             if memory.overrides is not None:
@@ -118,7 +118,7 @@ class MemoryLoader:
                 "memory.put_aside",
                 thread=self.label(memory.key),
                 fields=",".join(put_aside),
-                cure="om-proxy verify --repair",
+                cure="om-proxy store verify --repair",
             )
         return memory
 

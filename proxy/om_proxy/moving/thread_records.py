@@ -46,7 +46,7 @@ WHAT_TO_GIVE = "give what `om-proxy export` has written"
 OTHER_FILES = {
     b"\x1f\x8b": "this is compressed with gzip: unpack it first",
     b"\x28\xb5\x2f\xfd": "this is compressed with zstd: unpack it first",
-    b"SQLite format 3\0": "this is an SQLite database: `om-proxy copy` copies one into another store",
+    b"SQLite format 3\0": "this is an SQLite database: `om-proxy store copy` copies one into another store",
 }
 _BEGINNING = Beginning | None
 _IDS = tuple[Number, ...]

@@ -20,7 +20,7 @@ MAX_STORED_NUMBER = 2**63
 # clocks of two machines may be some hours apart; a time further ahead would never pass
 MAX_SECONDS_AHEAD = 86_400.0
 WHAT_TO_REPAIR = (
-    "run `om-proxy verify --repair` on the store that it comes from, and export it again"
+    "run `om-proxy store verify --repair` on the store that it comes from, and export it again"
 )
 
 

@@ -123,7 +123,10 @@ async def test_each_record_of_the_audit_has_words() -> None:
     (table,) = re.findall(r"^const ACTIONS = \{\n(.*?)^\};$", text, flags=re.M | re.S)
     words = dict(re.findall(r'^  (\w+): "([^"]+)",$', table, flags=re.M))
     audited = {route.name for route in ADMIN_ROUTES if route.changes_memory or route.shows_text}
-    of_agents, of_commands = set(get_args(ToolName)), {"rewrite_tables"}  # of `om-proxy erase`
+    of_agents, of_commands = (
+        set(get_args(ToolName)),
+        {"rewrite_tables"},
+    )  # of `om-proxy store erase`
     assert set(words) == audited | of_agents | of_commands
     assert len(set(words.values())) == len(words) == table.count("\n")
 

@@ -22,7 +22,7 @@ def test_a_database_is_opened_with_its_key(stored: str | None, masters: MasterKe
 @pytest.mark.parametrize(
     ("stored", "masters", "said"),
     [
-        (None, ONE, "not encrypted.*om-proxy encrypt"),
+        (None, ONE, "not encrypted.*om-proxy store encrypt"),
         (ONE.newest_id, None, f"encrypted with the master key {ONE.newest_id}"),
         (ONE.newest_id, TWO, f"another master key, {ONE.newest_id}.* has {TWO.newest_id}"),
     ],
@@ -43,7 +43,7 @@ def test_a_database_is_opened_with_its_key_store() -> None:
 @pytest.mark.parametrize(
     ("stored", "is_set", "offered", "said"),
     [
-        (None, True, None, "beside its data.*om-proxy rekey"),
+        (None, True, None, "beside its data.*om-proxy store rekey"),
         (None, True, "one", "beside its data"),
         ("one", False, None, "in the key store one: set storage.keys_url"),
         ("one", True, None, "names no key store; .* in one"),

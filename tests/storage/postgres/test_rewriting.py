@@ -202,7 +202,7 @@ async def test_a_server_that_is_killed_in_a_batch_has_forgotten_all_of_it_or_not
 
 async def test_a_run_is_alone(server: OwnPostgres, store: PostgresStore) -> None:
     first = await TableRewriter.open(server.url, "om")
-    with pytest.raises(StorageError, match="another `om-proxy erase --rewrite`"):
+    with pytest.raises(StorageError, match="another `om-proxy store erase --rewrite`"):
         await TableRewriter.open(server.url, "om")
     await first.close()
 

@@ -16,7 +16,7 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
     if stored is None and masters is not None:
         raise WrongMasterKey(
             "the database is not encrypted, and storage.encryption_key is set: "
-            "run `om-proxy encrypt`, or remove the key"
+            "run `om-proxy store encrypt`, or remove the key"
         )
     if stored is not None and masters is None:
         raise WrongMasterKey(
@@ -49,7 +49,7 @@ def check_key_store(stored: str | None, *, is_set: bool, offered: str | None = N
     if stored is None and is_set:
         raise WrongKeyStore(
             "the keys of this database are beside its data, and storage.keys_url is set: stop the "
-            "servers and run `om-proxy rekey`, which moves them"
+            "servers and run `om-proxy store rekey`, which moves them"
         )
     if stored is not None and not is_set:
         raise WrongKeyStore(

@@ -257,7 +257,7 @@ class Keyring:
 
     def plan_commit(self, before: Memory, after: Memory, held: HeldKeys) -> CommitKeys:
         """Return what the commit writes with. `held`: the key of `before`. A memory that is not
-        encrypted stays so: `om-proxy encrypt` encrypts it as a whole."""
+        encrypted stays so: `om-proxy store encrypt` encrypts it as a whole."""
         new_keys = []
         if held.row_key_id is not None:
             row = held.find(held.row_key_id)

@@ -60,7 +60,7 @@ PLAIN: RowCipher = PlainCipher()
 NO_MASTER_KEY = "this thread is encrypted: set storage.encryption_key"
 KEY_DESTROYED = (
     "the key of this thread is gone: it was forgotten, or its keys are in another store "
-    "(om-proxy verify lists such threads)"
+    "(om-proxy store verify lists such threads)"
 )
 
 

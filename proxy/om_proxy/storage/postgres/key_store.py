@@ -1,7 +1,7 @@
 """Keep wrapped data keys in a schema of a PostgreSQL database of their own.
 
 PostgreSQL frees the place of a removed row and does not clear it: the bytes of a destroyed key stay
-in the server's files until `om-proxy erase --rewrite` has rewritten its table, and in its log until
+in the server's files until `om-proxy store erase --rewrite` has rewritten its table, and in its log until
 that is used again. No query finds them.
 """
 

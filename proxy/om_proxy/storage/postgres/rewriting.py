@@ -98,7 +98,7 @@ class TableRewriter:
     ) -> TableRewriter:
         """Connect to the server. Raise StorageError if that fails, or if another run is under way."""
         settings = {
-            "application_name": "om-proxy erase",
+            "application_name": "om-proxy store erase",
             "lock_timeout": str(max(1, round(options.lock_timeout_s * 1_000))),
         }
         try:
@@ -117,7 +117,7 @@ class TableRewriter:
         [(is_alone,)] = await rewriter._run(LOCK_RUN, lock)
         if not is_alone:
             await rewriter.close()
-            raise StorageError("another `om-proxy erase --rewrite` is at work on this schema")
+            raise StorageError("another `om-proxy store erase --rewrite` is at work on this schema")
         return rewriter
 
     async def close(self) -> None:

@@ -306,8 +306,8 @@ async def _preview(
         return describe_unchanged(request, Reason.SIDE_REQUEST)
     except msgspec.DecodeError as exc:  # the request was read before
         raise StorageError(
-            "a stored message of the thread is no message of a chat: `om-proxy verify` names it, "
-            "and `om-proxy verify --repair` keeps its text as one"
+            "a stored message of the thread is no message of a chat: `om-proxy store verify` names it, "
+            "and `om-proxy store verify --repair` keeps its text as one"
         ) from exc
     if offer is not None and not await services.recall_offers.can_look_up(found.turn):
         offer = None

@@ -1,0 +1,369 @@
+"""The table of the commands: groups, names, help, the function that runs each, and its options.
+
+The parser, the help, the shell's completion and docs/reference/cli.md are made from it. It imports
+no command, so every start is fast. Its rows are wider than code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from om_proxy.cli.options import (
+    ABOUT_NOTE,
+    ABOUT_THREAD,
+    CHUNK,
+    CONFIG,
+    CURSOR,
+    IF_VERSION,
+    JSON,
+    MEMORY,
+    PAGE,
+    RESOURCE,
+    TENANT,
+    YES,
+    Command,
+    Family,
+    Group,
+    OneOf,
+    flag,
+    limit_option,
+    option,
+    read_seconds,
+    resource_option,
+    thread_option,
+)
+
+# fmt: off
+SERVER = (
+    CONFIG,
+    option("--host", "the address to listen on, in place of server.host"),
+    option("--port", "the port to listen on, in place of server.port; 0 takes a free one"),
+)
+PLACE_HELP = "a URL as in storage.url, an SQLite file, or a configuration file (.yaml)"
+
+RUNNING = (
+    Command(
+        "serve", "run the proxy", "serve.run", SERVER,
+        "Run the proxy until SIGTERM or SIGINT.",
+        "Without --host and --port, the address comes from the environment (OM_PROXY__SERVER__HOST, "
+        "OM_PROXY__SERVER__PORT), else from server.host and server.port in the file, else it is 127.0.0.1, port 8400.",
+    ),
+    Command(
+        "worker", "do the background work of a store that servers share", "serve.run_worker", SERVER,
+        "Do the background work of a store until SIGTERM or SIGINT: notes, webhooks and clearing out. The servers on the "
+        "store need background.external: true. Work with an inherited model stays with the server that has the call.",
+        "It reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and /metrics; "
+        "beside a server on the same machine it needs a --port of its own.",
+    ),
+    Command("check", "show the settings in force for a model, and what needs attention", "check.run", (
+        CONFIG,
+        option("--model", "the actor's model, as the client names it"),
+        option("--resource", "the resource, as the client names it"),
+        flag("--all", "also print every setting and where it comes from"),
+    )),
+    Command("init", "write an annotated configuration file for you to edit", "init.run", (
+        option("[PATH]", "the file to write (default: %(default)s)", default="config/om-proxy.yaml"),
+    )),
+    Command("doctor", "find what does not work: settings, servers, credentials, store, failing threads", "doctor.run", (
+        CONFIG,
+        TENANT,
+        RESOURCE,
+        flag("--json", "print the findings as JSON"),
+        flag("--revive", "clear the threads' failures: their memory work is tried again at once"),
+        flag("--call", "also make one tiny observer call, and with --model one of a chat with notes; "
+             "print what came of them"),
+        option("--model", "the actor's model, as the client names it; `auto` and `inherit` depend on it"),
+        ),
+        "Ask each model server whether it answers. Look for warnings about the settings, the memory models' credentials, "
+        "the store with its promises and its times, threads whose memory work fails, token ranks, and the age of the price "
+        "table. Exit status: 0 if everything works, 1 if something does not, 3 if the settings cannot be read.",
+    ),
+    Command("demo", "play a long conversation with and without memory: no key, no network", "demo.run", (
+        flag("--show-prompt", "print the last prompt, as it went upstream"),
+        option("--pace SECONDS", "wait this long after each turn, so that you can read along", type=float, default=0.0),
+        OneOf((
+            option("--keep FOLDER", "keep the memory of the conversation (in om-proxy-demo), and show it in the dashboard "
+                   "until Ctrl-C; played already, it is only shown", nargs="?", const=Path("om-proxy-demo"), type=Path),
+            flag("--serve", "instead, serve a scripted model behind the proxy, for your own client to try"),
+        )),
+        option("--port", "the port of --serve and --keep on 127.0.0.1 (%(default)s); --keep takes another one if it is "
+               "in use", type=int, default=8400),
+        ),
+        "Play a conversation of five working days, with memory and without. It needs no key and no network: the models "
+        "are scripted, and everything between them and the client is real.",
+    ),
+    Command("token", "make an X-OM-Token, which gives a user access to their own threads only", "token.run", (
+        CONFIG,
+        option("--resource", "the user, as X-OM-Resource would name them", required=True),
+        option("--thread", "the only thread it opens; default: all of the resource"),
+        option("--ttl", "how long it is valid: <n>s, m, h or d (default: %(default)s)", default="1h"),
+        option("--tenant", "the tenant whose key it is sent with; needed if auth.keys has several"),
+    )),
+)
+
+READING = (
+    Command("threads", "list the threads that have a memory", "threads.run", (
+        *MEMORY,
+        option("[PREFIX]", "only threads whose name, resource or title begins with this"),
+        option("--state", "only threads whose memory work goes on, fails or was given up, or that have notes",
+               choices=("active", "failing", "parked", "observed")),
+        option("--order", "the most recent turn first, or by name (default: %(default)s)",
+               choices=("recent", "name"), default="recent"),
+        *PAGE,
+    )),
+    Command("show", "show the state of a thread's memory: its windows and failures", "show.run", ABOUT_THREAD),
+    Command("messages", "show the messages of a thread, and what became of each", "messages.run", (
+        *ABOUT_THREAD,
+        option("--after N", "only messages behind number N", type=int, default=0),
+        option("--through N", "only messages up to number N", type=int),
+        flag("--all", "also messages that were taken back, and replies that broke off"),
+        flag("--excerpt", "only the beginning of each message"),
+        *PAGE,
+    )),
+    Command("search", "search the messages of threads, or their notes, by words", "search.run", (
+        CONFIG,
+        TENANT,
+        resource_option("only this resource"),
+        JSON,
+        option("WORDS", "the words to look for"),
+        thread_option("--thread THREAD", "only this thread, as the client names it"),
+        option("--in", "what to search (default: %(default)s)",
+               dest="searched", choices=("messages", "notes"), default="messages"),
+        limit_option(20, most=100),
+    )),
+    Command("read", "read the messages of a thread as the model's tool shows them", "read.run", (
+        *ABOUT_THREAD,
+        option("[CURSOR]", "begin with this message, such as m12 (default: the first)"),
+        option("--page N", "1 reads on from CURSOR, -1 back to it, 2 the page after that (default: %(default)s)",
+               type=int, default=1),
+    )),
+    Command("context", "show what would go upstream now; nothing is stored, and no model is called", "context.run", (
+        *ABOUT_THREAD,
+        option("--text", "the next message; without it, three dots stand for it"),
+        option("--request FILE", "a chat request in JSON, as a client would send it; `-` reads it from stdin"),
+    )),
+    Command("stats", "show what memory saves and costs", "stats.run", (
+        CONFIG,
+        TENANT,
+        JSON,
+        option("--by", "what the figures are summed up by (default: %(default)s)",
+               choices=("day", "model", "resource", "thread"), default="day"),
+        option("--from DAY", "the first day, in UTC", dest="first_day"),
+        option("--to DAY", "the last day, in UTC", dest="last_day"),
+        *PAGE,
+    )),
+    Command("events", "list what happened to memories, and follow what happens", "events.run", (
+        *MEMORY,
+        thread_option("[THREAD]", "only of this thread, as the client names it"),
+        flag("--follow", "go on with new events until Ctrl-C"),
+        option("--type", "only events of these types, with commas between them"),
+        limit_option(None, default_help="all that are kept; with --json and without --follow, 100"),
+        CURSOR,
+        ),
+        "List what happened to memories, the oldest first: notes made, activated, condensed, edited or forgotten, and "
+        "failures.",
+    ),
+)
+
+MOVING = (
+    Command("forget", "remove a thread and all notes about it, a resource or a tenant", "forget.run", (
+        *MEMORY,
+        thread_option("[THREAD]"),
+        flag("--all", "all threads of the resource, or of the tenant"),
+        YES,
+        ),
+        "Remove a thread's messages and all notes about it. The server may be running: the thread is gone for it at once. "
+        "With --all and without THREAD, remove the resource of --resource, or else the whole tenant of --tenant.",
+    ),
+    Command("export", "write everything stored, one JSON record a line", "export.run", (
+        CONFIG,
+        TENANT,
+        RESOURCE,
+        thread_option("[THREAD]", "only this thread, as the client names it"),
+        option("--output FILE", "a new file, which only its owner will be able to read"),
+        flag("--all", "all tenants, one behind the other"),
+        flag("--with-secret", "with the store's secret, so that a new store can go on with every thread; whoever has it "
+             "can forge tenants and fingerprints"),
+        flag("--yes", "print the secret without --output"),
+        ),
+        "Write everything stored of a thread, of a resource (--resource without THREAD), or of a tenant. Without --output "
+        "it is written to standard output.",
+    ),
+    Command("import", "read an export into the store", "import_.run", (
+        CONFIG,
+        option("FILE", "what om-proxy export has written"),
+        option("--tenant-map OLD=NEW", "import the threads of the tenant OLD under the tenant NEW; may be repeated",
+               action="append", default=[]),
+        flag("--skip-existing", "leave threads that the store has as they are there, and import the others"),
+        flag("--dry-run", "check everything, and write nothing"),
+        ),
+        "Read an export into the store that the configuration names. Every line is checked before anything is written. "
+        "One thread is written at once or not at all; run the command again if it was interrupted. A thread that the store "
+        "has in another state stops it before it writes anything.",
+    ),
+)
+
+NOTES = (
+    Command("show", "show what memory has noted about a thread", "notes.run", (
+        *ABOUT_THREAD,
+        option("[ID]", "only this entry, with the notes that it was made from", type=int),
+        CHUNK,
+        flag("--messages", "also show the messages that the entry covers"),
+        option("--generation N", "show the notes of an older generation", type=int),
+        flag("--generations", "list the stored generations"),
+    )),
+    Command("edit", "give a note other words", "edit.run", (
+        *ABOUT_NOTE,
+        option("--text", "the new words, 1 to 20 000 characters"),
+        ),
+        "Give a note other words. Without --text, they are read from standard input or, on a terminal, from the editor "
+        "that EDITOR names.",
+    ),
+    Command("withdraw", "take a note away from the model", "withdraw.run", (
+        *ABOUT_NOTE,
+        flag("--forget", "erase its words in older generations too; nothing brings them back"),
+        ),
+        "Take a note away from the model. The messages of an entry stay covered: the model reads neither the note nor "
+        "them. A dropped chunk's messages are read again.",
+    ),
+    Command("undo", "take back the newest reflection, edit or withdrawal of notes", "undo.run", (
+        *ABOUT_THREAD,
+        flag("--yes", "do not ask before a reflection is taken back"),
+        IF_VERSION,
+    )),
+    Command("pin", "pin a note that every later prompt begins with; without words, list them", "pin.run", (
+        *ABOUT_THREAD,
+        option("[TEXT]", "the words of the note"),
+        option("--edit ID", "give this pinned note the words TEXT", type=int),
+        option("--remove ID", "take this pinned note away", type=int),
+        IF_VERSION,
+        ),
+        "Pin a note of your own. It stands before all other notes and is never condensed. Without TEXT and --remove, list "
+        "the pinned notes.",
+    ),
+    Command("observe", "have messages observed now, below the thresholds too", "observe.run", (
+        *ABOUT_THREAD,
+        flag("--all", "the whole backlog, batch by batch; else one batch"),
+        IF_VERSION,
+        ),
+        "Have the memory model observe messages now, below the thresholds too, and wait for its notes. They wait as "
+        "chunks until they become active.",
+    ),
+    Command("reflect", "have all notes condensed now", "reflect.run", (
+        *ABOUT_THREAD,
+        option("--instruction", "what the memory model should heed, in your words"),
+        IF_VERSION,
+        ),
+        "Have the memory model condense all notes now, and wait for the result. It takes their place if it is shorter.",
+    ),
+    Command("activate", "make the chunks that wait active, for the next prompt", "activate.run",
+            (*ABOUT_THREAD, IF_VERSION)),
+)
+
+STORE = (
+    Command("backup", "copy the SQLite file as of now, while a server uses it", "backup.run", (
+        CONFIG,
+        option("FILE", "the new file"),
+        flag("--keys", "the file of storage.keys_url instead: keep its backups apart from the others"),
+        flag("--compact", "without free pages; it takes longer"),
+        ),
+        "Write the SQLite file of the configuration as of now into a new file, which only its owner can read. A server may "
+        "use it meanwhile. A file that is cut off has the ending .part.",
+    ),
+    Command("copy", "copy one store into another", "copy.run", (
+        option("FROM", PLACE_HELP, dest="source"),
+        option("TO", f"{PLACE_HELP}; a missing store is made", dest="target"),
+        flag("--update", "replace threads that TO has in another state by those of FROM"),
+        flag("--verify", "read everything again, and compare every field"),
+        ),
+        "Copy all threads, sums and records of the store FROM into the store TO, with its secret. TO must be empty, or an "
+        "earlier copy: what it has already is left alone, so an interrupted copy goes on when it is run again. Servers of "
+        "FROM may run: what changes meanwhile is named at the end, and exit status 1 says so. Nobody may serve TO "
+        "meanwhile.",
+    ),
+    Command("verify", "look whether everything stored fits together", "verify.run", (
+        CONFIG,
+        flag("--repair", "compute anew what can be, one thread at a time; such a thread loses its events"),
+        ),
+        "Look whether the chains, parents, counts and notes of every thread fit together. Exit status 1 if something does "
+        "not.",
+    ),
+    Command("index", "fill, check, rebuild or drop the index of original messages", "index.run", (
+        CONFIG,
+        OneOf((
+            flag("--check", "compare the index with the messages; exit status 1 if something is wrong"),
+            flag("--rebuild", "index everything anew, batch by batch; searches find it meanwhile"),
+            flag("--drop", "remove the index; with memory.retrieval a server indexes again"),
+        )),
+        ),
+        "Index the original messages that are to be searched, as the server does in quiet times: those of threads with "
+        "memory.retrieval. A server may run at the same time.",
+    ),
+    Command(
+        "migrate", "bring the schema of the store up to date, and do nothing else", "migrate.run", (CONFIG,),
+        "Bring the schema of the store up to date, or make it. For jobs of a release, before its processes start; they do "
+        "the same at their start.",
+    ),
+    Command("erase", "get the bytes of what was forgotten out of the database", "erase.run", (
+        CONFIG,
+        flag("--rewrite", "rewrite the tables of PostgreSQL"),
+        option("--lock-timeout SECONDS", "how long to wait for a table that is in use; turns wait as long (default: 2)",
+               type=read_seconds, default=2.0),
+        option("--wait SECONDS", "how long to wait for readers, such as a backup, to end (default: 60)",
+               type=read_seconds, default=60.0),
+        YES,
+        ),
+        "Wait until the bytes of what was forgotten have left the database. In PostgreSQL they stay in the tables' files: "
+        "with --rewrite, rewrite table by table (VACUUM FULL). Each is locked meanwhile: chat goes on without memory, and "
+        "turns wait. If that is interrupted, run the command again: it goes on.",
+    ),
+    Command("receipt", "show what was forgotten, or check the signature of a receipt", "receipt.run", (
+        CONFIG,
+        TENANT,
+        resource_option("the resource that it should be about"),
+        JSON,
+        option("[ID]", "the receipt, as `forget` named it"),
+        option("--verify FILE", "check the receipt in this file; `-` for standard input"),
+        option("--thread THREAD", "the thread that it should be about"),
+        ),
+        "Show the receipt of what was forgotten, for 30 days. With --verify, say whether this store signed the receipt in a "
+        "file, at any time; with --thread or --resource, whether it is about that.",
+    ),
+    Command("encrypt", "encrypt a database that holds memories, with storage.encryption_key", "encrypt.run", (
+        CONFIG,
+        flag("--begin", "only let servers with the key open the database; what is stored stays as it is"),
+        ),
+        "Encrypt a database that holds memories. A thread is encrypted as a whole, in one transaction; all of them can be "
+        "read throughout by a server with the key. Interrupted, the command goes on when it is run again.",
+        "With several servers: run it with --begin, restart each server with the key, then run it without. A server "
+        "without the key goes on with threads that are not encrypted yet.",
+    ),
+    Command(
+        "rekey", "change the master key of an encrypted database", "rekey.run", (CONFIG,),
+        "Wrap the data keys under the first key of storage.encryption_key. Texts are not touched. Afterwards the older "
+        "keys open nothing any more. Data keys that are beside the data move to storage.keys_url first, if it is set.",
+        "First give every server the list [new, old], and restart it; with several servers, [old, new] before that, so "
+        "that each can read what another one writes. Then run this command, and take the old key out of the list. To move "
+        "the data keys, stop the servers first.",
+    ),
+    Command(
+        "rekey-tenant", "move the memory of an old API key to the new one", "rekey_tenant.run", (CONFIG,),
+        "Move the memory of an old API key to the new one. If auth.keys is not set, memory belongs to the API key itself. "
+        "Run this command when no client uses the old key any more: a turn that is under way with the old key is not "
+        "stored.",
+        "The keys are read from OM_PROXY_OLD_CREDENTIAL and OM_PROXY_NEW_CREDENTIAL, else from standard input: the old key "
+        "on the first line, the new key on the second. On a terminal, the command asks for the keys and does not show "
+        "them.",
+    ),
+)
+
+GROUPS = (
+    Group("run the proxy", RUNNING),
+    Group("look into memories", READING),
+    Group("remove and move memories", MOVING),
+    Group("more commands", (
+        Family("notes", "show, correct and make the notes of a thread", NOTES),
+        Family("store", "back up, check, move, index and erase a store", STORE),
+    )),
+)
+# fmt: on

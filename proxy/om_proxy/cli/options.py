@@ -1,0 +1,129 @@
+"""The kinds of rows in the table of commands, and the options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+from om_proxy.cli.completion import (
+    Completer,
+    complete_resource,
+    complete_tenant,
+    complete_thread,
+)
+
+MAX_LISTED = 1_000  # lines of one answer, as in the admin API
+MAX_WAIT_S = 86_400
+
+
+class Option(NamedTuple):
+    """An argument of a command, as `add_argument` takes it."""
+
+    name: str
+    settings: dict[str, Any]
+    completer: Completer | None = None
+
+
+class OneOf(tuple[Option, ...]):
+    """Options of which a command takes at most one."""
+
+
+class Command(NamedTuple):
+    """A command: a row of the table."""
+
+    name: str
+    help: str
+    run: str  # module.function of this package; it takes the options, and returns the exit status
+    options: tuple[Option | OneOf, ...]
+    description: str | None = None  # in the command's own help, in place of `help`
+    epilog: str | None = None
+
+
+class Family(NamedTuple):
+    """Commands that share their first word: `om-proxy store backup`."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
+
+
+class Group(NamedTuple):
+    """Commands that stand together on the first help screen."""
+
+    title: str
+    commands: tuple[Command | Family, ...]
+
+
+def option(usage: str, help: str, completer: Completer | None = None, **settings: Any) -> Option:
+    """Return an option. `usage`: as a help shows it: `--after N`, `THREAD`, or `[THREAD]` for an
+    argument that may be left out."""
+    name, _, metavar = usage.partition(" ")
+    if not name.startswith("-"):
+        metavar = name.strip("[]")
+        if name != metavar:
+            settings["nargs"] = "?"
+        name = settings.pop("dest", metavar.lower())
+    if metavar:
+        settings["metavar"] = metavar
+    return Option(name, {"help": help, **settings}, completer)
+
+
+def flag(name: str, help: str) -> Option:
+    return Option(name, {"action": "store_true", "help": help})
+
+
+def resource_option(help: str) -> Option:
+    return option("--resource", help, complete_resource)
+
+
+def thread_option(usage: str, help: str = "the thread, as the client names it") -> Option:
+    return option(usage, help, complete_thread)
+
+
+def limit_option(
+    default: int | None, *, most: int = MAX_LISTED, default_help: str = "%(default)s"
+) -> Option:
+    """Return the option that says how many lines a list has."""
+
+    def read_limit(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be 1 to {most}")
+        return int(text)
+
+    help = f"how many to print, 1 to {most} (default: {default_help})"
+    return option("--limit N", help, type=read_limit, default=default)
+
+
+def read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be a number of seconds") from None
+    if not 0 < seconds <= MAX_WAIT_S:
+        raise argparse.ArgumentTypeError(f"must be above 0, and at most {MAX_WAIT_S}")
+    return seconds
+
+
+CONFIG = option("--config", "the YAML file (default: OM_PROXY_CONFIG, else ./config/om-proxy.yaml)")
+TENANT = option(
+    "--tenant", "whose memory; needed if the store has several tenants", complete_tenant
+)
+RESOURCE = resource_option("the thread's resource; needed if several have such a thread")
+JSON = flag("--json", "print the JSON that the admin API answers")
+MEMORY = (CONFIG, TENANT, RESOURCE, JSON)
+ABOUT_THREAD = (*MEMORY, thread_option("THREAD"))
+YES = flag("--yes", "do not ask for confirmation")
+CURSOR = option("--cursor", "read on where an earlier list ended; it says how")
+PAGE = (limit_option(100), CURSOR)
+IF_VERSION = option(
+    "--if-version N",
+    "change nothing if the thread has changed since this version (`show --json` has it)",
+    type=int,
+)
+CHUNK = flag("--chunk", "ID is a chunk's: notes that wait to become active")
+ABOUT_NOTE = (
+    *ABOUT_THREAD,
+    option("ID", "the note, as `om-proxy notes show` shows it", type=int),
+    CHUNK,
+    IF_VERSION,
+)
