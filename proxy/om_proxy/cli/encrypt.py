@@ -36,7 +36,8 @@ async def encrypt(store: ConvertibleStore) -> int:
     if not is_erased:
         print(
             "the bytes of their former rows are still in the database: a reader holds them, "
-            "or its tables or log must be rewritten (PostgreSQL: om-proxy store erase --rewrite; SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
+            "or its tables or log must be rewritten (PostgreSQL: om-proxy store erase --rewrite; "
+            "SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
         )
     print("older backups hold the texts as they were")
     return DONE

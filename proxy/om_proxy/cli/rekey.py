@@ -32,7 +32,8 @@ async def rekey(store: ConvertibleStore) -> int:
     if not is_erased:
         print(
             "their bytes are still in the database: a reader holds them, or its tables or log must "
-            "be rewritten (PostgreSQL: om-proxy store erase --rewrite; SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
+            "be rewritten (PostgreSQL: om-proxy store erase --rewrite; "
+            "SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
         )
     with show_progress("wrapping keys"):
         count = await rewrap_keys(store)
