@@ -516,7 +516,6 @@ async def test_settings_of_a_server_reach_its_store(monkeypatch: pytest.MonkeyPa
         "on_connection_lost": opened.clear,
         "masters": None,
         "separate": None,
-        "begins_encryption": False,
         "moves_keys": False,
     }
     assert opened == [(url, options, named)]
@@ -543,7 +542,6 @@ async def test_settings_of_a_redis_reach_its_store(monkeypatch: pytest.MonkeyPat
         "on_connection_lost": opened.clear,
         "masters": None,
         "separate": None,
-        "begins_encryption": False,
         "moves_keys": False,
     }
     assert opened == [(url, RedisOptions("mine", 3, timeout_s=2.0, durable=False), named)]

@@ -56,14 +56,12 @@ async def open_store(
     create: bool = True,
     clock: Callable[[], float] = time.time,
     on_connection_lost: Callable[[], None] = lambda: None,
-    begins_encryption: bool = False,
     moves_keys: bool = False,
 ) -> Store:
     """Open the store of these settings. Raise ConfigError if a package that it needs is not
     installed, or a master key cannot be read. `generations`, `create`, `clock`: see
-    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `begins_encryption`: a
-    database that is not encrypted is from now on. `moves_keys`: keys beside the data may be moved
-    to the key store."""
+    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `moves_keys`: keys beside
+    the data may be moved to the key store."""
     masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
     try:
         await check_keys_are_apart(settings)
@@ -77,7 +75,7 @@ async def open_store(
             create,
             clock,
             on_connection_lost,
-            StoreKeys(masters, separate, begins_encryption, moves_keys),
+            StoreKeys(masters, separate, moves_keys),
         )
     except BaseException:
         if separate:
@@ -90,7 +88,6 @@ class StoreKeys(NamedTuple):
 
     masters: MasterKeys | None
     separate: SeparateKeys | None
-    begins_encryption: bool
     moves_keys: bool
 
 

@@ -24,12 +24,8 @@ import uvloop
 from redis.asyncio import Redis
 
 from om_proxy.storage.base import Store
-from om_proxy.storage.encryption.conversion import (
-    Conversion,
-    ConvertibleStore,
-    RewrappedBatch,
-    rewrap_keys,
-)
+from om_proxy.storage.encryption.key_rotation import EncryptedStore, KeyRotation
+from om_proxy.storage.encryption.key_store import RewrappedBatch
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
@@ -44,7 +40,7 @@ STORED_AT_ONCE = 10_000
 TIMEOUT_S = 600.0
 
 
-class EncryptedStore(Store, ConvertibleStore, Protocol):
+class RekeyedStore(Store, EncryptedStore, Protocol):
     """Each backend is both."""
 
 
@@ -52,7 +48,7 @@ class Place(NamedTuple):
     """Where keys are wrapped anew."""
 
     store: str
-    open: Callable[[MasterKeys], Awaitable[EncryptedStore]]
+    open: Callable[[MasterKeys], Awaitable[RekeyedStore]]
     insert: Callable[[Sequence[WrappedKey]], Awaitable[None]]
 
 
@@ -66,10 +62,10 @@ class Figures(NamedTuple):
     longest_batch_s: float
 
 
-class TimedConversion(Conversion):
-    """The conversion of a store. It notes how long each batch of keys takes."""
+class TimedRotation(KeyRotation):
+    """The rotation of a store. It notes how long each batch of keys takes."""
 
-    def __init__(self, timed: Conversion) -> None:
+    def __init__(self, timed: KeyRotation) -> None:
         self._timed = timed
         self.batch_s: list[float] = []
 
@@ -79,14 +75,8 @@ class TimedConversion(Conversion):
         self.batch_s.append(time.perf_counter() - began)
         return batch
 
-    async def finish_rekeying(self) -> bool:
-        return await self._timed.finish_rekeying()
-
-
-class TimedStore(NamedTuple):
-    """What rekeying asks of a store."""
-
-    conversion: TimedConversion
+    async def finish(self) -> bool:
+        return await self._timed.finish()
 
 
 def make_keys(count: int) -> Iterator[list[WrappedKey]]:
@@ -104,9 +94,9 @@ async def measure(place: Place, count: int) -> Figures:
         await place.insert(keys)
     store = await place.open(MasterKeys([NEW, OLD]))
     try:
-        timed = TimedConversion(store.conversion)
+        timed = TimedRotation(store.key_rotation)
         began, cpu_began = time.perf_counter(), time.process_time()
-        rewrapped = await rewrap_keys(TimedStore(timed))
+        rewrapped = await timed.rewrap_keys()
         taken = time.perf_counter() - began, time.process_time() - cpu_began
         assert rewrapped == count
     finally:

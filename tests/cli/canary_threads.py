@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from om_proxy.memory.model import Item, Key, Memory, Message
+from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sqlite.store import SqliteStore
 
 
-async def store_canary_threads(path: Path, *keys: Key) -> None:
-    store = await SqliteStore.open(path)
+async def store_canary_threads(path: Path, *keys: Key, masters: MasterKeys | None = None) -> None:
+    store = await SqliteStore.open(path, masters=masters)
     for key in keys:
         item = Item(b'{"role":"user","content":"canary"}', "user", bytes(16))
         said = Message(1, item, bytes(16), 3, 1.7e9)

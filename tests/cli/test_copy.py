@@ -31,6 +31,30 @@ def test_copy_and_what_came_since(folder: Path, capsys: pytest.CaptureFixture[st
     assert "copied: 1 threads with 2 messages\nalready there: 1" in capsys.readouterr().out
 
 
+def test_a_filled_database_is_encrypted_by_a_copy(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the key alone every command says in one line what to do, and changes nothing."""
+    before = Path("om.db").read_bytes()
+    Path("key").write_text("A" * 43)
+    Path("new.yaml").write_text("storage: {url: sqlite:///new.db, encryption_key: file:key}\n")
+    with monkeypatch.context() as env:
+        env.setenv("OM_PROXY__STORAGE__ENCRYPTION_KEY", "file:key")
+        assert main(["threads", "--config", "om.yaml"]) == 3
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "the database is not encrypted, and storage.encryption_key is set: copy it" in error
+        assert "`om-proxy store copy FROM TO --verify`" in error
+        assert Path("om.db").read_bytes() == before
+        assert main(["store", "copy", "om.db", "new.yaml", "--verify"]) == 0
+        assert "verified: both stores are equal" in capsys.readouterr().out
+        assert b"bees" in before
+        assert not any(b"bees" in file.read_bytes() for file in folder.glob("new.db*"))
+    assert main(["export", "--config", "om.yaml", "--all", "--output", "om.jsonl"]) == 0
+    assert main(["export", "--config", "new.yaml", "--all", "--output", "new.jsonl"]) == 0
+    assert Path("om.jsonl").read_bytes() == Path("new.jsonl").read_bytes()
+
+
 def test_a_variable_stands_in_place_of_no_file_s_store(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.changes import Change, ResourceWakeup
-from om_proxy.storage.encryption.conversion import encrypt_memories
-from tests.storage.conversion_contract import OLD, OpenWith, fill, without_version
 from tests.storage.event_contract import activation
+from tests.storage.key_rotation_contract import OLD, OpenWith, fill, without_version
 from tests.storage.memory_builder import KEY
 
 # the class of a store's sessions, and the names of its methods that ask the server
@@ -93,25 +92,6 @@ class EndedProcessContract:
 
     methods: Methods
     removal: ModuleType  # forgets a few threads in each transaction
-
-    @EACH_END
-    async def test_an_end_while_texts_are_encrypted(
-        self, open_with: OpenWith, is_process: bool
-    ) -> None:
-        """Every memory reads as before at each end, and the next run encrypts what is left."""
-        plain = await open_with()
-        keys = await fill(plain)
-        before = await load_all(plain, keys)
-        await open_with(OLD, begins_encryption=True)
-
-        async def check(store: Any) -> None:
-            assert await load_all(store, keys) == before
-
-        ends = await end_everywhere(
-            lambda: open_with(OLD), encrypt_memories, check, self.methods, is_process=is_process
-        )
-        assert ends > 5
-        assert await encrypt_memories(await open_with(OLD)) == 0
 
     @EACH_END
     async def test_an_end_while_a_tenant_is_forgotten(

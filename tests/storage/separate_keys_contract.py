@@ -15,14 +15,13 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption import separate_keys
-from om_proxy.storage.encryption.conversion import encrypt_memories, move_keys, rewrap_keys
 from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.records import StoredReceipt
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
-from tests.storage.conversion_contract import NEW, OLD, fill, without_version
 from tests.storage.faulty_keys import FaultyKeys, ProcessEnded
+from tests.storage.key_rotation_contract import NEW, OLD, fill, without_version
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 
@@ -354,8 +353,8 @@ class SeparateKeysContract:
         server = await place.open()  # reads what is not moved yet
         assert {key: without_version(await server.load(key)) for key in keys} == before
         count = await place.count_beside()
-        assert await move_keys(moving) == count > 0
-        assert (await place.count_beside(), await move_keys(moving)) == (0, 0)
+        assert await moving.key_rotation.move_keys() == count > 0
+        assert (await place.count_beside(), await moving.key_rotation.move_keys()) == (0, 0)
         fresh = await place.open()
         assert {key: without_version(await fresh.load(key)) for key in keys} == before
         with pytest.raises(WrongKeyStore):
@@ -368,9 +367,9 @@ class SeparateKeysContract:
         moving = await place.open(moves_keys=True)
         faults(moving).ends_after = "insert"
         with pytest.raises(ProcessEnded):
-            await move_keys(moving)
+            await moving.key_rotation.move_keys()
         again = await place.open(moves_keys=True)
-        await move_keys(again)
+        await again.key_rotation.move_keys()
         fresh = await place.open()
         for key in keys:
             await fresh.load(key)
@@ -386,29 +385,14 @@ class SeparateKeysContract:
         with pytest.raises(WrongKeyStore, match="of another database"):
             await place.open()
 
-    # ── encrypting, and a new master key ──
-
-    async def test_a_database_is_encrypted_with_keys_elsewhere(self, place: SeparatePlace) -> None:
-        plain = await place.open(b"", is_separate=False)
-        keys = await fill(plain)
-        before = {key: without_version(await plain.load(key)) for key in keys}
-        begun = await place.open(begins_encryption=True)
-        result = await begun.forget(keys.pop())
-        assert result.backups == "not_covered"  # it was not encrypted
-        await encrypt_memories(begun)
-        fresh = await place.open()
-        assert {key: without_version(await fresh.load(key)) for key in keys[:4]} == {
-            key: before[key] for key in keys[:4]
-        }
-        assert await place.count_beside() == 0
-        assert await place.list_named() <= await place.list_keys()
+    # ── a new master key ──
 
     async def test_a_new_master_key_wraps_the_keys_in_the_key_store(
         self, place: SeparatePlace
     ) -> None:
         keys = await fill(await place.open())
         both = await place.open(NEW, OLD)
-        assert await rewrap_keys(both) == len(await place.list_keys())
+        assert await both.key_rotation.rewrap_keys() == len(await place.list_keys())
         fresh = await place.open(NEW)
         for key in keys:
             await fresh.load(key)

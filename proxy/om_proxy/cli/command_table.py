@@ -329,15 +329,6 @@ STORE = (
         "Show the receipt of what was forgotten, for 30 days. With --verify, say whether this store signed the receipt in a "
         "file, at any time; with --thread or --resource, whether it is about that.",
     ),
-    Command("encrypt", "encrypt a database that holds memories, with storage.encryption_key", "encrypt.run", (
-        CONFIG,
-        flag("--begin", "only let servers with the key open the database; what is stored stays as it is"),
-        ),
-        "Encrypt a database that holds memories. A thread is encrypted as a whole, in one transaction; all of them can be "
-        "read throughout by a server with the key. Interrupted, the command goes on when it is run again.",
-        "With several servers: run it with --begin, restart each server with the key, then run it without. A server "
-        "without the key goes on with threads that are not encrypted yet.",
-    ),
     Command(
         "rekey", "change the master key of an encrypted database", "rekey.run", (CONFIG,),
         "Wrap the data keys under the first key of storage.encryption_key. Texts are not touched. Afterwards the older "

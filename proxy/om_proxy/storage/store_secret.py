@@ -16,9 +16,8 @@ from om_proxy.storage.forgetting import (
 
 SECRET_BYTES = 32
 
-# Returns the stored secret; where there is none, the one that is proposed is stored. It is also told
-# which one this process knows.
-KeepSecret = Callable[[bytes, bytes | None], Awaitable[bytes]]
+# Returns the stored secret; where there is none, the one that is proposed is stored.
+KeepSecret = Callable[[bytes], Awaitable[bytes]]
 # Stores another secret, if the store may take one.
 AdoptSecret = Callable[[bytes], Awaitable[object]]
 
@@ -33,7 +32,7 @@ class StoreSecret:
 
     async def read(self, proposed: bytes | None = None) -> bytes:
         """Return `Store.secret`."""
-        self.known = await self._keep(proposed or os.urandom(SECRET_BYTES), self.known)
+        self.known = await self._keep(proposed or os.urandom(SECRET_BYTES))
         return self.known
 
     async def adopt(self, secret: bytes) -> bool:

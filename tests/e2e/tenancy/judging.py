@@ -30,7 +30,7 @@ yaml"""
 MODULES_BELOW_STORAGE = """agents apis facts identity memory memory_cache.held_memories models moving.value_decoding off_loop
 permanent_tasks server settings steering.written_text telemetry.logs upstream.transport"""
 # what the tests of each server import, and no server
-MODULES_BELOW_SERVERS = """om_proxy.storage.sqlite.store tests.conftest tests.storage.contract tests.storage.conversion_contract
+MODULES_BELOW_SERVERS = """om_proxy.storage.sqlite.store tests.conftest tests.storage.contract tests.storage.key_rotation_contract
 tests.storage.tenant_contract"""
 # Plugins are named, for to look for them takes longer than most tests; a seed makes a property's
 # examples the same in each run.

@@ -22,7 +22,7 @@ def test_a_database_is_opened_with_its_key(stored: str | None, masters: MasterKe
 @pytest.mark.parametrize(
     ("stored", "masters", "said"),
     [
-        (None, ONE, "not encrypted.*om-proxy store encrypt"),
+        (None, ONE, "not encrypted.*om-proxy store copy FROM TO --verify"),
         (ONE.newest_id, None, f"encrypted with the master key {ONE.newest_id}"),
         (ONE.newest_id, TWO, f"another master key, {ONE.newest_id}.* has {TWO.newest_id}"),
     ],

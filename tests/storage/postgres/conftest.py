@@ -11,7 +11,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from tests.storage.contract import Opener
-from tests.storage.conversion_contract import OpenWith
+from tests.storage.key_rotation_contract import OpenWith
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
 
 # What the migrations leave in a new schema, and nothing else. A new schema takes many times as long.
@@ -93,12 +93,11 @@ def opener(url: str, schema: str) -> Opener:
 async def open_with(url: str, schema: str) -> AsyncIterator[OpenWith]:
     async with AsyncExitStack() as stack:
 
-        async def open_store(*keys: bytes, begins_encryption: bool = False) -> PostgresStore:
+        async def open_store(*keys: bytes) -> PostgresStore:
             store = await PostgresStore.open(
                 url,
                 PostgresOptions(prefix=schema, connections=3, timeout_s=30.0),
                 masters=MasterKeys(keys) if keys else None,
-                begins_encryption=begins_encryption,
             )
             stack.push_async_callback(store.close)
             return store

@@ -9,7 +9,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from tests.storage.contract import Opener
-from tests.storage.conversion_contract import OpenWith
+from tests.storage.key_rotation_contract import OpenWith
 from tests.support.redis_server import find_redis_url, own_prefix
 
 
@@ -38,12 +38,11 @@ def opener(url: str, prefix: str) -> Opener:
 async def open_with(url: str, prefix: str) -> AsyncIterator[OpenWith]:
     async with AsyncExitStack() as stack:
 
-        async def open_store(*keys: bytes, begins_encryption: bool = False) -> RedisStore:
+        async def open_store(*keys: bytes) -> RedisStore:
             store = await RedisStore.open(
                 url,
                 RedisOptions(prefix=prefix, connections=3, timeout_s=30.0),
                 masters=MasterKeys(keys) if keys else None,
-                begins_encryption=begins_encryption,
             )
             stack.push_async_callback(store.close)
             return store

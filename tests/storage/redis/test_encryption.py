@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.changes import Change
-from om_proxy.storage.encryption.conversion import encrypt_memories
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
-from tests.storage.conversion_contract import OpenWith
 from tests.storage.faulty_keys import ProcessEnded
+from tests.storage.key_rotation_contract import OpenWith
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
@@ -75,10 +74,8 @@ def own() -> Iterator[OwnRedis]:
         yield made
 
 
-async def open_own(server: OwnRedis, begins_encryption: bool = False) -> RedisStore:
-    return await RedisStore.open(
-        server.url, OPTIONS, masters=MasterKeys([MASTER_KEY]), begins_encryption=begins_encryption
-    )
+async def open_own(server: OwnRedis) -> RedisStore:
+    return await RedisStore.open(server.url, OPTIONS, masters=MasterKeys([MASTER_KEY]))
 
 
 def count_words(server: OwnRedis, *more: bytes) -> int:
@@ -112,21 +109,6 @@ async def test_text_is_encrypted_and_titles_cannot_be_searched(own: OwnRedis) ->
     assert (line.title, line.overrides) == (CANARY_WORD, f'"{CANARY_WORD}"'.encode())
     found = await store.find_threads(ThreadSelection(KEY.tenant, prefix=CANARY_WORD[:3]))
     assert found.threads == ()
-    await store.close()
-
-
-async def test_encrypting_takes_the_texts_out_of_the_log(own: OwnRedis) -> None:
-    """It holds them until it is rewritten, which the command waits for."""
-    own.start()
-    plain = await RedisStore.open(own.url, OPTIONS)
-    await commit_canaries(plain)
-    secret = await plain.secret()
-    await plain.close()
-    assert count_words(own) > 20
-    store = await open_own(own, begins_encryption=True)
-    assert await encrypt_memories(store) == 1
-    assert await store.conversion.erase_replaced()
-    assert count_words(own, secret) == 0
     await store.close()
 
 
@@ -273,6 +255,24 @@ async def test_a_server_that_lost_its_marks_is_marked_again(own: OwnRedis) -> No
     with pytest.raises(WrongMasterKey, match="0123456789ab"):
         await store.load(KEY)
     await store.close()
+
+
+async def test_a_server_that_was_filled_without_the_key_meanwhile_is_refused(own: OwnRedis) -> None:
+    """It lost that it is encrypted, and another process took it for plain: nothing of both is mixed."""
+    own.start()
+    store = await open_own(own)
+    own.ask("FLUSHALL")
+    plain = await RedisStore.open(own.url, OPTIONS)
+    memory = await commit_canaries(plain)
+    await plain.close()
+    own.kill()
+    own.start()
+    with pytest.raises(WrongMasterKey, match="is not encrypted"):
+        await store.load(KEY)
+    await store.close()
+    plain = await RedisStore.open(own.url, OPTIONS)
+    assert await plain.load(KEY) == memory
+    await plain.close()
 
 
 async def test_a_full_server_can_still_forget(own: OwnRedis) -> None:

@@ -16,8 +16,8 @@ from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
 from tests.storage.contract import Opener
-from tests.storage.conversion_contract import OpenWith
 from tests.storage.event_contract import activation
+from tests.storage.key_rotation_contract import OpenWith
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.server_race_contract import LOG_KEY, ServerRaceContract, open_three, share
 

@@ -12,8 +12,8 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.records import AUDIT_KEPT_S, RECEIPTS_KEPT_S, AuditRecord
 from om_proxy.storage.redis import listing
-from tests.storage.conversion_contract import OLD, OpenWith
 from tests.storage.event_contract import activation
+from tests.storage.key_rotation_contract import OLD, OpenWith
 from tests.storage.memory_builder import MemoryBuilder
 from tests.storage.records_contract import RECEIPT
 from tests.storage.redis.test_removal import list_values

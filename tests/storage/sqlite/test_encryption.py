@@ -147,7 +147,7 @@ async def test_a_file_that_is_not_encrypted_is_refused_with_a_key(file: Path) ->
     plain = await open_store(file)
     memory = await commit_canaries(plain)
     await plain.close()
-    with pytest.raises(WrongMasterKey, match="om-proxy store encrypt"):
+    with pytest.raises(WrongMasterKey, match="om-proxy store copy FROM TO --verify"):
         await open_store(file, MASTER_KEY)
     plain = await open_store(file)
     assert await plain.load(KEY) == memory

@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.encryption.conversion import encrypt_memories
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import batch_removal, conversion
+from om_proxy.storage.sqlite import batch_removal
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.storage.conversion_contract import fill, without_version
+from tests.storage.key_rotation_contract import fill, without_version
 from tests.storage.memory_builder import KEY
 
 MASTERS = MasterKeys([bytes(range(32))])
@@ -29,10 +28,8 @@ MAX_CHECKED = 10  # ends, evenly spaced, of all that differ
 
 
 @asynccontextmanager
-async def open_file(
-    file: Path, masters: MasterKeys | None, *, begins: bool = False
-) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(file, masters=masters, begins_encryption=begins)
+async def open_file(file: Path, masters: MasterKeys | None) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(file, masters=masters)
     try:
         yield store
     finally:
@@ -72,32 +69,6 @@ async def note_ends(
 
 async def load_all(store: SqliteStore, keys: list[Key]) -> dict[Key, Memory]:
     return {key: without_version(await store.load(key)) for key in keys}
-
-
-async def test_an_end_while_texts_are_encrypted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every memory reads as before at each end, and the next run encrypts what is left."""
-    monkeypatch.setattr(conversion, "MAX_BATCH_MESSAGES", 12)  # some memories in each transaction
-    file = tmp_path / "om.db"
-    async with open_file(file, None) as plain:
-        keys = await fill(plain)
-        before = await load_all(plain, keys)
-    async with open_file(file, MASTERS, begins=True) as store:
-
-        async def encrypt() -> None:
-            assert await encrypt_memories(store) == len(keys)
-
-        ends = await note_ends(store, file, encrypt)
-    counts = []
-    for end in ends:
-        async with open_file(end, MASTERS) as store:
-            assert await load_all(store, keys) == before
-            counts.append(await encrypt_memories(store))
-            assert await encrypt_memories(store) == 0
-            assert await load_all(store, keys) == before
-    assert (counts[0], counts[-1]) == (len(keys), 0)
-    assert len(set(counts)) > 2  # some end is between two batches
 
 
 @pytest.mark.parametrize("masters", [None, MASTERS], ids=["plain", "encrypted"])

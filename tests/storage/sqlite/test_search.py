@@ -25,7 +25,6 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.sqlite.word_levels import read_levels
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import (
-    RULES,
     SECOND,
     SearchContract,
     add_said,
@@ -376,24 +375,6 @@ async def test_a_check_tells_what_is_missing(store: SqliteStore, path: Path) -> 
     await store.outdate_index()
     await MessageIndex(store).index_thread(KEY)
     assert await store.check_index() == (1, 4, (), 0)
-
-
-async def test_encrypting_a_file_ends_its_index(store: SqliteStore, path: Path) -> None:
-    """The index would tell the words of encrypted texts."""
-    await SearchContract()._two_threads(store)
-    await store.close()
-    masters = MasterKeys([MASTER_KEY])
-    encrypted = await SqliteStore.open(path, masters=masters, begins_encryption=True)
-    try:
-        after: int | None = 0
-        while after is not None:
-            after = (await encrypted.conversion.encrypt_batch(after)).last_id
-        assert await encrypted.conversion.erase_replaced()
-        assert (await encrypted.find_passages(KEY, ["quorum"])).messages == 8
-        assert await encrypted.read_unindexed(KEY, RULES, 5) is None
-    finally:
-        await encrypted.close()
-    assert not holds_words(path, "quorum")
 
 
 async def test_a_search_without_an_index_reads_its_own_resource(path: Path) -> None:

@@ -20,7 +20,7 @@ from om_proxy.storage.sqlite.backup import back_up_file
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
-from tests.storage.conversion_contract import OLD
+from tests.storage.key_rotation_contract import OLD
 from tests.storage.memory_builder import KEY
 from tests.storage.separate_keys_contract import (
     SeparateKeysContract,

@@ -15,8 +15,8 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
     that its data keys are wrapped with; None: it is not encrypted."""
     if stored is None and masters is not None:
         raise WrongMasterKey(
-            "the database is not encrypted, and storage.encryption_key is set: "
-            "run `om-proxy store encrypt`, or remove the key"
+            "the database is not encrypted, and storage.encryption_key is set: copy it into a new "
+            "one that has the key (`om-proxy store copy FROM TO --verify`), or remove the key"
         )
     if stored is not None and masters is None:
         raise WrongMasterKey(
@@ -30,13 +30,10 @@ def check_master(stored: str | None, masters: MasterKeys | None) -> None:
 
 
 def open_stored_secret(
-    stored: bytes | None, master: str | None, masters: MasterKeys | None, known: bytes | None
+    stored: bytes | None, master: str | None, masters: MasterKeys | None
 ) -> bytes:
     """Return the store's secret. `stored`: as it is stored, and `master`: as in `check_master`, both
-    of one moment. `known`: what this process has read; without a master key it goes on with that
-    once others have encrypted it. Raise WrongMasterKey if there is none."""
-    if masters is None and master is not None and known is not None:
-        return known
+    of one moment. Raise WrongMasterKey as that does."""
     check_master(master, masters)
     assert stored is not None  # who could read it would have stored one
     return masters.open_secret(stored) if masters else bytes(stored)

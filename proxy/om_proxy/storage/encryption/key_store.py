@@ -7,9 +7,8 @@ destroyed, so that copies of the data open only for what still exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from om_proxy.storage.encryption.conversion import RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 
 if TYPE_CHECKING:
@@ -18,6 +17,13 @@ if TYPE_CHECKING:
 FORMAT = 1
 KEYS_PER_BATCH = 5_000
 NOT_A_KEY_STORE = "it is no key store of om-proxy"
+
+
+class RewrappedBatch(NamedTuple):
+    """Data keys that the newest master key wraps now."""
+
+    keys: int
+    last_id: bytes | None  # of the last key that was looked at; None: there are no more
 
 
 class KeyStore(Protocol):
@@ -52,7 +58,8 @@ class KeyStore(Protocol):
         """Note that rows name these keys."""
 
     async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        """As `ConvertibleStore.rewrap_batch`."""
+        """Wrap keys with ids above `after` under the newest master key, in one transaction. Raise
+        UnopenedText if one needs a master key that is not there."""
 
     async def has_older(self, newest_master: str) -> bool:
         """Return whether another master key wraps any key."""

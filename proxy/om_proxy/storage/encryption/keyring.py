@@ -256,8 +256,7 @@ class Keyring:
         return self.plan_commit(Memory(key=memory.key), memory, NO_HELD_KEYS)
 
     def plan_commit(self, before: Memory, after: Memory, held: HeldKeys) -> CommitKeys:
-        """Return what the commit writes with. `held`: the key of `before`. A memory that is not
-        encrypted stays so: `om-proxy store encrypt` encrypts it as a whole."""
+        """Return what the commit writes with. `held`: the key of `before`."""
         new_keys = []
         if held.row_key_id is not None:
             row = held.find(held.row_key_id)

@@ -19,8 +19,7 @@ import structlog
 from om_proxy.errors import KeysAway, StorageError, WrongKeyStore
 from om_proxy.storage.breaker import ProbingBreaker
 from om_proxy.storage.encryption.admission import check_key_store
-from om_proxy.storage.encryption.conversion import MovedBatch, RewrappedBatch
-from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, KeyStore
+from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, KeyStore, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 
 if TYPE_CHECKING:
@@ -56,6 +55,13 @@ class KeyRows(Protocol):
 
     async def clear_beside(self, ids: Sequence[bytes]) -> None:
         """Remove these keys beside the data."""
+
+    async def rewrap_beside(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        """As `KeyStore.rewrap_batch`, of the keys beside the data."""
+
+    async def finish_beside(self, masters: MasterKeys) -> bool:
+        """Seal the secret with the newest master key, and refuse from now on who has not got it.
+        Return False, and change nothing, while an older one wraps any key beside the data."""
 
 
 class SeparateKeys:
@@ -139,13 +145,14 @@ class SeparateKeys:
                 return
             await asyncio.sleep(RETRY_INTERVAL_S)
 
-    async def move_batch(self, rows: KeyRows) -> MovedBatch:
-        """Move some of the keys that are beside the data."""
+    async def move_batch(self, rows: KeyRows) -> int:
+        """Move some of the keys that are beside the data: written to the key store first, then
+        removed there. Return how many these were; 0: none is left."""
         keys = await rows.select_beside()
         if keys:
             await self.insert(keys)
             await rows.clear_beside([key.id for key in keys])
-        return MovedBatch(len(keys), not keys)
+        return len(keys)
 
     async def sweep(self, rows: KeyRows) -> int:
         """Destroy old keys that no row names, and return how many these were. A key that was found

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from om_proxy.errors import StorageError, WrongKeyStore
-from om_proxy.storage.encryption.conversion import RewrappedBatch
-from om_proxy.storage.encryption.key_store import FORMAT, KEYS_PER_BATCH
+from om_proxy.storage.encryption.key_store import FORMAT, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.postgres.columns import list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import DATA_KEY, SELECT_KEYS
+from om_proxy.storage.postgres.key_rows import HAS_OLDER_KEYS, rewrap_keys
 from om_proxy.storage.postgres.pool import (
     CONNECT_TIMEOUT_S,
     DRIVER_ERRORS,
@@ -62,11 +62,6 @@ DELETE_KEYS = "DELETE FROM om.data_key WHERE id = ANY ($1::bytea[])"
 MARK_USED = "UPDATE om.data_key SET is_used = true WHERE id = ANY ($1::bytea[]) AND NOT is_used"
 SELECT_UNUSED = """SELECT id FROM om.data_key WHERE NOT is_used AND id > $1
     AND made_at <= clock_timestamp() - $2::float8 * interval '1 second' ORDER BY id LIMIT $3"""
-SELECT_BATCH = f"""SELECT id, master, wrapped FROM om.data_key WHERE id > $1
-    ORDER BY id LIMIT {KEYS_PER_BATCH} FOR UPDATE"""
-UPDATE_KEYS = f"""UPDATE om.data_key SET (master, wrapped) = ROW (made.master, made.wrapped)
-    FROM {write_unnest(DATA_KEY, 1, "made")} WHERE data_key.id = made.id"""
-HAS_OLDER_KEYS = "SELECT EXISTS (SELECT FROM om.data_key WHERE master <> $1)"
 PING = "SELECT nextval('om.ping')"
 
 
@@ -160,14 +155,7 @@ class PostgresKeyStore:
         await self._pool.write(lambda s: s.select(MARK_USED, list(ids)), LONG_TIMEOUT_S)
 
     async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        async def rewrap(session: Session) -> RewrappedBatch:
-            found = [WrappedKey(*row) for row in await session.select(SELECT_BATCH, after)]
-            changed = [masters.rewrap(key) for key in found if key.master != masters.newest_id]
-            if changed:
-                await session.execute(UPDATE_KEYS, *transpose(changed, DATA_KEY))
-            return RewrappedBatch(len(changed), found[-1].id if found else None)
-
-        return await self._pool.transact(rewrap, LONG_TIMEOUT_S)
+        return await self._pool.transact(lambda s: rewrap_keys(s, after, masters), LONG_TIMEOUT_S)
 
     async def has_older(self, newest_master: str) -> bool:
         [(found,)] = await self._pool.read(

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from om_proxy.storage.encoding import decode_state, write_state
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import (
-    RowCipher,
-    ThreadCiphers,
-    list_key_ids,
-)
-from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
-from om_proxy.storage.postgres.encryption import (
-    INSERT_KEY,
-)
+from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import NOTE, REFLECTION, Row
 
-if TYPE_CHECKING:
-    pass
-
 ROWS_PER_PAGE = 500
-SELECT_KEY = "SELECT key_id FROM om.thread WHERE id = $1"
-SELECT_ROW = "SELECT key_id, title, others, state FROM om.thread WHERE id = $1 FOR UPDATE"
-# a title that is encrypted begins with nothing that anybody looks for
-UPDATE_ROW = f"""UPDATE om.thread SET (key_id, title, has_plain_title, others, state, version)
-    = ROW ($2, $3::bytea, false, $4::bytea, $5::bytea, {NEXT_VERSION}) WHERE id = $1"""
+SELECT_ROW = "SELECT key_id, title, state FROM om.thread WHERE id = $1 FOR UPDATE"
+UPDATE_ROW = f"""UPDATE om.thread SET (key_id, title, state, version)
+    = ROW ($2, $3::bytea, $4::bytea, {NEXT_VERSION}) WHERE id = $1"""
 MESSAGE_COLUMN_TYPES: Columns = {"seq": "bigint", "raw": "bytea", "look_ups": "bytea"}
 MESSAGE_COLUMNS = (b"raw", b"look_ups")
 NOTE_COLUMN_TYPES: Columns = {
@@ -70,40 +58,26 @@ UPDATE_EVENTS = _write_change("event", EVENT_COLUMN_TYPES)
 
 
 async def change_key(session: Session, thread_id: int, keys: Keyring) -> bytes | None:
-    """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction, or soon after it where keys are apart. Return its
-    id; None: the memory is not encrypted."""
-    [(key_id,)] = await session.select(SELECT_KEY, thread_id)
-    if key_id is not None:
-        await encrypt_rows(session, thread_id, keys)
-        keys.drop([key_id])
-    return cast(bytes | None, key_id)
-
-
-async def encrypt_rows(session: Session, thread_id: int, keys: Keyring) -> None:
-    """Write all rows of a memory under a new key, whether they were encrypted or not."""
-    [(key_id, title, others, state)] = await session.select(SELECT_ROW, thread_id)
-    held = await keys.hold(session, list_key_ids([(key_id, others)]))
-    old = held.find_thread(key_id, others)
-    new_key = keys.create_key()
-    assert new_key is not None  # nobody changes keys of a store that is not encrypted
-    for stored in await keys.write_key(new_key.stored):
+    """Write all rows of a memory under a new key, inside a transaction. The row gets a new version.
+    What it tells of others keeps the key of its own. The old key goes with the transaction, or soon
+    after it where keys are apart. Return its id; None: the store is not encrypted."""
+    new = keys.create_key()
+    if new is None:
+        return None
+    [(key_id, title, state)] = await session.select(SELECT_ROW, thread_id)
+    old = (await keys.hold_row(session, key_id)).row
+    for stored in await keys.write_key(new.stored):
         await session.execute(INSERT_KEY, *stored)
-    change = _KeyChange(session, thread_id, old.row, new_key.key)
+    change = _KeyChange(session, thread_id, old, new.key)
     await change.rewrite_messages()
     await change.rewrite_notes()
     await change.rewrite_reflection()
     await change.rewrite_events()
-    if not key_id and (text := open_others(old, others)):
-        others_key = keys.create_key()
-        assert others_key is not None  # as above
-        for stored in await keys.write_key(others_key.stored):
-            await session.execute(INSERT_KEY, *stored)
-        others = seal_others(ThreadCiphers(new_key.key, others_key.key), text)
-    new_state = write_state(decode_state(state, old.row), new_key.key)
+    new_state = write_state(decode_state(state, old), new.key)
     new_title = change.reseal(b"thread", 0, b"title", title)
-    row = (new_key.stored.id, new_title, others, new_state)
-    await session.execute(UPDATE_ROW, thread_id, *row)
+    await session.execute(UPDATE_ROW, thread_id, new.stored.id, new_title, new_state)
+    keys.drop([key_id])
+    return cast(bytes, key_id)
 
 
 class _KeyChange:

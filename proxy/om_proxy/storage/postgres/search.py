@@ -70,9 +70,8 @@ SELECT_NEIGHBOURS = f"""WITH matched (of_thread, at_seq) AS (SELECT * FROM unnes
     SELECT {_PASSAGE_COLUMNS} FROM beside JOIN om.passage ON thread_id = of_thread AND seq = beside_seq AND place = 0
     JOIN om.thread ON thread.id = thread_id ORDER BY passage.id"""
 
-# not of a memory that others have encrypted: this process cannot read it
 SELECT_STATE = f"""SELECT id, version, state, coalesce(rules, 0), coalesce(indexed_to, 0), coalesce(remade_to, 0)
-    FROM om.thread LEFT JOIN om.indexed_thread ON thread_id = id WHERE {IS_THREAD} AND key_id IS NULL"""
+    FROM om.thread LEFT JOIN om.indexed_thread ON thread_id = id WHERE {IS_THREAD}"""
 # a turn that commits meanwhile waits for some milliseconds
 LOCK_THREAD = f"SELECT id FROM om.thread WHERE {IS_THREAD} FOR SHARE"
 SELECT_UNINDEXED = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message

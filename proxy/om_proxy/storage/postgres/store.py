@@ -23,8 +23,8 @@ from om_proxy.memory.model import (
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.encryption.conversion import Conversion
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
@@ -54,13 +54,13 @@ from om_proxy.storage.postgres import (
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.batch_removal import remove_batch
 from om_proxy.storage.postgres.commit import Commit, SharedCommit
-from om_proxy.storage.postgres.conversion import SchemaConversion
 from om_proxy.storage.postgres.forgotten_names import (
     DELETE_OLD,
     note_name,
     select_forgotten_at,
 )
 from om_proxy.storage.postgres.generation_removal import drop_generations
+from om_proxy.storage.postgres.key_rows import SchemaKeyRows
 from om_proxy.storage.postgres.listing import (
     select_all,
     select_idle,
@@ -144,10 +144,10 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
-        key_rows = encryption.SeparateRows(pool)
+        key_rows = SchemaKeyRows(pool)
         self._doomed = DoomedKeys(separate, key_rows)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.conversion = Conversion(SchemaConversion(pool, self._keys), self._keys, key_rows)
+        self.key_rotation = KeyRotation(self._keys, key_rows)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -161,7 +161,6 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         on_connection_lost: Callable[[], None] = lambda: None,
         masters: MasterKeys | None = None,
         separate: SeparateKeys | None = None,
-        begins_encryption: bool = False,
         moves_keys: bool = False,
     ) -> PostgresStore:
         """Open the store in this database, and bring its schema up to date. With `create=False`,
@@ -169,8 +168,7 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         many older generations of a log are kept; None: all. `on_connection_lost`: called when
         memories read so far may be no commit's any more. `masters`: the master keys that its text is
         encrypted with; None: none. `separate`: where its keys are; None: in the database. The store
-        closes it. `begins_encryption`: a database that is not encrypted is from now on.
-        `moves_keys`: keys that are in the database may be moved."""
+        closes it. `moves_keys`: keys that are in the database may be moved."""
         pool = await ConnectionPool.open(
             url,
             SchemaNames(options.prefix),
@@ -183,13 +181,7 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         try:
             await store._prepare_schema(create)
             await pool.transact(
-                lambda s: encryption.admit(
-                    s,
-                    masters,
-                    separate,
-                    begins_encryption=begins_encryption,
-                    moves_keys=moves_keys,
-                ),
+                lambda s: encryption.admit(s, masters, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
             )
             store._keys.separate = separate
@@ -491,9 +483,9 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
     async def adopt_secret(self, secret: bytes) -> bool:
         return await self._secret.adopt(secret)
 
-    async def _keep_secret(self, proposed: bytes, known: bytes | None) -> bytes:
+    async def _keep_secret(self, proposed: bytes) -> bytes:
         return await self._pool.transact(
-            lambda s: encryption.keep_secret(s, proposed, self._masters, known)
+            lambda s: encryption.keep_secret(s, proposed, self._masters)
         )
 
     async def _adopt_secret(self, secret: bytes) -> None:

@@ -18,17 +18,13 @@ from om_proxy.storage.encryption.admission import (
 )
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.rows import decode_wrapped_key
-from om_proxy.storage.redis.session import Argument, Session
+from om_proxy.storage.redis.session import Session
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
     from om_proxy.storage.encryption.separate_keys import SeparateKeys
-    from om_proxy.storage.redis.pool import ConnectionPool
-
-KEYS_PER_PAGE = 1_000
 
 
 class EncryptionState(NamedTuple):
@@ -62,15 +58,14 @@ async def admit(
     masters: MasterKeys | None,
     separate: SeparateKeys | None = None,
     *,
-    begins_encryption: bool = False,
     moves_keys: bool = False,
 ) -> str | None:
     """Return the id of the key store; None: the keys are beside the data. Raise WrongMasterKey or
     WrongKeyStore unless this process has the keys that the database needs. An empty one is encrypted
-    from the start if there is a key, and with `begins_encryption` any is. `moves_keys`: one whose
-    keys are beside its data begins to use the key store."""
+    from the start if there is a key. `moves_keys`: one whose keys are beside its data begins to use
+    the key store."""
     state = await read_state(session)
-    while masters and not state.master and (state.is_empty or begins_encryption):
+    while masters and not state.master and state.is_empty:
         try:
             key_store = await separate.admit(None, binds=True) if separate else None
         except WrongKeyStore:
@@ -79,7 +74,7 @@ async def admit(
                 raise
             key_store = None
         else:
-            await begin(session, masters, key_store, state, needs_empty=not begins_encryption)
+            await begin(session, masters, key_store)
         state = await read_state(session)
     check_master(state.master, masters)
     if separate is None:
@@ -90,26 +85,9 @@ async def admit(
     return id_
 
 
-async def begin(
-    session: Session,
-    masters: MasterKeys,
-    key_store: str | None,
-    state: EncryptionState,
-    *,
-    needs_empty: bool,
-) -> None:
-    """Encrypt the secret, and from now on each memory that begins, unless the database is no longer
-    as `state` says."""
-    plain = state.secret or b""
-    sealed = masters.seal_secret(plain) if plain else b""
-    await session.run(
-        "begin_encryption",
-        masters.newest_id,
-        key_store or "",
-        plain,
-        sealed,
-        int(needs_empty),
-    )
+async def begin(session: Session, masters: MasterKeys, key_store: str | None) -> None:
+    """Encrypt from now on what the database is given, unless it is no longer empty."""
+    await session.run("begin_encryption", masters.newest_id, key_store or "")
 
 
 async def _bind_keys(session: Session, stored: str | None, id_: str) -> None:
@@ -124,10 +102,11 @@ async def _bind_keys(session: Session, stored: str | None, id_: str) -> None:
 
 async def readmit(session: Session, masters: MasterKeys, key_store: str | None) -> None:
     """Look at what a new connection leads to. A server that crashed may have lost that it is
-    encrypted: it is marked again. Raise WrongMasterKey or WrongKeyStore if it has other keys."""
+    encrypted, with all that came later: it is marked again. Raise WrongMasterKey or WrongKeyStore if
+    it has other keys, or holds anything that is not encrypted."""
     state = await read_state(session)
-    while not state.master:
-        await begin(session, masters, key_store, state, needs_empty=False)
+    while not state.master and state.is_empty:
+        await begin(session, masters, key_store)
         state = await read_state(session)
     check_master(state.master, masters)
     if key_store is None:
@@ -136,13 +115,10 @@ async def readmit(session: Session, masters: MasterKeys, key_store: str | None) 
         await _bind_keys(session, state.key_store, key_store)
 
 
-async def keep_secret(
-    session: Session, proposed: bytes, masters: MasterKeys | None, known: bytes | None
-) -> bytes:
-    """Return the store's secret: the stored one, or `proposed`, which is stored then. `known`: as in
-    `open_stored_secret`."""
+async def keep_secret(session: Session, proposed: bytes, masters: MasterKeys | None) -> bytes:
+    """Return the store's secret: the stored one, or `proposed`, which is stored then."""
     master, stored = await _store_secret(session, proposed, masters, replaces=False)
-    return open_stored_secret(stored, master, masters, known)
+    return open_stored_secret(stored, master, masters)
 
 
 async def adopt_secret(session: Session, secret: bytes, masters: MasterKeys | None) -> None:
@@ -160,71 +136,6 @@ async def _store_secret(
     is_sealed = masters is not None
     master, stored = await session.run("keep_secret", value, int(is_sealed), int(replaces))
     return None if master is None else master.decode(), stored
-
-
-# ── keys in a key store ──
-
-
-class SeparateRows:
-    """The `KeyRows` of a Redis."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-
-    async def list_doomed_keys(self) -> list[bytes]:
-        return await self._pool.read(
-            lambda s: s.call("ZRANGE", s.keys.of_store("doomed_keys"), 0, KEYS_PER_PAGE - 1)
-        )
-
-    async def clear_doomed(self, ids: Sequence[bytes]) -> None:
-        await self._pool.write(lambda s: s.call("ZREM", s.keys.of_store("doomed_keys"), *ids))
-
-    async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
-        found = await self._pool.read(
-            lambda s: s.call("HMGET", s.keys.of_store("named_keys"), *ids), LONG_TIMEOUT_S
-        )
-        return [id_ for id_, named in zip(ids, found, strict=True) if named is not None]
-
-    async def select_beside(self) -> list[WrappedKey]:
-        async def find_some(session: Session) -> list[WrappedKey]:
-            page = KeyPage([], b"0")
-            while page.next_cursor is not None and not page.keys:
-                page = await scan_keys(session, page.next_cursor)
-            return page.keys
-
-        return await self._pool.read(find_some, LONG_TIMEOUT_S)
-
-    async def clear_beside(self, ids: Sequence[bytes]) -> None:
-        async def clear(session: Session) -> None:
-            found = await session.call("HMGET", session.keys.of_store("data_keys"), *ids)
-            pairs = zip(ids, found, strict=True)
-            stored = [(id_, before, b"") for id_, before in pairs if before is not None]
-            await replace_keys(session, stored)
-
-        await self._pool.write(clear, LONG_TIMEOUT_S)
-
-
-class KeyPage(NamedTuple):
-    """Some of the keys beside the data."""
-
-    keys: list[WrappedKey]
-    next_cursor: bytes | None  # None: there are no more
-
-
-async def scan_keys(session: Session, cursor: bytes) -> KeyPage:
-    """Return some of the keys beside the data. What stays there meanwhile is in one of the pages."""
-    name = session.keys.of_store("data_keys")
-    following, found = await session.call("HSCAN", name, cursor, "COUNT", KEYS_PER_PAGE)
-    pairs = zip(found[::2], found[1::2], strict=True)
-    keys = [decode_wrapped_key(id_, stored) for id_, stored in pairs]
-    return KeyPage(keys, None if following == b"0" else following)
-
-
-async def replace_keys(session: Session, keys: Sequence[tuple[bytes, bytes, bytes]]) -> int:
-    """Replace keys as they are stored: id, the value that is there, the new one (empty: none).
-    Return how many were still the same."""
-    parts: list[Argument] = [part for key in keys for part in key]
-    return int(await session.run("replace_keys", len(keys), *parts)) if keys else 0
 
 
 # ── keys of memories ──
@@ -252,8 +163,8 @@ async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
 
 
 async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
-    """Return the key of the memory that has this name now."""
+    """Return the key of the memory that has this name now, if there is one."""
     if keys.masters is None:
         return NO_HELD_KEYS
-    key_ids = await session.call("HGET", session.keys.of_thread("row", key), "keys")
-    return await keys.hold_row(session, read_key_id(key_ids))
+    id_, key_ids = await session.call("HMGET", session.keys.of_thread("row", key), "id", "keys")
+    return NO_HELD_KEYS if id_ is None else await keys.hold_row(session, read_key_id(key_ids))

@@ -183,11 +183,11 @@ async def _change_key(
     """Add the steps that encrypt all rows of a log with another key: copies of the data hold what it
     told of the thread. Return what its own row is to be written with."""
     new = keyring.create_key()
-    if key_id is None or new is None:
+    if new is None:
         return NO_COMMIT_KEYS
-    held = await keyring.hold(session, [key_id])
+    held = await keyring.hold_row(session, key_id)
     keyring.drop([key_id])
-    await add_resealed_rows(session, changes, log_key, held.find(key_id), new.key)
+    await add_resealed_rows(session, changes, log_key, held.row, new.key)
     return await keyring.write_new(CommitKeys(ThreadCiphers(new.key), (new.stored,)))
 
 
@@ -252,11 +252,11 @@ async def _remove_quotes(
     if key not in stored:
         return
     key_id = stored[key][1].key_id
-    cipher = (await keyring.hold(session, [key_id])).find(key_id)
+    cipher = (await keyring.hold_row(session, key_id)).row
     quoting = [seq for seq, mark in marks.items() if rows.may_quote(mark, label, cipher)]
     if not quoting:
         return
-    if keyring.separate is not None and key_id is not None:
+    if keyring.separate is not None:
         [thread] = await select_memories(session, [key], keyring)
         keys = await _change_key(session, changes, key, key_id, keyring)
         after = replace(thread, other_threads_text="")

@@ -23,8 +23,8 @@ from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import forgetting
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.encryption.conversion import Conversion
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
@@ -54,8 +54,8 @@ from om_proxy.storage.redis import (
 )
 from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.commit import SharedCommit
-from om_proxy.storage.redis.conversion import ServerConversion
 from om_proxy.storage.redis.generation_removal import drop_generations
+from om_proxy.storage.redis.key_rows import ServerKeyRows
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.log_rewriting import (
     REWRITE_INTERVAL_S,
@@ -121,12 +121,10 @@ class RedisStore(SearchedWithoutIndex):
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
         self._key_store_id: str | None = None
-        key_rows = encryption.SeparateRows(pool)
+        key_rows = ServerKeyRows(pool)
         self._doomed = DoomedKeys(separate, key_rows)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.conversion = Conversion(
-            ServerConversion(pool, self._keys, self._rewriter), self._keys, key_rows
-        )
+        self.key_rotation = KeyRotation(self._keys, key_rows)
 
     @classmethod
     async def open(
@@ -140,16 +138,14 @@ class RedisStore(SearchedWithoutIndex):
         rewrite_interval_s: float = REWRITE_INTERVAL_S,
         masters: MasterKeys | None = None,
         separate: SeparateKeys | None = None,
-        begins_encryption: bool = False,
         moves_keys: bool = False,
     ) -> RedisStore:
         """Open the store on this server. With `create=False`, raise StorageError if it holds nothing
         of om-proxy, and change nothing. `generations`: how many older generations of a log are kept;
         None: all. `on_connection_lost`: called when memories read so far may be no commit's any
         more. `masters`: the master keys that its text is encrypted with; None: none. `separate`:
-        where its keys are; None: in the database. The store closes it. `begins_encryption`: a
-        database that is not encrypted is from now on. `moves_keys`: keys that are in the database
-        may be moved."""
+        where its keys are; None: in the database. The store closes it. `moves_keys`: keys that are
+        in the database may be moved."""
         pool = await ConnectionPool.open(
             url,
             KeyNames(options.prefix),
@@ -161,13 +157,7 @@ class RedisStore(SearchedWithoutIndex):
         try:
             await pool.write(lambda s: schema.prepare_schema(s, create), LONG_TIMEOUT_S)
             store._key_store_id = await pool.write(
-                lambda s: encryption.admit(
-                    s,
-                    masters,
-                    separate,
-                    begins_encryption=begins_encryption,
-                    moves_keys=moves_keys,
-                ),
+                lambda s: encryption.admit(s, masters, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
             )
             store._keys.separate = separate
@@ -491,10 +481,8 @@ class RedisStore(SearchedWithoutIndex):
     async def adopt_secret(self, secret: bytes) -> bool:
         return await self._secret.adopt(secret)
 
-    async def _keep_secret(self, proposed: bytes, known: bytes | None) -> bytes:
-        return await self._pool.write(
-            lambda s: encryption.keep_secret(s, proposed, self._masters, known)
-        )
+    async def _keep_secret(self, proposed: bytes) -> bytes:
+        return await self._pool.write(lambda s: encryption.keep_secret(s, proposed, self._masters))
 
     async def _adopt_secret(self, secret: bytes) -> None:
         await self._pool.write(lambda s: encryption.adopt_secret(s, secret, self._masters))
@@ -510,7 +498,7 @@ class RedisStore(SearchedWithoutIndex):
             return
         stored: bytes | None = None
         with suppress(ResponseError):  # it is full: the next connection tries again
-            stored = await encryption.keep_secret(session, known, self._masters, known)
+            stored = await encryption.keep_secret(session, known, self._masters)
         if stored not in (None, known):
             logger.error("storage.other_secret", advice="restart all processes of om-proxy")
 

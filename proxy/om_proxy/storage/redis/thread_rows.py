@@ -48,7 +48,7 @@ async def select_messages(
 
 def _ask_for_keys(session: Session, key: Key) -> Command:
     """Return the command that reads the ids of a memory's keys. Send it behind those that read its
-    texts: texts that were encrypted in between do not open then, and are never taken for plain."""
+    texts: texts that got another key in between do not open then."""
     return ("HGET", session.keys.of_thread("row", key), "keys")
 
 

@@ -28,11 +28,11 @@ async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
 
 
 async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
-    """Return the key of the memory that has this name now."""
+    """Return the key of the memory that has this name now, if there is one."""
     if keys.masters is None:
         return NO_HELD_KEYS
     found = await session.select(SELECT_KEY_OF, *key)
-    return await keys.hold_row(session, found[0][0] if found else None)
+    return await keys.hold_row(session, found[0][0]) if found else NO_HELD_KEYS
 
 
 async def hold_erased(session: Session, memories: Iterable[Key], keys: Keyring) -> HeldKeys:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import aiosqlite
@@ -13,9 +11,7 @@ from om_proxy.storage.encryption.admission import (
     check_master,
     open_stored_secret,
 )
-from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.queries import select_rows
 
 if TYPE_CHECKING:
@@ -32,8 +28,6 @@ IS_SEALED = "EXISTS (SELECT 1 FROM encryption) = ?2"
 KEEP_FIRST = f"INSERT INTO secret SELECT 1, ?1 WHERE {IS_SEALED} ON CONFLICT DO NOTHING"
 KEEP_ADOPTED = f"""INSERT INTO secret SELECT 1, ?1 WHERE {IS_SEALED} AND NOT EXISTS (SELECT 1 FROM thread)
     ON CONFLICT DO UPDATE SET value = excluded.value"""
-SELECT_STORE_SECRET = "SELECT value FROM secret"  # noqa: S105 - a statement, no secret
-UPDATE_STORE_SECRET = "UPDATE secret SET value = ?"  # noqa: S105 - a statement, no secret
 
 
 async def admit(
@@ -41,19 +35,17 @@ async def admit(
     masters: MasterKeys | None,
     separate: SeparateKeys | None = None,
     *,
-    begins_encryption: bool = False,
     moves_keys: bool = False,
 ) -> None:
     """Raise WrongMasterKey or WrongKeyStore unless this process has the keys that the file needs,
-    inside a transaction. An empty file is encrypted from the start if there is a key, and with
-    `begins_encryption` any is. `moves_keys`: one whose keys are beside its data begins to use the
-    key store."""
+    inside a transaction. An empty file is encrypted from the start if there is a key. `moves_keys`:
+    one whose keys are beside its data begins to use the key store."""
     stored = await select_rows(db, SELECT_MASTER, ())
     begins = False
     if not stored and masters:
         [(is_empty,)] = await select_rows(db, IS_EMPTY, ())
-        if begins := bool(is_empty) or begins_encryption:
-            await begin(db, masters)
+        if begins := bool(is_empty):
+            await db.execute(INSERT_MASTER, (masters.newest_id,))
             stored = await select_rows(db, SELECT_MASTER, ())
     master, key_store = stored[0] if stored else (None, None)
     check_master(master, masters)
@@ -63,13 +55,6 @@ async def admit(
     id_ = await separate.admit(key_store, binds=begins or moves_keys)
     if key_store is None:
         await db.execute(SET_KEY_STORE, (id_,))
-
-
-async def begin(db: aiosqlite.Connection, masters: MasterKeys) -> None:
-    """Encrypt the secret, and from now on each memory that begins, inside a transaction."""
-    await db.execute(INSERT_MASTER, (masters.newest_id,))
-    for (secret,) in await select_rows(db, SELECT_STORE_SECRET, ()):
-        await db.execute(UPDATE_STORE_SECRET, (masters.seal_secret(secret),))
 
 
 class SecretRow:
@@ -83,13 +68,13 @@ class SecretRow:
         self._writer = writer
         self._masters = masters
 
-    async def keep(self, proposed: bytes, known: bytes | None) -> bytes:
+    async def keep(self, proposed: bytes) -> bytes:
         """Return the stored secret; if there is none, store this one first: only then does the file
-        have to be written. `known`: as in `open_stored_secret`."""
+        have to be written."""
         master, stored = await self._reader.run_alone(select_secret)
         if stored is None:
             master, stored = await self._store(KEEP_FIRST, proposed)
-        return open_stored_secret(stored, master, self._masters, known)
+        return open_stored_secret(stored, master, self._masters)
 
     async def adopt(self, secret: bytes) -> None:
         """Store another secret, unless a thread is stored. Raise WrongMasterKey if it could not be
@@ -115,48 +100,3 @@ async def select_secret(db: aiosqlite.Connection) -> tuple[str | None, bytes | N
     """Return the id of the master key and the secret, as they are stored at one moment."""
     [(master, stored)] = await select_rows(db, SELECT_SECRET, ())
     return master, stored
-
-
-# ── keys in a key store ──
-
-MAX_DOOMED_KEYS = 1_000  # at once
-SELECT_DOOMED = f"SELECT id FROM doomed_key LIMIT {MAX_DOOMED_KEYS}"
-DELETE_DOOMED = "DELETE FROM doomed_key WHERE id = ?"
-IS_DOOMED_PENDING = "SELECT EXISTS (SELECT 1 FROM doomed_key)"
-SELECT_BESIDE = "SELECT id, master, wrapped FROM data_key ORDER BY id LIMIT 1000"
-DELETE_BESIDE = "DELETE FROM data_key WHERE id = ?"
-IS_NAMED = """SELECT EXISTS (SELECT 1 FROM thread WHERE key_id = ?1) OR EXISTS (SELECT 1 FROM thread
-    WHERE key_id IS NOT NULL AND length(others) > 16 AND substr(others, 1, 16) = ?1)"""
-
-
-class SeparateRows:
-    """The `KeyRows` of a file."""
-
-    def __init__(self, reader: ConnectionWorker, writer: ConnectionWorker) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def list_doomed_keys(self) -> list[bytes]:
-        found = await self._reader.run_alone(lambda db: select_rows(db, SELECT_DOOMED, ()))
-        return [id_ for (id_,) in found]
-
-    async def clear_doomed(self, ids: Sequence[bytes]) -> None:
-        await self._delete(DELETE_DOOMED, ids)
-
-    async def select_named(self, ids: Sequence[bytes]) -> list[bytes]:
-        def select(db: sqlite3.Connection) -> list[bytes]:
-            return [id_ for id_ in ids if db.execute(IS_NAMED, (id_,)).fetchone()[0]]
-
-        return await self._reader.run_alone(lambda db: run_in_connection_thread(db, select))
-
-    async def select_beside(self) -> list[WrappedKey]:
-        found = await self._reader.run_alone(lambda db: select_rows(db, SELECT_BESIDE, ()))
-        return [WrappedKey(*row) for row in found]
-
-    async def clear_beside(self, ids: Sequence[bytes]) -> None:
-        await self._delete(DELETE_BESIDE, ids)
-        await self._writer.write(lambda db: db.execute(REQUEST_ERASURE))
-
-    async def _delete(self, sql: str, ids: Sequence[bytes]) -> None:
-        parameters = [(id_,) for id_ in ids]
-        await self._writer.write(lambda db: db.executemany(sql, parameters))

@@ -148,5 +148,6 @@ class Forgetting:
 
     async def wait_erased(self) -> None:
         if self._eraser is not None:
+            await self.resume_erasure()
             await self._eraser.wait()
         await self._doomed.wait_destroyed()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from om_proxy.errors import StorageError, WrongKeyStore
-from om_proxy.storage.encryption.conversion import RewrappedBatch
-from om_proxy.storage.encryption.key_store import FORMAT, KEYS_PER_BATCH, NOT_A_KEY_STORE
+from om_proxy.storage.encryption.key_store import FORMAT, NOT_A_KEY_STORE, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.sqlite.connection_worker import as_storage_error
+from om_proxy.storage.sqlite.key_rows import HAS_OLDER_KEYS, rewrap_keys
 from om_proxy.storage.sqlite.queries import UNIX_NOW
 from om_proxy.storage.sqlite.schema import ensure_private_file
 
@@ -49,9 +49,6 @@ FIND_OWN_TABLE = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'k
 SELECT_ID = "SELECT id, format FROM key_store"
 INSERT_KEY = "INSERT INTO data_key (id, master, wrapped) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 SELECT_KEY = "SELECT id, master, wrapped FROM data_key WHERE id = ?"
-SELECT_KEYS = (
-    f"SELECT id, master, wrapped FROM data_key WHERE id > ? ORDER BY id LIMIT {KEYS_PER_BATCH}"
-)
 SELECT_UNUSED = f"""SELECT id FROM data_key
     WHERE is_used = 0 AND id > ? AND made_at <= {UNIX_NOW} - ? ORDER BY id LIMIT ?"""
 
@@ -117,18 +114,11 @@ class SqliteKeyStore:
         await self._run(lambda db: db.executemany(sql, [(id_,) for id_ in ids]), writes=True)
 
     async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        def rewrap(db: sqlite3.Connection) -> RewrappedBatch:
-            found = [WrappedKey(*row) for row in db.execute(SELECT_KEYS, (after,))]
-            changed = [masters.rewrap(key) for key in found if key.master != masters.newest_id]
-            sql = "UPDATE data_key SET (master, wrapped) = (?, ?) WHERE id = ?"
-            db.executemany(sql, [(key.master, key.wrapped, key.id) for key in changed])
-            return RewrappedBatch(len(changed), found[-1].id if found else None)
-
-        return await self._run(rewrap, writes=True)
+        return await self._run(lambda db: rewrap_keys(db, after, masters), writes=True)
 
     async def has_older(self, newest_master: str) -> bool:
-        sql = "SELECT EXISTS (SELECT 1 FROM data_key WHERE master <> ?)"
-        return await self._run(lambda db: bool(db.execute(sql, (newest_master,)).fetchone()[0]))
+        found = await self._run(lambda db: db.execute(HAS_OLDER_KEYS, (newest_master,)).fetchone())
+        return bool(found[0])
 
     async def ping(self) -> None:
         # a page that would not change is not written, and a full disk would go unnoticed

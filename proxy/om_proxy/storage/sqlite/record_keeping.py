@@ -19,8 +19,8 @@ from om_proxy.storage.records import (
     ForgetResult,
     StoredReceipt,
 )
-from om_proxy.storage.sqlite.encryption import IS_DOOMED_PENDING
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING
+from om_proxy.storage.sqlite.key_rows import IS_DOOMED_PENDING
 from om_proxy.storage.sqlite.queries import select_rows
 
 MAX_ID = 2**63 - 1

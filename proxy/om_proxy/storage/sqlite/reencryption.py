@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import aiosqlite
 
-from om_proxy.storage.encoding import decode_state, encode_text, write_state
+from om_proxy.storage.encoding import decode_state, write_state
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import (
-    RowCipher,
-    ThreadCiphers,
-    list_key_ids,
-)
-from om_proxy.storage.encryption.sealed_columns import open_others, seal_others
+from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, INSERT_KEY, NEXT_VERSION
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.session import SqliteSession
 
-if TYPE_CHECKING:
-    pass
-
 ROWS_PER_PAGE = 500
-SELECT_KEY = "SELECT key_id FROM thread WHERE id = ?"
-SELECT_ROW = "SELECT key_id, title, others, state FROM thread WHERE id = ?"
-UPDATE_ROW = f"""UPDATE thread SET (key_id, title, others, state, version) = (?, ?, ?, ?, {NEXT_VERSION})
-    WHERE id = ?"""
+SELECT_ROW = "SELECT key_id, title, state FROM thread WHERE id = ?"
+UPDATE_ROW = (
+    f"UPDATE thread SET (key_id, title, state, version) = (?, ?, ?, {NEXT_VERSION}) WHERE id = ?"
+)
 SELECT_MESSAGES = f"""SELECT seq, raw, look_ups FROM message
     WHERE thread_id = ? AND seq > ? ORDER BY seq LIMIT {ROWS_PER_PAGE}"""
 UPDATE_MESSAGE = "UPDATE message SET (raw, look_ups) = (?, ?) WHERE thread_id = ? AND seq = ?"
@@ -45,40 +37,26 @@ REFLECTION_COLUMNS = NOTE_COLUMNS[:3]
 
 
 async def change_key(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> bytes | None:
-    """Write all rows of an encrypted memory under a new key, inside a transaction. The row gets a new
-    version. The old key goes with the transaction, or soon after it where keys are apart. Return its
-    id; None: the memory is not encrypted."""
-    [(key_id,)] = await select_rows(db, SELECT_KEY, (thread_id,))
-    if key_id is not None:
-        await encrypt_rows(db, thread_id, keys)
-        keys.drop([key_id])
-    return cast(bytes | None, key_id)
-
-
-async def encrypt_rows(db: aiosqlite.Connection, thread_id: int, keys: Keyring) -> None:
-    """Write all rows of a memory under a new key, whether they were encrypted or not."""
-    [(key_id, title, others, state)] = await select_rows(db, SELECT_ROW, (thread_id,))
-    held = await keys.hold(SqliteSession(db), list_key_ids([(key_id, others)]))
-    old = held.find_thread(key_id, others)
-    new_key = keys.create_key()
-    assert new_key is not None  # nobody changes keys of a store that is not encrypted
-    await db.executemany(INSERT_KEY, await keys.write_key(new_key.stored))
-    new = ThreadCiphers(new_key.key, old.others)
-    change = _KeyChange(db, thread_id, old.row, new.row)
+    """Write all rows of a memory under a new key, inside a transaction. The row gets a new version.
+    What it tells of others keeps the key of its own. The old key goes with the transaction, or soon
+    after it where keys are apart. Return its id; None: the store is not encrypted."""
+    new = keys.create_key()
+    if new is None:
+        return None
+    [(key_id, title, state)] = await select_rows(db, SELECT_ROW, (thread_id,))
+    old = (await keys.hold_row(SqliteSession(db), key_id)).row
+    await db.executemany(INSERT_KEY, await keys.write_key(new.stored))
+    change = _KeyChange(db, thread_id, old, new.key)
     await change.rewrite_messages()
     await change.rewrite_notes()
     await change.rewrite_reflection()
     await change.rewrite_events()
-    if not key_id and (text := open_others(old, others)):
-        others_key = keys.create_key()
-        assert others_key is not None  # as above
-        await db.executemany(INSERT_KEY, await keys.write_key(others_key.stored))
-        others = seal_others(ThreadCiphers(new_key.key, others_key.key), text)
-    new_state = write_state(decode_state(state, old.row), new.row)
+    new_state = write_state(decode_state(state, old), new.key)
     new_title = change.reseal(b"thread", 0, b"title", title)
-    row = (new_key.stored.id, new_title, others, new_state, thread_id)
-    await db.execute(UPDATE_ROW, row)
+    await db.execute(UPDATE_ROW, (new.stored.id, new_title, new_state, thread_id))
     await db.execute(INCREMENT_SEQUENCE)
+    keys.drop([key_id])
+    return cast(bytes, key_id)
 
 
 class _KeyChange:
@@ -95,9 +73,7 @@ class _KeyChange:
     def reseal(self, table: bytes, row: int, column: bytes, value: Any) -> bytes | None:
         if value is None:
             return None
-        opened = self._old.open(table, row, column, value)
-        plain = encode_text(opened) if isinstance(opened, str) else opened
-        return self._new.seal(table, row, column, plain)
+        return self._new.seal(table, row, column, self._old.open(table, row, column, value))
 
     async def _pages(self, sql: str) -> Any:
         last = -1

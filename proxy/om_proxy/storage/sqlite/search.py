@@ -63,9 +63,8 @@ SELECT_NEIGHBOURS = f"""WITH matched (of_thread, at_seq) AS MATERIALIZED (
     FROM beside CROSS JOIN passage ON thread_id = of_thread AND seq = at_seq AND place = 0
     CROSS JOIN thread ON thread.id = thread_id ORDER BY passage.id"""
 
-# not of a memory that others have encrypted: this process cannot read it
 SELECT_STATE = f"""SELECT id, version, state, ifnull(rules, 0), ifnull(indexed_to, 0), ifnull(remade_to, 0)
-    FROM thread LEFT JOIN indexed_thread ON thread_id = id WHERE {IS_THREAD} AND key_id IS NULL"""
+    FROM thread LEFT JOIN indexed_thread ON thread_id = id WHERE {IS_THREAD}"""
 SELECT_UNINDEXED = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM message
     WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq LIMIT ?"""
 SELECT_LAST_PASSAGE = """SELECT position, visit, at FROM passage WHERE thread_id = ? AND seq <= ?

@@ -30,8 +30,8 @@ from om_proxy.memory.model import (
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.encryption.conversion import Conversion
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
@@ -59,10 +59,10 @@ from om_proxy.storage.sqlite import claiming, encryption, ledger, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
-from om_proxy.storage.sqlite.conversion import FileConversion
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
+from om_proxy.storage.sqlite.key_rows import FileKeyRows
 from om_proxy.storage.sqlite.listing import (
     select_all,
     select_idle,
@@ -142,16 +142,14 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         self._masters = masters
         self._keys = Keyring(queries.select_wrapped_keys, masters)
         self._separate = separate
-        key_rows = encryption.SeparateRows(reader, writer)
+        key_rows = FileKeyRows(reader, writer)
         self._doomed = DoomedKeys(separate, key_rows)
         secret_row = encryption.SecretRow(reader, writer, masters)
         self._secret = StoreSecret(secret_row.keep, secret_row.adopt)
         self._forgetting = Forgetting(
             writer, reader, eraser, self._keys, self._doomed, self._secret
         )
-        self.conversion = Conversion(
-            FileConversion(writer, self._keys, self._forgetting), self._keys, key_rows
-        )
+        self.key_rotation = KeyRotation(self._keys, key_rows)
         self._probe: VersionProbe | None = None
 
     @classmethod
@@ -166,7 +164,6 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         clock: Callable[[], float] = time.time,
         masters: MasterKeys | None = None,
         separate: SeparateKeys | None = None,
-        begins_encryption: bool = False,
         moves_keys: bool = False,
     ) -> SqliteStore:
         """Open the store in this file, create it if it is missing, and bring its schema up to date.
@@ -177,8 +174,7 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         commits may share a transaction. `generations`: how many older generations of a log are
         kept; None: all. `clock`: this machine's, in unix seconds. `masters`: the master keys that
         its text is encrypted with; None: none. `separate`: where its keys are; None: in the file.
-        The store closes it. `begins_encryption`: a file that is not encrypted is from now on.
-        `moves_keys`: keys that are in the file may be moved.
+        The store closes it. `moves_keys`: keys that are in the file may be moved.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
@@ -207,13 +203,7 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
             await (writer.run if masters else reader.run)(
-                lambda db: encryption.admit(
-                    db,
-                    masters,
-                    separate,
-                    begins_encryption=begins_encryption,
-                    moves_keys=moves_keys,
-                )
+                lambda db: encryption.admit(db, masters, separate, moves_keys=moves_keys)
             )
             store._keys.separate = separate
             await reader.run_alone(_read_sequence)

@@ -18,8 +18,7 @@ LAST_PAGE = (1 << 63) - 1
 
 LACKS_VECTOR = """place = 0 AND NOT EXISTS (SELECT 1 FROM passage_vector
     WHERE passage_id = passage.id AND model = {})"""
-# not of a memory that others have encrypted: this process cannot read it
-FIND_THREAD = f"SELECT id FROM thread WHERE {IS_THREAD} AND key_id IS NULL"
+FIND_THREAD = f"SELECT id FROM thread WHERE {IS_THREAD}"
 SELECT_LACKING = f"""SELECT passage.id, passage.seq, passage.length, earlier.seq, earlier.length
     FROM passage LEFT JOIN passage AS earlier ON earlier.thread_id = passage.thread_id
         AND earlier.seq = (SELECT max(seq) FROM passage AS near

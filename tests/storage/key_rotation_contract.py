@@ -1,5 +1,4 @@
-"""What every store that can be encrypted promises of encrypting what it holds, and of a new master
-key."""
+"""What every encrypted store promises of a new master key and of keys that go while it reads."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText, WrongMasterKey
+from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
-from om_proxy.storage.encryption.conversion import encrypt_memories, rewrap_keys
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
-# opens the storage of the test with these master keys; the second argument: encryption begins
+# opens the storage of the test with these master keys
 OpenWith = Callable[..., Awaitable[Any]]
 
 
@@ -57,62 +55,8 @@ def happen_before_keys(store: Any, happens: Callable[[], Awaitable[Any]]) -> Non
     store._keys._select_wrapped = select_later
 
 
-class ConversionContract:
+class KeyRotationContract:
     """A test of a backend has the fixture `open_with`."""
-
-    async def test_what_is_stored_is_encrypted_and_reads_as_before(
-        self, open_with: OpenWith
-    ) -> None:
-        """A server with the key reads and writes throughout, and finds all as it was."""
-        plain = await open_with()
-        secret = await plain.secret()
-        keys = await fill(plain)
-        before = {key: without_version(await plain.load(key)) for key in keys}
-        events = (await plain.events(None, None, None, 100)).events
-        outlines = {key: await plain.outline(key) for key in keys}
-        with pytest.raises(WrongMasterKey):
-            await open_with(OLD)
-        begun = await open_with(OLD, begins_encryption=True)
-        server = await open_with(OLD)
-        assert {key: without_version(await server.load(key)) for key in keys} == before
-        assert await encrypt_memories(begun) == len(keys)
-        assert await encrypt_memories(begun) == 0
-        assert {key: without_version(await server.load(key)) for key in keys} == before
-        assert {key: await server.outline(key) for key in keys} == outlines
-        assert (await server.events(None, None, None, 100)).events == events
-        assert await server.secret() == secret
-        with pytest.raises(WrongMasterKey):
-            await open_with()
-
-    async def test_a_process_without_the_key_is_told_what_it_lacks(
-        self, open_with: OpenWith
-    ) -> None:
-        """One that was there before: it loses no turn, and garbles nothing."""
-        plain = await open_with()
-        keys = await fill(plain)
-        held = await plain.load(keys[0])
-        begun = await open_with(OLD, begins_encryption=True)
-        await encrypt_memories(begun)
-        with pytest.raises(StorageError):
-            await plain.commit(held, replace(held, turns=9))
-        with pytest.raises(UnopenedText, match="set storage"):
-            await plain.load(keys[0])
-        assert await plain.read_unindexed(keys[0], 1, 9) is None
-        assert (await begun.load(keys[0])).turns == held.turns
-
-    async def test_a_process_without_the_key_knows_the_secret_that_it_had(
-        self, open_with: OpenWith
-    ) -> None:
-        """It goes on with what is not encrypted yet, and takes no sealed secret for the store's."""
-        plain = await open_with()
-        await plain.commit(Memory(key=KEY), MemoryBuilder(KEY).chat(1).memory())
-        secret = await plain.secret()
-        fresh = await open_with()
-        begun = await open_with(OLD, begins_encryption=True)
-        assert await plain.secret() == secret == await begun.secret()
-        with pytest.raises(WrongMasterKey, match="set storage"):
-            await fresh.secret()
-        assert (await plain.forget(KEY)).threads == 1
 
     async def test_a_process_without_the_key_gives_an_encrypted_store_no_secret(
         self, open_with: OpenWith
@@ -152,35 +96,6 @@ class ConversionContract:
         reader = await open_with(OLD)
         await forget_meanwhile(b, lambda s: s.refresh_shared(shared, Memory(key=log)))
 
-    async def test_turns_between_batches_are_not_lost(self, open_with: OpenWith) -> None:
-        plain = await open_with()
-        keys = await fill(plain)
-        begun = await open_with(OLD, begins_encryption=True)
-        server = await open_with(OLD)
-        builders = {key: MemoryBuilder(key).chat(2) for key in keys[:4]}
-        new = KEY._replace(thread="new")
-        memory = await server.commit(Memory(key=new), MemoryBuilder(new).chat(1).memory())
-
-        async def turn() -> None:
-            for number in range(1, 6):
-                for key in builders:
-                    while True:
-                        held = await server.load(key)
-                        try:
-                            await server.commit(held, replace(held, turns=held.turns + 1))
-                            break
-                        except StorageError:
-                            continue
-                assert (await server.load(new)) == memory
-                await asyncio.sleep(0)
-                assert number
-
-        turns = asyncio.create_task(turn())
-        await encrypt_memories(begun)
-        await turns
-        assert [(await server.load(key)).turns for key in builders] == [5] * 4
-        assert await encrypt_memories(begun) == 0
-
     async def test_a_new_master_key_takes_over_under_load(self, open_with: OpenWith) -> None:
         """No read and no turn fails, and the old key is refused afterwards."""
         first = await open_with(OLD)
@@ -202,7 +117,7 @@ class ConversionContract:
 
         serving = asyncio.create_task(serve())
         rekeyed = await open_with(NEW, OLD)
-        assert await rewrap_keys(rekeyed) >= len(keys)
+        assert await rekeyed.key_rotation.rewrap_keys() >= len(keys)
         is_over.set()
         assert await serving >= 3
         with pytest.raises(WrongMasterKey, match=MasterKeys([NEW]).newest_id):
@@ -218,7 +133,7 @@ class ConversionContract:
         first = await open_with(OLD)
         keys = await fill(first)
         both = await open_with(NEW, OLD)
-        batch = await both.conversion.rewrap_batch(b"")
+        batch = await both.key_rotation.rewrap_batch(b"")
         assert batch.keys > 0
         again = await open_with(OLD, NEW)
         for key in keys:
@@ -229,7 +144,7 @@ class ConversionContract:
             Memory(key=KEY._replace(thread="late")),
             MemoryBuilder(KEY._replace(thread="late")).chat(1).memory(),
         )
-        assert await rewrap_keys(both) == 1
+        assert await both.key_rotation.rewrap_keys() == 1
         fresh = await open_with(NEW)
         for key in keys:
             await fresh.load(key)
@@ -240,5 +155,5 @@ class ConversionContract:
         both = await open_with(NEW, OLD)
         both._keys.masters = MasterKeys([NEW])
         with pytest.raises(UnopenedText, match=MasterKeys([OLD]).newest_id):
-            await rewrap_keys(both)
+            await both.key_rotation.rewrap_keys()
         assert await open_with(OLD)

@@ -1,4 +1,4 @@
-"""`om-proxy store encrypt` encrypts a database, and `om-proxy store rekey` changes its master key."""
+"""`om-proxy store rekey` changes the master key of a database, and moves its keys to a key store."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.memory.model import Key
+from om_proxy.storage.encryption.key_sources import load_master_keys
 from tests.cli.canary_threads import store_canary_threads
 
 OLD, NEW = "A" * 43, "B" * 43
 
 
 class Folder:
-    """A folder with a database, in which commands run."""
+    """A folder with an encrypted database, in which commands run."""
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]):
         self._patch = patch
         self._output = output
         patch.chdir(path)
         threads = [Key("t", "r", "one"), Key("t", "r", "two")]
-        asyncio.run(store_canary_threads(path / "om-proxy.db", *threads))
+        masters = load_master_keys([OLD])
+        asyncio.run(store_canary_threads(path / "om-proxy.db", *threads, masters=masters))
 
     def run(self, *arguments: str, keys: str | None = None) -> tuple[int, str, str]:
         """Return the exit status of the command and what it printed."""
@@ -42,14 +44,7 @@ def folder(
     return Folder(tmp_path, monkeypatch, capsys)
 
 
-def test_a_database_is_encrypted_and_its_key_changed(folder: Folder) -> None:
-    status, _, error = folder.run("threads", keys=OLD)
-    assert (status, error.count("run `om-proxy store encrypt`")) == (3, 1)
-    status, said, error = folder.run("store", "encrypt", keys=OLD)
-    assert (status, error) == (0, "")
-    assert said.startswith("encrypted: 2 threads and shared logs; none is left unencrypted")
-    assert "0 threads" in folder.run("store", "encrypt", keys=OLD)[1]
-    assert "one" in folder.run("threads", keys=OLD)[1]
+def test_the_master_key_is_changed(folder: Folder) -> None:
     status, said, error = folder.run("store", "rekey", keys=f"[{NEW}, {OLD}]")
     assert (status, error) == (0, "")
     assert said.startswith("wrapped anew: 2 data keys")
@@ -58,20 +53,12 @@ def test_a_database_is_encrypted_and_its_key_changed(folder: Folder) -> None:
     assert (status, error.count("another master key")) == (3, 1)
 
 
-def test_encryption_can_begin_before_what_is_stored_is_encrypted(folder: Folder) -> None:
-    status, said, _ = folder.run("store", "encrypt", "--begin", keys=OLD)
-    assert (status, "restart each server" in said) == (0, True)
-    assert "one" in folder.run("threads", keys=OLD)[1]
-    assert "2 threads" in folder.run("store", "encrypt", keys=OLD)[1]
-
-
 def test_keys_are_moved_to_a_key_store(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Until they are, every command says what to do; afterwards all work with it."""
-    folder.run("store", "encrypt", keys=OLD)
     monkeypatch.setenv("OM_PROXY__STORAGE__KEYS_URL", "sqlite:///keys.db")
-    for command in (["threads"], ["store", "verify"], ["store", "encrypt"], ["export"]):
+    for command in (["threads"], ["store", "verify"], ["export"]):
         status, _, error = folder.run(*command, keys=OLD)
         assert (status, len(error.splitlines())) == (3, 1)
         assert "run `om-proxy store rekey`, which moves them" in error
@@ -106,18 +93,11 @@ def test_keys_are_moved_to_a_key_store(
     assert (status, len(error.splitlines())) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("command", "advice"),
-    [
-        ("encrypt", "set storage.encryption_key first; make a key with: openssl rand"),
-        ("rekey", "set storage.encryption_key first, to the list [new, old] of master keys"),
-    ],
-)
-def test_a_key_is_needed(folder: Folder, command: str, advice: str) -> None:
+def test_a_key_is_needed(folder: Folder) -> None:
     """To change the key of an encrypted database, a new one alone is not enough."""
-    status, _, error = folder.run("store", command)
+    status, _, error = folder.run("store", "rekey")
     assert (status, len(error.splitlines())) == (2, 1)
-    assert advice in error
-    status, _, error = folder.run("store", command, keys="file:/nowhere")
+    assert "set storage.encryption_key first, to the list [new, old] of master keys" in error
+    status, _, error = folder.run("store", "rekey", keys="file:/nowhere")
     assert (status, len(error.splitlines())) == (3, 1)
     assert "the file cannot be read" in error
