@@ -155,7 +155,7 @@ CREATE INDEX entry_observation ON om.entry (thread_id, observation_id);
 CREATE TABLE om.generation (
     thread_id bigint NOT NULL,
     number    bigint NOT NULL,
-    why       text   NOT NULL,
+    why       text   NOT NULL, -- GenerationCause of memory/model.py
     at        double precision NOT NULL,
     PRIMARY KEY (thread_id, number)
 );
@@ -304,7 +304,7 @@ CREATE TABLE om.forgotten_name (
 ALTER TABLE om.forgotten_name ALTER digest SET STATISTICS 0;
 CREATE INDEX forgotten_name_at ON om.forgotten_name (at);
 
--- Forgotten bytes leave the files once every table is rewritten (om-proxy erase --rewrite). Who forgets and who rewrites both take numbers
+-- Forgotten bytes leave the files once every table is rewritten (om-proxy store erase --rewrite). Who forgets and who rewrites both take numbers
 -- from the sequence of versions, so a receipt with a smaller number than a whole rewrite is of bytes that are gone.
 CREATE TABLE om.rewrite (
     name    text   PRIMARY KEY, -- of a table; empty: all of them

@@ -147,7 +147,7 @@ CREATE TABLE entry (
 CREATE TABLE generation (
     thread_id INTEGER NOT NULL REFERENCES thread (id) ON DELETE CASCADE,
     number    INTEGER NOT NULL,
-    why       TEXT    NOT NULL,
+    why       TEXT    NOT NULL, -- GenerationCause of memory/model.py
     at        REAL    NOT NULL,
     PRIMARY KEY (thread_id, number)
 ) STRICT, WITHOUT ROWID;
