@@ -1,4 +1,5 @@
-"""What every encrypted store promises of a new master key and of keys that go while it reads."""
+"""What every encrypted store promises of a new master key, of keys that go while it reads, and of rows
+that are not encrypted."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -20,6 +22,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+OWN, LONE = KEY._replace(resource="own"), KEY._replace(resource="lone")
 # opens the storage of the test with these master keys
 OpenWith = Callable[..., Awaitable[Any]]
 
@@ -57,6 +60,37 @@ def happen_before_keys(store: Any, happens: Callable[[], Awaitable[Any]]) -> Non
 
 class KeyRotationContract:
     """A test of a backend has the fixture `open_with`."""
+
+    async def test_a_row_that_is_not_encrypted_is_no_memory(self, open_with: OpenWith) -> None:
+        """Whoever may write to the database brings no text of their own in. Such a thread is like one
+        that was changed: lists and `om-proxy store verify` name it, and it can be forgotten."""
+        store = await open_with(OLD)
+        own = await store.commit(Memory(key=OWN), MemoryBuilder(OWN).chat(2).memory())
+        writer = await open_with(OLD)
+        writer._keys.masters = None
+        await writer.commit(Memory(key=LONE), MemoryBuilder(LONE).chat(2).memory())
+        keys = [*await fill(writer), LONE]
+        held = await writer.load(keys[0])
+        reads: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.load(keys[0]),
+            lambda: store.refresh(replace(held, version=0)),
+            lambda: store.messages(keys[0], 0),
+            lambda: store.messages_by_seq(keys[0], [1]),
+            lambda: store.observations(keys[0], 0, limit=9),
+            lambda: store.commit(held, replace(held, turns=9)),
+            lambda: store.add_events(keys[0], [activation("c")]),
+        ]
+        for read in reads:
+            with pytest.raises(UnopenedText, match="not encrypted"):
+                await read()
+        listed = {info.key: info.title for info in await store.threads(KEY.tenant)}
+        assert listed == dict.fromkeys(key for key in (OWN, *keys) if key.thread)
+        named = [fault.key for fault in (await verify_store(store)).faults]
+        assert sorted(named) == sorted(keys)
+        assert (await store.forget(LONE)).threads == 1
+        assert (await store.forget_batch(KEY.tenant, KEY.resource)).is_last
+        assert (await verify_store(store)).is_sound
+        assert await store.load(OWN) == own
 
     async def test_a_process_without_the_key_gives_an_encrypted_store_no_secret(
         self, open_with: OpenWith

@@ -98,18 +98,17 @@ class Keyring:
 
     async def hold_row(self, connection: Any, key_id: bytes | None) -> HeldKeys:
         """Return the key of the memory that has this one."""
-        held = await self.hold(connection, [key_id])
-        return held if key_id is None else held.of_row(key_id)
+        return (await self.hold(connection, [key_id])).of_row(key_id)
 
     async def hold(self, connection: Any, key_ids: Iterable[bytes | None]) -> HeldKeys:
         """Return the ciphers of these keys. Keys that are not held yet are read on the connection.
         A key that is not stored, or does not open, is told when it is used."""
-        wanted = {key_id for key_id in key_ids if key_id is not None}
-        if not wanted:
-            return NO_HELD_KEYS
         if self.masters is None:
-            return HeldKeys({}, NO_MASTER_KEY)
-        held = {key_id: key for key_id in wanted if (key := self._find_held(key_id))}
+            return NO_HELD_KEYS
+        wanted = {key_id for key_id in key_ids if key_id is not None}
+        held: dict[bytes | None, RowCipher] = {
+            key_id: key for key_id in wanted if (key := self._find_held(key_id))
+        }
         if missing := wanted - held.keys():
             for stored in await self._read_wrapped(connection, missing):
                 try:
@@ -168,10 +167,8 @@ class Keyring:
         if self.masters is None or not memory.version:
             return NO_HELD_KEYS
         version, key_id = self._rows.get(memory.row_id) or (0, None)
-        if version != memory.version:
+        if version != memory.version or key_id is None:
             return None
-        if key_id is None:
-            return NO_HELD_KEYS
         key = self._find_held(key_id)
         return HeldKeys({key_id: key}, KEY_DESTROYED, key_id) if key else None
 
@@ -223,9 +220,10 @@ class Keyring:
 
     def create_key(self) -> NewKey | None:
         """Return a new data key; None: the store is not encrypted."""
-        if self.masters is None:
-            return None
-        new = self.masters.create_key()
+        return None if self.masters is None else self._create_key(self.masters)
+
+    def _create_key(self, masters: MasterKeys) -> NewKey:
+        new = masters.create_key()
         self._keep(new.key)
         return new
 
@@ -257,24 +255,22 @@ class Keyring:
 
     def plan_commit(self, before: Memory, after: Memory, held: HeldKeys) -> CommitKeys:
         """Return what the commit writes with. `held`: the key of `before`."""
-        new_keys = []
-        if held.row_key_id is not None:
-            row = held.find(held.row_key_id)
-        elif before.version == 0 and (new := self.create_key()):
-            row = new.key
-            new_keys.append(new.stored)
-        else:
+        if self.masters is None:
             return NO_COMMIT_KEYS
-        others: RowCipher = PLAIN
+        row, others = held.row, PLAIN
+        new_keys = []
+        if before.version == 0:
+            row, stored = self._create_key(self.masters)
+            new_keys.append(stored)
+        assert row.key_id is not None  # no row of an encrypted store is written as it is
         if changes_others(before, after) and find_stored_others(after):
-            new = self.create_key()
-            assert new is not None  # else the memory has no key either
-            others = new.key
-            new_keys.append(new.stored)
+            others, stored = self._create_key(self.masters)
+            new_keys.append(stored)
         return CommitKeys(ThreadCiphers(row, others), tuple(new_keys))
 
 
-NO_HELD_KEYS = HeldKeys({}, KEY_DESTROYED)
+# what a process without a master key reads with, and what nothing is read with
+NO_HELD_KEYS = HeldKeys({None: PLAIN}, NO_MASTER_KEY)
 
 
 def changes_others(before: Memory, after: Memory) -> bool:

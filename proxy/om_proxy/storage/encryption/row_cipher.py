@@ -31,7 +31,7 @@ class RowCipher(Protocol):
 
 
 class PlainCipher:
-    """The cipher of a memory that is not encrypted."""
+    """The cipher of each memory of a store that is not encrypted."""
 
     key_id: bytes | None = None
 
@@ -57,6 +57,9 @@ class UnknownKeyCipher:
 
 
 PLAIN: RowCipher = PlainCipher()
+# else whoever may write to the database could bring texts of their own in
+NOT_ENCRYPTED = "this thread is not encrypted, and its store is"
+REFUSED_PLAIN: RowCipher = UnknownKeyCipher(bytes(KEY_ID_BYTES), NOT_ENCRYPTED)
 NO_MASTER_KEY = "this thread is encrypted: set storage.encryption_key"
 KEY_DESTROYED = (
     "the key of this thread is gone: it was forgotten, or its keys are in another store "
@@ -84,11 +87,12 @@ PLAIN_CIPHERS = ThreadCiphers()
 
 
 class HeldKeys:
-    """The ciphers of the memories that one piece of work reads, by key id."""
+    """The ciphers of the memories that one piece of work reads, by key id; by None that of memories
+    without a key, if the store may have such."""
 
     def __init__(
         self,
-        ciphers: Mapping[bytes, RowCipher],
+        ciphers: Mapping[bytes | None, RowCipher],
         why_unknown: str,
         row_key_id: bytes | None = None,
     ) -> None:
@@ -98,7 +102,7 @@ class HeldKeys:
 
     def find(self, key_id: bytes | None) -> RowCipher:
         if key_id is None:
-            return PLAIN
+            return self._ciphers.get(None, REFUSED_PLAIN)
         return self._ciphers.get(key_id) or UnknownKeyCipher(key_id, self._why_unknown)
 
     @property
@@ -108,18 +112,20 @@ class HeldKeys:
 
     def require_row(self) -> HeldKeys:
         """Return these keys. Raise UnopenedText if that memory's is not among them."""
-        if self.row_key_id is not None and self.row_key_id not in self._ciphers:
-            raise UnopenedText(self._why_unknown)
+        if self.row_key_id not in self._ciphers:
+            raise UnopenedText(NOT_ENCRYPTED if self.row_key_id is None else self._why_unknown)
         return self
 
-    def of_row(self, key_id: bytes) -> HeldKeys:
+    def of_row(self, key_id: bytes | None) -> HeldKeys:
         return HeldKeys(self._ciphers, self._why_unknown, key_id)
 
     def find_thread(self, key_id: bytes | None, others: Any) -> ThreadCiphers:
         """Return the ciphers of a memory, given these two columns of its row."""
+        row = self.find(key_id)
         if key_id is None:
-            return PLAIN_CIPHERS
-        return ThreadCiphers(self.find(key_id), self.find(read_others_key(key_id, others)))
+            return ThreadCiphers(row, row)
+        others_key_id = read_others_key(key_id, others)
+        return ThreadCiphers(row, PLAIN if others_key_id is None else self.find(others_key_id))
 
 
 def read_others_key(key_id: bytes | None, others: Any) -> bytes | None:
