@@ -8,7 +8,6 @@ preflight before it asks from another site.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -32,14 +31,13 @@ from om_proxy.edge.admin.hidden_text import hide_text
 from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.admin.requests import (
     MAX_ADMIN_BODY_BYTES,
-    NAME_IN_QUERY,
     AdminCall,
+    find_entry_id,
+    find_key,
     is_large_body,
-    normalize_stored_name,
     parse_body,
     parse_query,
     read_tenant,
-    require_tenant,
 )
 from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
 from om_proxy.edge.admin.route_table import ADMIN_ROUTES
@@ -47,7 +45,6 @@ from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.admin.streamed_answer import StreamedAnswer, send_streamed
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
-from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.server import responses
 from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
@@ -106,13 +103,14 @@ class AdminApi:
         if route.is_text:
             visitor.require_text()
         query = parse_query(route.query, scope["query_string"])
-        key = _find_key(route, scope, visitor.tenant, query)
+        names: Mapping[str, str] = scope["path_params"]
+        key = find_key(names, visitor.tenant, query)
         call = AdminCall(
             visitor=visitor,
             query=visitor.confine(key, query),
             key=key,
-            path_names={name: unquote(word) for name, word in scope["path_params"].items()},
-            entry_id=_find_entry_id(scope),
+            path_names={name: unquote(word) for name, word in names.items()},
+            entry_id=find_entry_id(names),
             body=await _read_body(route, scope, receive),
             expected_version=parse_expected_version(headers),
             headers=headers,
@@ -171,50 +169,6 @@ class _OpenApiPage:
 
 async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
     raise NotFound(f"there is no such page; {ADMIN_ROOT}{OPENAPI_PATH} lists those there are")
-
-
-def _find_key(route: AdminRoute, scope: Scope, tenant: str | None, query: Struct) -> Key | None:
-    """Return what the path names, as in `AdminCall.key`."""
-    names: Mapping[str, str] = scope["path_params"]
-    if "tenant" in names:
-        named = unquote(names["tenant"])
-        if tenant not in (None, named):
-            raise NotFound("there is no memory of it")
-        return Key(named, "", RESOURCE_THREAD)
-    if "resource" in names:
-        resource_name = normalize_stored_name(_read_name(names["resource"], query))
-        return Key(require_tenant(tenant), resource_name, RESOURCE_THREAD)
-    if not route.names_thread:
-        return None
-    tenant = require_tenant(tenant)
-    thread = normalize_stored_name(_read_name(names["thread"], query))
-    resource: str | None = getattr(query, "resource", None)
-    return Key(tenant, normalize_stored_name(resource or "") or thread, thread)
-
-
-def _read_name(segment: str, query: Struct) -> str:
-    """Return the name that the path has or, where its segment stands for it, the query. Raise
-    BadRequest for a name in both."""
-    named: str | None = getattr(query, "name", None)
-    if named is None:
-        return unquote(segment)
-    if segment != NAME_IN_QUERY:
-        raise BadRequest(
-            f"with name in the query, the path has {NAME_IN_QUERY} in its place", param="name"
-        )
-    return named
-
-
-def _find_entry_id(scope: Scope) -> int | None:
-    """Return the number that the path names; None if it names none. Raise NotFound for another
-    word."""
-    names: Mapping[str, str] = scope["path_params"]
-    word = names.get("id", names.get("seq"))
-    if word is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,15}", word):
-        raise NotFound("an id in the path is a number")
-    return int(word)
 
 
 async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,9 +27,9 @@ from msgspec.inspect import (
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.edge.admin.access import Visitor
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import BadRequest
+from om_proxy.errors import BadRequest, NotFound
 from om_proxy.identity.naming import normalize_name
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.server.headers import Header, find_header
 
 MAX_ADMIN_BODY_BYTES = 64 * 2**10
@@ -172,6 +172,49 @@ def read_tenant(query_string: bytes) -> str | None:
     return tenants[-1] if tenants else None
 
 
+def find_key(names: Mapping[str, str], tenant: str | None, query: Struct) -> Key | None:
+    """Return what the path names, as in `AdminCall.key`. `names`: as they stand in the path, still
+    encoded."""
+    if "tenant" in names:
+        named = unquote(names["tenant"])
+        if tenant not in (None, named):
+            raise NotFound("there is no memory of it")
+        return Key(named, "", RESOURCE_THREAD)
+    if "resource" in names:
+        resource_name = normalize_stored_name(_read_name(names["resource"], query))
+        return Key(require_tenant(tenant), resource_name, RESOURCE_THREAD)
+    if "thread" not in names:
+        return None
+    tenant = require_tenant(tenant)
+    thread = normalize_stored_name(_read_name(names["thread"], query))
+    resource: str | None = getattr(query, "resource", None)
+    return Key(tenant, normalize_stored_name(resource or "") or thread, thread)
+
+
+def _read_name(segment: str, query: Struct) -> str:
+    """Return the name that the path has or, where its segment stands for it, the query. Raise
+    BadRequest for a name in both."""
+    named: str | None = getattr(query, "name", None)
+    if named is None:
+        return unquote(segment)
+    if segment != NAME_IN_QUERY:
+        raise BadRequest(
+            f"with name in the query, the path has {NAME_IN_QUERY} in its place", param="name"
+        )
+    return named
+
+
+def find_entry_id(names: Mapping[str, str]) -> int | None:
+    """Return the number that the path names; None if it names none. Raise NotFound for another
+    word."""
+    word = names.get("id", names.get("seq"))
+    if word is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,15}", word):
+        raise NotFound("an id in the path is a number")
+    return int(word)
+
+
 def parse_query(query_type: type[_T], query_string: bytes) -> _T:
     """Parse the query; the last value of a repeated name counts. Raise BadRequest."""
     values = {
@@ -181,7 +224,7 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
     try:
         return msgspec.convert(values, query_type, strict=False)
     except msgspec.ValidationError as exc:
-        raise _describe_fault(exc, "the query", query_type) from exc
+        raise describe_fault(exc, "the query", query_type) from exc
 
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
@@ -200,14 +243,14 @@ def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
     try:
         return msgspec.json.decode(body or b"{}", type=body_type)
     except msgspec.ValidationError as exc:
-        raise _describe_fault(exc, "the body", body_type) from exc
+        raise describe_fault(exc, "the body", body_type) from exc
     except UnicodeDecodeError as exc:
         raise BadRequest("the body is not UTF-8; send JSON in UTF-8") from exc
     except (msgspec.DecodeError, RecursionError) as exc:
         raise BadRequest("the body is not JSON") from exc
 
 
-def _describe_fault(exc: msgspec.ValidationError, where: str, parsed_type: Any) -> BadRequest:
+def describe_fault(exc: msgspec.ValidationError, where: str, parsed_type: Any) -> BadRequest:
     """Return the error that names the faulty part and what it takes. It holds no value: the
     library's text may hold one, and is used for nothing but the name."""
     text = str(exc)

@@ -69,7 +69,7 @@ class ForgetReceipt(Struct, frozen=True, kw_only=True):
         Meta(
             description=(
                 "HMAC-SHA256 under the store's secret, of the receipt as JSON without white space, "
-                "with an empty signature. `om-proxy store receipt --verify` checks it."
+                "with an empty signature. `om-proxy store receipt FILE` checks it."
             )
         ),
     ] = ""
