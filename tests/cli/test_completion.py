@@ -78,6 +78,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("om-proxy show --if", []),
         ("om-proxy notes undo --if", ["--if-version"]),
         ("om-proxy --completion ", ["bash", "fish", "zsh"]),
+        ("om-proxy notes un", ["undo", "unpin"]),
+        ("om-proxy api POST /threads/kitc", ["/threads/kitchen/"]),
+        (
+            "om-proxy api POST /threads/kitchen/p",
+            ["/threads/kitchen/park", "/threads/kitchen/pins"],
+        ),
     ],
 )
 def test_bash_offers(folder: Path, line: str, offered: list[str]) -> None:

@@ -84,4 +84,4 @@ def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     names = re.findall(r"^  ([a-z]+)  +\w", capsys.readouterr().out, flags=re.M)
     assert names == [row.name for group in GROUPS for row in group.commands]
     assert len(names) <= 20
-    assert max(len(group.commands) for group in GROUPS) <= 8
+    assert max(len(group.commands) for group in GROUPS) <= 7

@@ -50,8 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_days(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", "--from", "2026-05-01", "--to", "2026-05-31", *CONFIG]) == 0
     assert "no turn is counted yet" in capsys.readouterr().err
-    assert main(["stats", "--from", "yesterday", *CONFIG]) == 2
-    assert "write it as in 2026-05-31" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["stats", "--from", "yesterday", *CONFIG])
+    assert "must be a day, as in 2026-05-31" in capsys.readouterr().err
     assert main(["stats", "--by", "thread", "--from", "2026-05-01", *CONFIG]) == 2
 
 

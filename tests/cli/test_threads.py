@@ -106,7 +106,7 @@ def test_a_store_without_threads(folder: Path, capsys: pytest.CaptureFixture[str
 
     asyncio.run(create_store())
     assert main(["threads"]) == 0
-    assert capsys.readouterr() == ("", "om-proxy: no threads yet\n")
+    assert capsys.readouterr() == ("", "om-proxy: there are no such threads\n")
     assert main(["threads", "--resource", "ana"]) == 0
     assert capsys.readouterr() == ("", "om-proxy: there are no such threads\n")
     assert main(["threads", "--json"]) == 0

@@ -115,7 +115,7 @@ async def test_commands_beside_it_leave_what_happened(morning: Story, tmp_path: 
             told.append([event["id"] for event in events])
         reflected = await asyncio.to_thread(
             run_om_proxy,
-            *("reflect", "van-planner"),
+            *("notes", "reflect", "van-planner"),
             cwd=tmp_path,
             OM_PROXY_CONFIG=str(served.config),
         )

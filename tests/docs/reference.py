@@ -478,7 +478,7 @@ def _option_rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
 
 def _option(action: argparse.Action) -> str:
     if not action.option_strings:
-        return f"`{action.dest.upper()}`"
+        return f"`{action.metavar or action.dest.upper()}`"
     value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
     return f"`{action.option_strings[-1]}{value}`"
 

@@ -3,6 +3,7 @@ visible first (visible_text.py)."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from om_proxy.cli.terminal import print_report
 from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
+from om_proxy.errors import UsageError
 from om_proxy.memory.dates import read_time
 
 
@@ -63,6 +65,23 @@ def print_way_on(cursor: str | None) -> None:
     if cursor is not None:
         how = "raise --limit, or give --json's `cursor` as --cursor"
         print(f"om-proxy: there may be more: {how}", file=sys.stderr)
+
+
+def require_yes_or_terminal(options: argparse.Namespace) -> None:
+    """Raise UsageError where nobody can be asked and --yes is not given."""
+    if not options.yes and not sys.stdin.isatty():
+        raise UsageError(
+            "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
+        )
+
+
+def confirm(question: str) -> bool:
+    """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:  # Ctrl-D
+        return False
+    return answer.strip().lower() in ("y", "yes")
 
 
 def print_heading(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from om_proxy.cli.completion import complete_path
 from om_proxy.cli.options import (
     ABOUT_NOTE,
     ABOUT_THREAD,
@@ -28,6 +29,7 @@ from om_proxy.cli.options import (
     flag,
     limit_option,
     option,
+    read_day,
     read_seconds,
     resource_option,
     thread_option,
@@ -39,6 +41,8 @@ SERVER = (
     option("--host", "the address to listen on, in place of server.host"),
     option("--port", "the port to listen on, in place of server.port; 0 takes a free one"),
 )
+METHODS = ("GET", "POST", "PATCH", "DELETE")
+PIN_ID = option("ID", "the pinned note, as `om-proxy notes pins` shows it", type=int)
 PLACE_HELP = "a URL as in storage.url, an SQLite file, or a configuration file (.yaml)"
 
 RUNNING = (
@@ -102,57 +106,53 @@ RUNNING = (
 )
 
 READING = (
-    Command("threads", "list the threads that have a memory", "threads.run", (
+    Command("threads", "list the threads that have a memory", "threads.print_threads", (
         *MEMORY,
-        option("[PREFIX]", "only threads whose name, resource or title begins with this"),
+        option("[PREFIX]", "only threads whose name, resource or title begins with this", dest="q"),
         option("--state", "only threads whose memory work goes on, fails or was given up, or that have notes",
                choices=("active", "failing", "parked", "observed")),
         option("--order", "the most recent turn first, or by name (default: %(default)s)",
                choices=("recent", "name"), default="recent"),
         *PAGE,
-    )),
-    Command("show", "show the state of a thread's memory: its windows and failures", "show.run", ABOUT_THREAD),
-    Command("messages", "show the messages of a thread, and what became of each", "messages.run", (
+    ), asks="GET /threads"),
+    Command("show", "show the state of a thread's memory: its windows and failures", "threads.print_thread", ABOUT_THREAD,
+            asks="GET /threads/{thread}"),
+    Command("messages", "show the messages of a thread, and what became of each", "messages.print_messages", (
         *ABOUT_THREAD,
         option("--after N", "only messages behind number N", type=int, default=0),
         option("--through N", "only messages up to number N", type=int),
-        flag("--all", "also messages that were taken back, and replies that broke off"),
+        option("--all", "also messages that were taken back, and replies that broke off",
+               action="store_const", const="all", dest="live"),
         flag("--excerpt", "only the beginning of each message"),
         *PAGE,
-    )),
-    Command("search", "search the messages of threads, or their notes, by words", "search.run", (
+    ), asks="GET /threads/{thread}/messages"),
+    Command("search", "search the messages of threads, or their notes, by words", "messages.search", (
         CONFIG,
         TENANT,
         resource_option("only this resource"),
         JSON,
-        option("WORDS", "the words to look for"),
+        option("WORDS", "the words to look for", dest="q"),
         thread_option("--thread THREAD", "only this thread, as the client names it"),
         option("--in", "what to search (default: %(default)s)",
                dest="searched", choices=("messages", "notes"), default="messages"),
         limit_option(20, most=100),
     )),
-    Command("read", "read the messages of a thread as the model's tool shows them", "read.run", (
+    Command("context", "show what would go upstream now; nothing is stored, and no model is called", "context.show", (
         *ABOUT_THREAD,
-        option("[CURSOR]", "begin with this message, such as m12 (default: the first)"),
-        option("--page N", "1 reads on from CURSOR, -1 back to it, 2 the page after that (default: %(default)s)",
-               type=int, default=1),
-    )),
-    Command("context", "show what would go upstream now; nothing is stored, and no model is called", "context.run", (
-        *ABOUT_THREAD,
-        option("--text", "the next message; without it, three dots stand for it"),
+        option("--text", "the next message; without it, three dots stand for it", default="…"),
         option("--request FILE", "a chat request in JSON, as a client would send it; `-` reads it from stdin"),
     )),
-    Command("stats", "show what memory saves and costs", "stats.run", (
+    Command("stats", "show what memory saves and costs", "stats.show", (
         CONFIG,
         TENANT,
         JSON,
         option("--by", "what the figures are summed up by (default: %(default)s)",
                choices=("day", "model", "resource", "thread"), default="day"),
-        option("--from DAY", "the first day, in UTC", dest="first_day"),
-        option("--to DAY", "the last day, in UTC", dest="last_day"),
+        option("--from DAY", "the first day, in UTC", dest="first_at", type=read_day),
+        option("--to DAY", "the last day, in UTC", dest="last_at", type=read_day),
         *PAGE,
     )),
-    Command("events", "list what happened to memories, and follow what happens", "events.run", (
+    Command("events", "list what happened to memories, and follow what happens", "events.show", (
         *MEMORY,
         thread_option("[THREAD]", "only of this thread, as the client names it"),
         flag("--follow", "go on with new events until Ctrl-C"),
@@ -175,7 +175,7 @@ MOVING = (
         "Remove a thread's messages and all notes about it. The server may be running: the thread is gone for it at once. "
         "With --all and without THREAD, remove the resource of --resource, or else the whole tenant of --tenant.",
     ),
-    Command("export", "write everything stored, one JSON record a line", "export.run", (
+    Command("export", "write everything stored, one JSON record a line", "export.export", (
         CONFIG,
         TENANT,
         RESOURCE,
@@ -204,7 +204,7 @@ MOVING = (
 )
 
 NOTES = (
-    Command("show", "show what memory has noted about a thread", "notes.run", (
+    Command("show", "show what memory has noted about a thread", "notes.show", (
         *ABOUT_THREAD,
         option("[ID]", "only this entry, with the notes that it was made from", type=int),
         CHUNK,
@@ -212,36 +212,39 @@ NOTES = (
         option("--generation N", "show the notes of an older generation", type=int),
         flag("--generations", "list the stored generations"),
     )),
-    Command("edit", "give a note other words", "edit.run", (
+    Command("edit", "give a note other words", "note_changes.edit", (
         *ABOUT_NOTE,
         option("--text", "the new words, 1 to 20 000 characters"),
         ),
         "Give a note other words. Without --text, they are read from standard input or, on a terminal, from the editor "
         "that EDITOR names.",
     ),
-    Command("withdraw", "take a note away from the model", "withdraw.run", (
+    Command("withdraw", "take a note away from the model", "note_changes.withdraw", (
         *ABOUT_NOTE,
         flag("--forget", "erase its words in older generations too; nothing brings them back"),
         ),
         "Take a note away from the model. The messages of an entry stay covered: the model reads neither the note nor "
         "them. A dropped chunk's messages are read again.",
     ),
-    Command("undo", "take back the newest reflection, edit or withdrawal of notes", "undo.run", (
+    Command("undo", "take back the newest reflection, edit or withdrawal of notes", "note_changes.undo", (
         *ABOUT_THREAD,
         flag("--yes", "do not ask before a reflection is taken back"),
         IF_VERSION,
     )),
-    Command("pin", "pin a note that every later prompt begins with; without words, list them", "pin.run", (
-        *ABOUT_THREAD,
-        option("[TEXT]", "the words of the note"),
-        option("--edit ID", "give this pinned note the words TEXT", type=int),
-        option("--remove ID", "take this pinned note away", type=int),
-        IF_VERSION,
+    Command("pins", "list the notes that people pinned to a thread", "note_changes.print_pins", ABOUT_THREAD,
+            asks="GET /threads/{thread}/pins"),
+    Command("pin", "pin a note that every later prompt begins with", "note_changes.print_pins", (
+        *ABOUT_THREAD, option("TEXT", "the words of the note"), IF_VERSION,
         ),
-        "Pin a note of your own. It stands before all other notes and is never condensed. Without TEXT and --remove, list "
-        "the pinned notes.",
+        "Pin a note of your own. It stands before all other notes and is never condensed.",
+        asks="POST /threads/{thread}/pins",
     ),
-    Command("observe", "have messages observed now, below the thresholds too", "observe.run", (
+    Command("edit-pin", "give a pinned note other words", "note_changes.print_pins", (
+        *ABOUT_THREAD, PIN_ID, option("TEXT", "the new words"), IF_VERSION,
+    ), asks="PATCH /threads/{thread}/pins/{id}"),
+    Command("unpin", "take a pinned note away", "note_changes.print_pins", (*ABOUT_THREAD, PIN_ID, IF_VERSION),
+            asks="DELETE /threads/{thread}/pins/{id}"),
+    Command("observe", "have messages observed now, below the thresholds too", "note_changes.observe", (
         *ABOUT_THREAD,
         flag("--all", "the whole backlog, batch by batch; else one batch"),
         IF_VERSION,
@@ -249,15 +252,15 @@ NOTES = (
         "Have the memory model observe messages now, below the thresholds too, and wait for its notes. They wait as "
         "chunks until they become active.",
     ),
-    Command("reflect", "have all notes condensed now", "reflect.run", (
+    Command("reflect", "have all notes condensed now", "note_changes.reflect", (
         *ABOUT_THREAD,
         option("--instruction", "what the memory model should heed, in your words"),
         IF_VERSION,
         ),
         "Have the memory model condense all notes now, and wait for the result. It takes their place if it is shorter.",
     ),
-    Command("activate", "make the chunks that wait active, for the next prompt", "activate.run",
-            (*ABOUT_THREAD, IF_VERSION)),
+    Command("activate", "make the chunks that wait active, for the next prompt", "note_changes.print_activation",
+            (*ABOUT_THREAD, IF_VERSION), asks="POST /threads/{thread}/activate"),
 )
 
 STORE = (
@@ -317,17 +320,15 @@ STORE = (
         "with --rewrite, rewrite table by table (VACUUM FULL). Each is locked meanwhile: chat goes on without memory, and "
         "turns wait. If that is interrupted, run the command again: it goes on.",
     ),
-    Command("receipt", "show what was forgotten, or check the signature of a receipt", "receipt.run", (
+    Command("receipt", "check the signature of a receipt of what was forgotten", "receipt.run", (
         CONFIG,
         TENANT,
         resource_option("the resource that it should be about"),
-        JSON,
-        option("[ID]", "the receipt, as `forget` named it"),
-        option("--verify FILE", "check the receipt in this file; `-` for standard input"),
+        option("FILE", "the receipt, as `forget --json` printed it; `-` for standard input"),
         option("--thread THREAD", "the thread that it should be about"),
         ),
-        "Show the receipt of what was forgotten, for 30 days. With --verify, say whether this store signed the receipt in a "
-        "file, at any time; with --thread or --resource, whether it is about that.",
+        "Say whether this store signed the receipt in a file, at any time; with --thread or --resource, whether it is about "
+        "that. `om-proxy api GET /receipts/ID` shows a receipt for 30 days.",
     ),
     Command(
         "rekey", "change the master key of an encrypted database", "rekey.run", (CONFIG,),
@@ -353,6 +354,18 @@ GROUPS = (
     Group("look into memories", READING),
     Group("remove and move memories", MOVING),
     Group("more commands", (
+        Command("api", "ask any route of the admin API", "api.run", (
+            CONFIG,
+            TENANT,
+            RESOURCE,
+            option("[METHOD]", "the method of the route", type=str.upper, choices=METHODS),
+            option("[PATH]", "the path below /om/v1, with its query: /threads/kitchen/messages?limit=5", complete_path),
+            option("--data", "the body: JSON, or @FILE with it; `@-` reads standard input"),
+            IF_VERSION,
+            ),
+            "Ask a route of the admin API, on the store that the configuration names, and print the JSON that it answers. "
+            "A server needs not run. Without METHOD and PATH, list the routes.",
+        ),
         Family("notes", "show, correct and make the notes of a thread", NOTES),
         Family("store", "back up, check, move, index and erase a store", STORE),
     )),

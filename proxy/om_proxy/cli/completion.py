@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.errors import OmError
@@ -62,6 +63,25 @@ def complete_tenant(prefix: str, parsed_args: argparse.Namespace, **_: object) -
 
     _read_store(parsed_args, read)
     return _sort_names(tenants)
+
+
+def complete_path(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return the paths of the admin API's routes that begin so, up to the next name in them."""
+    from om_proxy.edge.admin.route_table import ADMIN_ROUTES  # noqa: PLC0415 - takes 0.4 s
+
+    *typed, begun = prefix.split("/")
+    offers = set()
+    for route in ADMIN_ROUTES:
+        words = route.path.split("/")
+        is_begun = len(words) > len(typed) and all(
+            word == part or word.startswith("{") for word, part in zip(words, typed, strict=False)
+        )
+        if is_begun and route.method == (parsed_args.method or route.method):
+            word = words[len(typed)]
+            names = complete_thread(unquote(begun), parsed_args) if word == "{thread}" else [word]
+            end = "/" if len(words) > len(typed) + 1 else ""
+            offers |= {"/".join([*typed, quote(name, safe="{}")]) + end for name in names}
+    return sorted(offers)
 
 
 def _sort_names(names: Iterable[str]) -> list[str]:

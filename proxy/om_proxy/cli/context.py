@@ -1,12 +1,10 @@
-"""`om-proxy context`: show what would go upstream for a thread now. Nothing is stored, and no model
+"""Show what would go upstream for a thread now. Nothing is stored, and no model
 is called."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from om_proxy.apis.message_summary import summarize_message
 from om_proxy.cli.answers import (
@@ -18,47 +16,26 @@ from om_proxy.cli.answers import (
     render_number,
 )
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.store_command import LocalApi, read_file
 from om_proxy.cli.thread_choice import find_thread
 from om_proxy.edge.admin.routes.context import (
     ContextAnswer,
     DueWork,
-    TextQuery,
     preview_request,
     preview_text,
 )
-from om_proxy.errors import UsageError
 
-SAMPLE_TEXT = "…"  # stands for the next message
 PART_COLUMNS = ("part", "tokens", "prompt cache")
 
 
-def run(options: argparse.Namespace) -> int:
+async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print the parts of the prompt, and its messages."""
-    return run_with_api(options, print_context)
-
-
-async def print_context(api: LocalApi, options: argparse.Namespace) -> int:
-    body = read_request(options.request) if options.request else None
+    body = read_file(options.request) if options.request else None
     key = await find_thread(api.store, options)
-    if body is not None:
-        answer = await api.ask_about(preview_request, key, body=body)
-    else:
-        query = TextQuery(resource=key.resource, text=options.text or SAMPLE_TEXT)
-        answer = await api.ask_about(preview_text, key, query)
-    if options.json:
-        print_json(answer)
-    else:
-        print_answer(answer)
+    handler = preview_text if body is None else preview_request
+    answer = await api.ask(handler, options, key=key, body=body)
+    print_json(answer) if options.json else print_answer(answer)
     return DONE
-
-
-def read_request(path: str) -> bytes:
-    """Read a chat request from a file, or from stdin for `-`."""
-    try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as exc:
-        raise UsageError(f"--request {path} cannot be read: {exc.strerror}") from exc
 
 
 def print_answer(answer: ContextAnswer) -> None:

@@ -7,7 +7,10 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from inspect import iscoroutinefunction
+from typing import Any
 
 from om_proxy.cli.completion import answer_shell, print_script
 from om_proxy.cli.exit_status import DONE, find_exit_status
@@ -47,15 +50,23 @@ def run_command(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return DONE
-    return int(find_function(options.row)(options))
+    return run_row(options.row, options)
 
 
-def find_function(row: Command) -> Callable[[argparse.Namespace], int]:
-    """Import the command's module, and return its function."""
+def run_row(row: Command, options: argparse.Namespace) -> int:
+    """Run the command of this row, and return its exit status."""
+    function = find_function(row)
+    if row.asks is not None:
+        function = partial(import_module("om_proxy.cli.api").ask_and_print, row.asks, function)
+    elif not iscoroutinefunction(function):
+        return int(function(options))
+    return int(import_module("om_proxy.cli.store_command").run_with_api(options, function))
+
+
+def find_function(row: Command) -> Callable[..., Any]:
+    """Import the module that the row names, and return the function."""
     module, _, name = row.run.partition(".")
-    function: Callable[[argparse.Namespace], int] = getattr(
-        import_module(f"om_proxy.cli.{module}"), name
-    )
+    function: Callable[..., Any] = getattr(import_module(f"om_proxy.cli.{module}"), name)
     return function
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from typing import TYPE_CHECKING
 
+from om_proxy.cli.answers import confirm, require_yes_or_terminal
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import COMMAND_CALLER, run_with_store
 from om_proxy.doctor.storage import say_pending
-from om_proxy.errors import UsageError
 from om_proxy.settings import load
 from om_proxy.settings.storage import StorageSettings
 from om_proxy.storage.base import Store
@@ -33,10 +32,7 @@ def run(options: argparse.Namespace) -> int:
     storage = load(options.config).storage
     if not options.rewrite or not storage.is_postgres:
         return run_with_store(options.config, lambda store: wait_erased(store, options))
-    if not options.yes and not sys.stdin.isatty():
-        raise UsageError(
-            "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
-        )
+    require_yes_or_terminal(options)
     return run_with_store(options.config, lambda store: rewrite_all(store, storage, options))
 
 
@@ -82,7 +78,7 @@ async def rewrite(store: Store, url: str, prefix: str, options: argparse.Namespa
     rewriter = await TableRewriter.open(url, prefix, limits)
     try:
         print(await _describe_tables(rewriter), WARNING, sep="\n", flush=True)
-        if not options.yes and not _ask_operator():
+        if not options.yes and not confirm("Rewrite the tables now?"):
             print("nothing was rewritten")
             return DECLINED
         result = await rewriter.rewrite(_print_table)
@@ -119,12 +115,3 @@ def _render_size(size: int) -> str:
 
 def _print_table(table: Table) -> None:
     print(f"rewriting {table.name}, {_render_size(table.size)}", flush=True)
-
-
-def _ask_operator() -> bool:
-    """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
-    try:
-        answer = input("Rewrite the tables now? [y/N] ")
-    except EOFError:  # Ctrl-D
-        return False
-    return answer.strip().lower() in ("y", "yes")

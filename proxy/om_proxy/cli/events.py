@@ -12,7 +12,7 @@ import orjson
 
 from om_proxy.cli.answers import print_json, print_table, print_way_on, render_time
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi, print_error, run_with_api
+from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.edge.admin.routes.events import (
     EventLine,
@@ -22,7 +22,6 @@ from om_proxy.edge.admin.routes.events import (
     answer_events,
     answer_thread_events,
 )
-from om_proxy.edge.admin.streamed_answer import StreamedAnswer
 from om_proxy.errors import UsageError
 
 COLUMNS = ("time", "event", "thread", "what")
@@ -35,14 +34,10 @@ _LEFT_OUT = frozenset(("recordId", "threadId", "threadIds", "cycleId", "config")
 ReadPage = Callable[[str | None], Awaitable[EventList]]
 
 
-def run(options: argparse.Namespace) -> int:
+async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print the stored events; with --follow, go on until Ctrl-C."""
     if options.resource is not None and options.thread is None:
         raise UsageError("--resource is that of a thread: name the thread too")
-    return run_with_api(options, print_events)
-
-
-async def print_events(api: LocalApi, options: argparse.Namespace) -> int:
     read_page = await _choose_list(api, options)
     if options.json and not options.follow:
         print_json(await read_page(options.cursor))
@@ -70,28 +65,21 @@ async def _choose_list(api: LocalApi, options: argparse.Namespace) -> ReadPage:
     limit = PAGE_EVENTS
     if options.json and not options.follow:  # one page, as the admin API answers it
         limit = options.limit or EventsQuery().limit
+    key = tenant = None
     if options.thread is not None:
         key = await find_thread(api.store, options)
+    else:
+        tenant = options.tenant or await choose_tenant(api.store, None)
+    handler = answer_events if key is None else answer_thread_events
+    query_type = EventsQuery if key is None else ThreadEventsQuery
 
-        async def read_thread_page(cursor: str | None) -> EventList:
-            query = ThreadEventsQuery(
-                resource=key.resource, type=options.type, limit=limit, cursor=cursor
-            )
-            return _take_list(await api.ask_about(answer_thread_events, key, query))
+    async def read_page(cursor: str | None) -> EventList:
+        query = query_type(type=options.type, limit=limit, cursor=cursor)
+        answer = await api.ask(handler, options, key=key, tenant=tenant, query=query)
+        assert isinstance(answer, EventList)  # without `Accept`, the routes stream nothing
+        return answer
 
-        return read_thread_page
-    tenant = options.tenant or await choose_tenant(api.store, None)
-
-    async def read_tenant_page(cursor: str | None) -> EventList:
-        query = EventsQuery(type=options.type, limit=limit, cursor=cursor)
-        return _take_list(await api.ask(answer_events, tenant, query))
-
-    return read_tenant_page
-
-
-def _take_list(answer: EventList | StreamedAnswer) -> EventList:
-    assert isinstance(answer, EventList)  # without `Accept`, the routes stream nothing
-    return answer
+    return read_page
 
 
 async def read_pages(

@@ -14,7 +14,7 @@ import msgspec
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.store_command import LocalApi
 from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.cli.visible_text import escape_json
 from om_proxy.edge.admin.routes.exports import ExportQuery, export_memory
@@ -25,14 +25,10 @@ ONLY_OWNER = 0o600  # the file holds conversations
 LAST_RECORD_START = b'{"om":"end"'
 
 
-def run(options: argparse.Namespace) -> int:
-    """Write the export to stdout, or to the file of --output."""
-    return run_with_api(options, export)
-
-
 async def export(api: LocalApi, options: argparse.Namespace) -> int:
+    """Write the export to stdout, or to the file of --output."""
     check_secret_options(options)
-    pieces = read_pieces(api, await choose_scopes(api, options))
+    pieces = read_pieces(api, options, await choose_scopes(api, options))
     if options.with_secret:
         pieces = add_secret(pieces, await api.store.secret())
     first = await anext(pieces)  # what is wrong is said before a file is made
@@ -72,10 +68,14 @@ async def choose_scopes(
     return [(tenant, ExportQuery(resource=options.resource))]
 
 
-async def read_pieces(api: LocalApi, scopes: list[tuple[str, ExportQuery]]) -> AsyncIterator[bytes]:
+async def read_pieces(
+    api: LocalApi, options: argparse.Namespace, scopes: list[tuple[str, ExportQuery]]
+) -> AsyncIterator[bytes]:
     """Yield one export behind the other; an empty store has one without threads."""
     for tenant, query in scopes or [("", ExportQuery())]:
-        async for piece in (await api.ask(export_memory, tenant, query)).pieces:
+        async for piece in (
+            await api.ask(export_memory, options, tenant=tenant, query=query)
+        ).pieces:
             yield piece
 
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TextIO
 
-from om_proxy.cli.answers import print_json
+from om_proxy.cli.answers import confirm, print_json, require_yes_or_terminal
 from om_proxy.cli.exit_status import DECLINED, DONE
 from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import LocalApi, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_thread_info, render_thread
 from om_proxy.cli.visible_text import escape_line
-from om_proxy.edge.admin.requests import AdminCall, Query, normalize_stored_name
+from om_proxy.edge.admin.requests import AdminCall, normalize_stored_name
 from om_proxy.edge.admin.routes.forgetting import (
     ForgetReceipt,
     forget_resource,
@@ -45,10 +45,7 @@ LOG_STAYS = (
 def run(options: argparse.Namespace) -> int:
     """Forget a thread, a resource or a tenant. The command asks first, unless --yes is given."""
     require_one_choice(options)
-    if not options.yes and not sys.stdin.isatty():
-        raise UsageError(
-            "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
-        )
+    require_yes_or_terminal(options)
     return run_with_api(options, forget)
 
 
@@ -70,11 +67,11 @@ async def forget(
     choice = await (choose_all if options.all else choose_thread)(api, options)
     if not options.json:
         print(choice.description, flush=True)
-    if not options.yes and not ask_operator(choice.name):
+    if not options.yes and not confirm(f"Forget {choice.name} for good?"):
         print("nothing was forgotten")
         return DECLINED
     with show_progress("forgetting"):
-        receipt = await api.ask_about(choice.handler, choice.key, Query())
+        receipt = await api.ask(choice.handler, options, key=choice.key)
     if options.json:
         print_json(receipt)
     else:
@@ -114,15 +111,6 @@ async def choose_all(api: LocalApi, options: argparse.Namespace) -> Choice:
     described = f"resource {escape_line(resource)}, tenant {escape_line(tenant)}: {count} threads"
     key = Key(tenant, resource, RESOURCE_THREAD)
     return Choice(forget_resource, key, "this resource", described)
-
-
-def ask_operator(name: str) -> bool:
-    """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
-    try:
-        answer = input(f"Forget {name} for good? [y/N] ")
-    except EOFError:  # Ctrl-D
-        return False
-    return answer.strip().lower() in ("y", "yes")
 
 
 async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""`om-proxy notes show`: show a thread's notes, or one entry with what it was made from."""
+"""Show a thread's notes, or one entry with what it was made from."""
 
 from __future__ import annotations
 
@@ -14,49 +14,36 @@ from om_proxy.cli.answers import (
     render_time,
 )
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.store_command import LocalApi
 from om_proxy.cli.thread_choice import find_thread
 from om_proxy.edge.admin.routes.notes import (
     Chunk,
     Entry,
     EntryProvenance,
-    EntryQuery,
     GenerationList,
     Notes,
-    NotesQuery,
     SourceMessage,
     list_generations,
     show_entry,
     show_notes,
 )
-from om_proxy.memory.model import Key
 
 GENERATION_COLUMNS = ("generation", "entries", "condensed", "tokens", "newest")
 
 
-def run(options: argparse.Namespace) -> int:
+async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print notes, one entry, or the list of generations."""
-    return run_with_api(options, print_notes)
-
-
-async def print_notes(api: LocalApi, options: argparse.Namespace) -> int:
     key = await find_thread(api.store, options)
     if options.generations:
-        generations = await api.ask_about(list_generations, key)
+        generations = await api.ask(list_generations, options, key=key)
         print_json(generations) if options.json else print_generations(generations)
     elif options.id is not None:
-        await _print_entry(api, key, options)
+        entry = await api.ask(show_entry, options, key=key)
+        print_json(entry) if options.json else print_provenance(entry)
     else:
-        query = NotesQuery(resource=key.resource, generation=options.generation)
-        notes = await api.ask_about(show_notes, key, query)
+        notes = await api.ask(show_notes, options, key=key)
         print_json(notes) if options.json else print_log(notes)
     return DONE
-
-
-async def _print_entry(api: LocalApi, key: Key, options: argparse.Namespace) -> None:
-    query = EntryQuery(resource=key.resource, chunk=options.chunk, messages=options.messages)
-    answer = await api.ask_about(show_entry, key, query, entry_id=options.id)
-    print_json(answer) if options.json else print_provenance(answer)
 
 
 def print_log(notes: Notes) -> None:

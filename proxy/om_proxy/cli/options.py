@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from om_proxy.cli.completion import (
@@ -29,14 +30,20 @@ class OneOf(tuple[Option, ...]):
 
 
 class Command(NamedTuple):
-    """A command: a row of the table."""
+    """A command: a row of the table.
+
+    `run` takes the options, and returns the exit status. A coroutine function takes the admin API's
+    handlers on the opened store before them. Where a row `asks` a route, its options have the
+    names of the query's and the body's fields, and `run` prints the answer.
+    """
 
     name: str
     help: str
-    run: str  # module.function of this package; it takes the options, and returns the exit status
+    run: str  # module.function of this package: see below
     options: tuple[Option | OneOf, ...]
     description: str | None = None  # in the command's own help, in place of `help`
     epilog: str | None = None
+    asks: str | None = None  # a route of the admin API, as in `GET /threads`
 
 
 class Family(NamedTuple):
@@ -92,6 +99,14 @@ def limit_option(
 
     help = f"how many to print, 1 to {most} (default: {default_help})"
     return option("--limit N", help, type=read_limit, default=default)
+
+
+def read_day(text: str) -> float:
+    """Return the beginning of a day, in UTC."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be a day, as in 2026-05-31") from None
 
 
 def read_seconds(text: str) -> float:

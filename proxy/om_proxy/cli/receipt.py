@@ -1,58 +1,27 @@
-"""`om-proxy store receipt`: show what was forgotten, and check the signature of a receipt."""
+"""`om-proxy store receipt`: check the signature of a receipt of what was forgotten."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 
-from om_proxy.cli.answers import print_json
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
-from om_proxy.cli.store_command import LocalApi, run_with_api
+from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
 from om_proxy.edge.admin.requests import normalize_stored_name
-from om_proxy.edge.admin.routes.forgetting import (
-    ForgetReceipt,
-    is_receipt_genuine,
-    show_receipt,
-)
+from om_proxy.edge.admin.routes.forgetting import is_receipt_genuine
 from om_proxy.errors import UsageError
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 
 MAX_RECEIPT_BYTES = 65_536
-BYTES_STATE_WORDS = {
-    "gone": "gone",
-    "pending": "still there; the store removes them by itself",
-    "keys_destroyed": "cannot be decrypted any more",
-    "until_rewrite": "still there, until the server writes over them",
-    "not_covered": "not covered",
-}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the receipt with the given id, or verify the one in a file."""
-    if (options.id is None) == (options.verify is None):
-        raise UsageError("give the id of a receipt, or --verify with the file that holds one")
-    if options.verify is None:
-        return run_with_api(options, show)
+    """Verify the receipt in the file."""
     # read before the store is opened: a wrong file needs none
-    receipt = parse_receipt(read_file(options.verify), options.verify)
-
+    receipt = parse_receipt(read_file(options.file, MAX_RECEIPT_BYTES), options.file)
     return run_with_api(options, lambda api, options: verify(api, options, receipt))
-
-
-def read_file(name: str) -> bytes:
-    """Read a file, or standard input for `-`."""
-    if name == "-":
-        return sys.stdin.buffer.read(MAX_RECEIPT_BYTES)
-    try:
-        with Path(name).open("rb") as file:
-            return file.read(MAX_RECEIPT_BYTES)
-    except OSError as exc:
-        raise UsageError(f"{name} cannot be read: {exc.strerror}") from exc
 
 
 def parse_receipt(content: bytes, name: str) -> dict[str, object]:
@@ -89,26 +58,3 @@ async def _label_named(api: LocalApi, options: argparse.Namespace, id_: str) -> 
     thread = normalize_stored_name(options.thread or RESOURCE_THREAD)
     resource = thread if options.resource is None else normalize_stored_name(options.resource)
     return label_thread(api.services.secret, Key(tenant, resource, thread))
-
-
-async def show(api: LocalApi, options: argparse.Namespace) -> int:
-    receipt = await api.ask(show_receipt, path_names={"receipt": options.id})
-    if options.json:
-        print_json(receipt)
-    else:
-        print("\n".join(render_receipt(receipt)))
-    return DONE
-
-
-def render_receipt(receipt: ForgetReceipt) -> list[str]:
-    """Return the receipt in lines for a person."""
-    rows = receipt.forgotten
-    label = f" {receipt.label}" if receipt.label else ""
-    return [
-        f"{receipt.scope}{label}, forgotten at {datetime.fromtimestamp(receipt.at, UTC):%Y-%m-%d %H:%M:%S} UTC",
-        f"removed: {rows.threads} threads, {rows.messages} messages, {rows.observations} notes in "
-        f"{rows.generations} logs, {rows.events} events",
-        f"bytes in the database: {BYTES_STATE_WORDS[receipt.bytes.database]}",
-        f"bytes in its log: {BYTES_STATE_WORDS[receipt.bytes.log]}",
-        f"bytes in backups: {BYTES_STATE_WORDS[receipt.bytes.backups]}",
-    ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 
 from om_proxy.cli.answers import print_json, print_table, print_way_on, render_number, render_time
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi, print_error, run_with_api
+from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import choose_tenant
 from om_proxy.edge.admin.ledger_answers import Comparison, TokenSums
-from om_proxy.edge.admin.routes.stats import StatsLine, StatsQuery, show_stats
-from om_proxy.errors import UsageError
+from om_proxy.edge.admin.routes.stats import StatsAnswer, StatsLine, show_stats
 
 COLUMNS = (
     "turns",
@@ -25,25 +23,16 @@ COLUMNS = (
 MICRODOLLARS_PER_DOLLAR = 1_000_000
 
 
-def run(options: argparse.Namespace) -> int:
+async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print one page of the figures."""
-    return run_with_api(options, print_stats)
-
-
-async def print_stats(api: LocalApi, options: argparse.Namespace) -> int:
     # figures stay where every thread was forgotten, so a tenant without threads may have some
     tenant = options.tenant or await choose_tenant(api.store, None)
-    query = StatsQuery(
-        by=options.by,
-        first_at=read_day(options.first_day),
-        last_at=read_day(options.last_day),
-        limit=options.limit,
-        cursor=options.cursor,
-    )
-    answer = await api.ask(show_stats, tenant, query)
-    if options.json:
-        print_json(answer)
-        return DONE
+    answer = await api.ask(show_stats, options, tenant=tenant)
+    print_json(answer) if options.json else print_stats(answer)
+    return DONE
+
+
+def print_stats(answer: StatsAnswer) -> None:
     if not answer.items:
         print_error("no turn is counted yet")
     print_table((answer.by, *COLUMNS), map(render_line, answer.items))
@@ -55,17 +44,6 @@ async def print_stats(api: LocalApi, options: argparse.Namespace) -> int:
         as_of = render_time(answer.as_of)
         print_error(f"as of {as_of}; a running server adds its figures every 10 s")
     print_way_on(answer.cursor)
-    return DONE
-
-
-def read_day(text: str | None) -> float | None:
-    """Return the beginning of a day, in UTC. Raise UsageError for what is no date."""
-    if text is None:
-        return None
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
-    except ValueError as exc:
-        raise UsageError(f"{text} is no day: write it as in 2026-05-31") from exc
 
 
 def render_line(line: StatsLine) -> tuple[str, ...]:

@@ -12,7 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import fields
 
 from om_proxy.agents.direct import Direct
 from om_proxy.agents.embedding import EmbeddingModels
@@ -28,11 +32,12 @@ from om_proxy.composition import (
 from om_proxy.doctor.report import find_database
 from om_proxy.edge.admin.access import Visitor
 from om_proxy.edge.admin.audited import answer_route
-from om_proxy.edge.admin.requests import AdminCall, Query, ThreadQuery
+from om_proxy.edge.admin.requests import AdminCall, Query, describe_fault
 from om_proxy.edge.admin.route import Handler
 from om_proxy.edge.admin.route_table import find_route
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.errors import UsageError
 from om_proxy.facts import Facts
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import Key
@@ -48,6 +53,7 @@ from om_proxy.upstream import AiohttpTransport
 
 COMMAND_CALLER = "cli"  # in the audit
 _Answer = TypeVar("_Answer")
+_Struct = TypeVar("_Struct", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,50 +68,44 @@ class LocalApi:
     async def ask(
         self,
         handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]],
+        options: argparse.Namespace,
+        *,
+        key: Key | None = None,
         tenant: str | None = None,
         query: Query | None = None,
-        *,
         body: Any = None,
         path_names: Mapping[str, str] = {},
     ) -> _Answer:
-        """Ask a handler that is about no single thread. `tenant`: None: all of them. `path_names`:
-        what the route's path names besides."""
-        call = AdminCall(
-            visitor=Visitor(tenant, is_admin=True, who=COMMAND_CALLER),
-            query=query or Query(),
-            body=body,
-            path_names=path_names,
-            config=self.config,
-        )
-        return await self._answer(handler, call)
-
-    async def ask_about(
-        self,
-        handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]],
-        key: Key,
-        query: Query | None = None,
-        *,
-        body: Any = None,
-        entry_id: int | None = None,
-        expected_version: int | None = None,
-    ) -> _Answer:
-        """Ask a handler about this thread. `expected_version`: as `If-Match` names it."""
-        call = AdminCall(
-            visitor=Visitor(key.tenant, is_admin=True, who=COMMAND_CALLER),
-            query=query or ThreadQuery(resource=key.resource),
-            key=key,
-            entry_id=entry_id,
-            body=body,
-            expected_version=expected_version,
-            config=self.config,
-        )
-        return await self._answer(handler, call)
-
-    async def _answer(
-        self, handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]], call: AdminCall
-    ) -> _Answer:
+        """Ask a handler. A query and a body that are not given are read from the options, and so
+        are the id of an entry and the version that the thread must have. `key`: what the route's
+        path names; `tenant`: whose threads, where it names nothing; None: those of all tenants."""
         route = find_route(cast(Handler, handler))
+        if body is None and route.body is not None:
+            body = read_options(route.body, options)
+        call = AdminCall(
+            visitor=Visitor(key.tenant if key else tenant, is_admin=True, who=COMMAND_CALLER),
+            query=query or read_options(route.query, options),
+            body=body,
+            key=key,
+            path_names=path_names,
+            entry_id=getattr(options, "id", None),
+            expected_version=getattr(options, "if_version", None),
+            config=self.config,
+        )
         return cast(_Answer, await answer_route(route, self.services, call))
+
+
+def read_options(struct_type: type[_Struct], options: argparse.Namespace) -> _Struct:
+    """Return a query or a body. An option has the name of its field. Raise BadRequest."""
+    values = {
+        field.encode_name: value
+        for field in fields(struct_type)
+        if (value := getattr(options, field.name, None)) is not None
+    }
+    try:
+        return convert(values, struct_type)
+    except ValidationError as exc:
+        raise describe_fault(exc, "the request", struct_type) from exc
 
 
 def run_with_api(
@@ -215,3 +215,14 @@ def run_quietly(work: Coroutine[Any, Any, int]) -> int:
 
 def print_error(text: str) -> None:
     print(f"om-proxy: {text}", file=sys.stderr)
+
+
+def read_file(name: str, max_bytes: int = -1) -> bytes:
+    """Read a file, or standard input for `-`. Raise UsageError if it cannot be read."""
+    if name == "-":
+        return sys.stdin.buffer.read(max_bytes)
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(max_bytes)
+    except OSError as exc:
+        raise UsageError(f"{name} cannot be read: {exc.strerror}") from exc

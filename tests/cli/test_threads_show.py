@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.cli.show import render_saving
+from om_proxy.cli.threads import render_saving
 from om_proxy.memory.model import Key
 from tests.cli.stored_memory import store_thread
 
