@@ -22,6 +22,7 @@ from om_proxy.memory.recall.words import query_words
 from om_proxy.storage import newest_passages
 from om_proxy.storage.base import Store
 from om_proxy.storage.listing import ThreadPlace
+from om_proxy.storage.sql.sql_store import SqlStore
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.long_forms import IS_LONG
 
@@ -85,6 +86,13 @@ async def index_same_names(store: Store) -> Key:
         await store_thread(store, add_said(MemoryBuilder(key), f"quorum {tenant}", "zeta"))
         await index_all(store, key)
     return KEY._replace(tenant="a")
+
+
+async def misplace_scopes(store: SqlStore) -> None:
+    """Write scopes of tenants into the index that are those of others."""
+    sql = "UPDATE om.search_scope SET tenant = $2 WHERE tenant = $1"
+    for tenant, name in MISPLACED.items():
+        await store._write(lambda s, names=(tenant, name): s.execute(sql, *names))
 
 
 class SearchContract:

@@ -11,9 +11,9 @@ import pytest
 
 from om_proxy.errors import StorageError
 from om_proxy.message_index import MessageIndex
-from om_proxy.storage.postgres import search
 from om_proxy.storage.postgres.search import HAS_WORD
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql import search
 from tests.storage.contract import Opener
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import add_said, index_all, store_thread
@@ -77,7 +77,7 @@ class FailingSession(Session):
         return await super().select(sql, *parameters)
 
     async def execute(self, sql: str, *parameters: Any) -> None:
-        self.count()
+        self.count()  # each insert is one
         await super().execute(sql, *parameters)
 
 

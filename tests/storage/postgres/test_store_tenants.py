@@ -9,7 +9,7 @@ import pytest
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresStore
 from tests.storage.contract import Opener
-from tests.storage.search_contract import MISPLACED, index_same_names
+from tests.storage.search_contract import MISPLACED, index_same_names, misplace_scopes
 from tests.storage.tenant_contract import TenantContract
 from tests.storage.vector_contract import embed_some, list_vectors
 
@@ -30,8 +30,7 @@ class TestPostgresTenants(TenantContract):
         for tenant in MISPLACED:
             await embed_some(store, key._replace(tenant=tenant))
         assert len(await list_vectors(store, key)) == 2
-        for tenant, name in MISPLACED.items():
-            sql = "UPDATE om.search_scope SET tenant = $1 WHERE tenant = $2"
-            await store._write(sql, name, tenant)
-        assert (await store.find_passages(key, ["quorum"])).matches == ()
+        await misplace_scopes(store)
+        found = await store.find_passages(key, ["quorum"])
+        assert (found.matches, found.neighbours) == ((), ())
         assert await list_vectors(store, key) == []

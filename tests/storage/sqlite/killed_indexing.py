@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.message_index import MessageIndex
-from om_proxy.storage.sqlite import search
+from om_proxy.storage.sql import search
+from om_proxy.storage.sqlite.session import ThreadSession
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY
 
@@ -51,13 +52,13 @@ def find_copy(path: Path, number: int) -> Path:
 async def index_until_killed(path: Path, deadly: int) -> None:
     index_passages = search.index_passages
 
-    def index_dying(db: sqlite3.Connection, *rest: Any) -> bool:
-        watched: Any = DeadlyConnection(db, deadly)
-        written = index_passages(watched, *rest)
+    async def index_dying(session: Any, *rest: Any) -> bool:
+        watched: Any = DeadlyConnection(session.connection, deadly)
+        written = await index_passages(ThreadSession(watched), *rest)
         watched.count()  # the commit
         return written
 
-    search.index_passages = index_dying
+    search.index_passages = index_dying  # type: ignore[assignment]  # rest as it is given
     store = await SqliteStore.open(path)
     await MessageIndex(store).index_batch(KEY)
     await store.close()

@@ -19,8 +19,11 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.message_index import MessageIndex
 from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import eraser, search, search_erasure
+from om_proxy.storage.sql import search
+from om_proxy.storage.sqlite import eraser, search_erasure
+from om_proxy.storage.sqlite.search import CHECK_WORDS
 from om_proxy.storage.sqlite.search_erasure import MergeStep
+from om_proxy.storage.sqlite.session import ThreadSession
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.sqlite.word_levels import read_levels
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -187,7 +190,7 @@ async def test_merging_ends_though_passages_come_between_its_steps(
     assert 2 < len(small_steps) < 100
     assert len(new_words) >= len(small_steps) - 1
     with closing(sqlite3.connect(path)) as db:
-        db.execute(search.CHECK_WORDS)
+        db.execute(CHECK_WORDS)
     assert (await store.find_passages(new_key, new_words)).matches
 
 
@@ -220,7 +223,7 @@ async def test_words_leave_the_file_though_newer_segments_are_more(
     assert (await store.forget(KEY)).database == "gone"
     assert not holds_words(path, CANARY_WORD)
     with closing(sqlite3.connect(path)) as db:
-        db.execute(search.CHECK_WORDS)
+        db.execute(CHECK_WORDS)
 
 
 async def test_an_index_that_is_merged_often_has_few_levels(store: SqliteStore, path: Path) -> None:
@@ -304,11 +307,12 @@ async def test_an_error_at_any_statement_leaves_the_index_true(
         await store_thread(store, add_said(MemoryBuilder(key), "quorum", "zeta", "camping"))
         assert await index.index_batch(key, 1) == 1
         number = failing
-        monkeypatch.setattr(
-            search,
-            "index_passages",
-            lambda db, *rest, at=number: index_passages(FailingConnection(db, at), *rest),  # type: ignore[arg-type]  # as sqlite3.Connection
-        )
+
+        async def index_failing(session: Any, *rest: Any, at: int = number) -> bool:
+            watched: Any = FailingConnection(session.connection, at)
+            return await index_passages(ThreadSession(watched), *rest)
+
+        monkeypatch.setattr(search, "index_passages", index_failing)
         try:
             await index.index_thread(key)
         except StorageError:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import aiosqlite
 import pytest
 
-from om_proxy.storage.sqlite.session import SqliteSession, translate
+from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import Session
+from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread, translate
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,14 @@ from om_proxy.storage.sqlite.session import SqliteSession, translate
         ("$1::text IS NULL", "?1 IS NULL"),
         ("NULL::bytea[]", "NULL"),
         ("shared = true AND trueness = true", "shared = 1 AND trueness = 1"),
+        ("coalesce(turn_at, created_at)", "ifnull(turn_at, created_at)"),
+        ("scope IS DISTINCT FROM $1", "scope IS NOT ?1"),
+        ("FROM om.thread /* INDEXED BY thread_due */", "FROM thread INDEXED BY thread_due"),
+        ("SELECT id FROM om.thread FOR NO KEY UPDATE", "SELECT id FROM thread"),
+        (
+            "json_array_elements($4::json) AS wanted WHERE seq = (wanted.value ->> 1)::bigint",
+            "json_each(?4) AS wanted WHERE seq = (json_extract(wanted.value, '$[1]'))",
+        ),
         ("json_extract(state, '$.cause') = ?", "json_extract(state, '$.cause') = ?"),
     ],
 )
@@ -44,9 +57,29 @@ async def test_a_session_runs_it(sql: str, parameters: tuple[Any, ...], found: A
         assert await SqliteSession(connection).select(sql, *parameters) == found
 
 
+async def write(session: Session) -> list[Row]:
+    await session.execute("CREATE TABLE om.seen (seq INTEGER, role ANY)")
+    await session.execute("INSERT INTO om.seen VALUES ($1::bigint, $2)", 7, None)
+    columns = {"seq": "bigint", "role": "bytea"}
+    await session.insert("seen", columns, [(8, session.encode_text("a")), (9, b"b")])
+    return await session.select("SELECT seq, role FROM om.seen")
+
+
 async def test_a_session_writes() -> None:
     async with aiosqlite.connect(":memory:") as connection:
-        session = SqliteSession(connection)
-        await session.execute("CREATE TABLE om.seen (seq INTEGER)")
-        await session.execute("INSERT INTO om.seen VALUES ($1::bigint)", 7)
-        assert await session.select("SELECT seq FROM om.seen") == [(7,)]
+        assert await write(SqliteSession(connection)) == [(7, None), (8, "a"), (9, b"b")]
+
+
+def test_work_runs_in_one_step_in_the_thread_of_its_connection() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        assert run_in_thread(write, connection) == [(7, None), (8, "a"), (9, b"b")]
+
+
+def test_work_that_waits_for_something_else_is_refused() -> None:
+    """It would never end: no event loop runs there."""
+
+    async def wait(session: Session) -> None:
+        await asyncio.sleep(0)
+
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(RuntimeError):
+        run_in_thread(wait, connection)

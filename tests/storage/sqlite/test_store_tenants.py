@@ -8,7 +8,7 @@ import pytest
 
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.storage.search_contract import MISPLACED, index_same_names
+from tests.storage.search_contract import MISPLACED, index_same_names, misplace_scopes
 from tests.storage.tenant_contract import TenantContract
 from tests.storage.vector_contract import embed_some, list_vectors
 
@@ -29,8 +29,7 @@ class TestSqliteTenants(TenantContract):
         for tenant in MISPLACED:
             await embed_some(store, key._replace(tenant=tenant))
         assert len(await list_vectors(store, key)) == 2
-        for tenant, name in MISPLACED.items():
-            sql = "UPDATE search_scope SET tenant = ? WHERE tenant = ?"
-            await store._write(sql, (name, tenant))
-        assert (await store.find_passages(key, ["quorum"])).matches == ()
+        await misplace_scopes(store)
+        found = await store.find_passages(key, ["quorum"])
+        assert (found.matches, found.neighbours) == ((), ())
         assert await list_vectors(store, key) == []

@@ -28,18 +28,6 @@ from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.postgres import rows
-from om_proxy.storage.postgres.columns import (
-    ENTRY,
-    EVENT,
-    MESSAGE,
-    OBSERVATION,
-    REFLECTION,
-    THREAD,
-    list_names,
-    list_parameters,
-    transpose,
-    write_unnest,
-)
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import was_forgotten_since
 from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
@@ -51,6 +39,18 @@ from om_proxy.storage.postgres.turn_statement import (
     write_turn,
 )
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import (
+    ENTRY,
+    EVENT,
+    MESSAGE,
+    OBSERVATION,
+    REFLECTION,
+    THREAD,
+    list_names,
+    list_parameters,
+    transpose,
+    write_unnest,
+)
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_events import MAX_EVENTS
 

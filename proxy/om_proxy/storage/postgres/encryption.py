@@ -11,8 +11,8 @@ from om_proxy.storage.encryption.admission import (
     open_stored_secret,
 )
 from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.postgres.columns import Columns
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql.columns import Columns
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

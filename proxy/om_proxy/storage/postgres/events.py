@@ -32,9 +32,9 @@ from om_proxy.storage.event_encoding import (
     remove_thread,
     seal_event,
 )
-from om_proxy.storage.postgres.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.sql.memory_keys import hold_key_of
 from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
 from om_proxy.storage.stored_events import (

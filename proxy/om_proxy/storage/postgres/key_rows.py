@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S
-from om_proxy.storage.postgres.columns import transpose, write_unnest
 from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql.columns import transpose, write_unnest
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

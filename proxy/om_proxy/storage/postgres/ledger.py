@@ -19,8 +19,8 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.session import UNIX_NOW, Session
+from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400

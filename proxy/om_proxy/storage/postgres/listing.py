@@ -32,6 +32,7 @@ from om_proxy.storage.listing import (
 from om_proxy.storage.postgres.rows import encode_optional_text
 from om_proxy.storage.postgres.session import UNIX_NOW, Session
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.listing import ACTIVE_AT, IS_NO_SHARED_LOG, decode_infos
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
@@ -41,9 +42,6 @@ INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, tur
     failures, parked, thread.id, coverage > 0, pending, model, state, CASE WHEN shared THEN (
         SELECT shared_log.log_tokens FROM om.thread AS shared_log WHERE shared_log.tenant = thread.tenant
         AND shared_log.resource = thread.resource AND shared_log.thread = '') END, thread.key_id"""
-ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
-# literals: a partial index serves no parameter
-IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
 STATE_CONDITIONS: dict[ThreadState, str] = {
     "active": "failures = 0 AND NOT parked",
     "failing": "failures > 0 AND NOT parked",
@@ -103,14 +101,6 @@ async def _select_infos(
 ) -> Sequence[Row]:
     sql = f"SELECT {INFO_COLUMNS} FROM om.thread WHERE {query.where} ORDER BY {ORDER_BY[order]} LIMIT {query.place(limit)}"
     return await session.select(sql, *query.parameters)
-
-
-async def decode_infos(
-    session: Session, found: Sequence[Row], keyring: Keyring
-) -> tuple[ThreadInfo, ...]:
-    """Return the threads of rows with the columns `INFO_COLUMNS`."""
-    held = await keyring.hold(session, {row[-1] for row in found})
-    return tuple(row_decoding.decode_info(tuple(row), held) for row in found)
 
 
 async def select_threads(
@@ -315,21 +305,3 @@ def _decode_resource(tenant: str, row: Row, held: HeldKeys) -> ResourceInfo:
         threads > MAX_COUNTED_THREADS,
         row_decoding.decode_info(tuple(info), held) if info[0] is not None else None,
     )
-
-
-async def select_lacking(
-    session: Session,
-    sql: str,
-    lacked: int | str,
-    active_before: float,
-    after: ThreadPlace | None,
-    limit: int,
-    keys: Keyring,
-) -> ThreadPage:
-    """Return those of the threads after a place, the latest first, that lack something. `sql` says of
-    each whether it does; `lacked`: its first parameter."""
-    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-    found = await session.select(sql, lacked, active_before, active_at, row_id, limit)
-    infos = await decode_infos(session, [tuple(row)[1:] for row in found], keys)
-    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)

@@ -10,13 +10,13 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher
-from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.commit import SharedCommit
 from om_proxy.storage.postgres.events import erase_event_texts
 from om_proxy.storage.postgres.quotes import RAISE_VERSIONS
 from om_proxy.storage.postgres.removal import CLEAR_OTHERS, lock_threads
 from om_proxy.storage.postgres.rows import encode_notes
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 
 # these rows, and with the shared log all whose prompts tell of other threads
 SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.records import (
     AUDIT_KEPT_S,
@@ -19,6 +18,7 @@ from om_proxy.storage.records import (
     ForgetResult,
     StoredReceipt,
 )
+from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 
 _AUDIT: Columns = {
     "at": "double precision",

@@ -9,11 +9,11 @@ from om_proxy.storage.encoding import decode_state, write_state
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.postgres.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import NOTE, REFLECTION, Row
+from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 
 ROWS_PER_PAGE = 500
 SELECT_ROW = "SELECT key_id, title, state FROM om.thread WHERE id = $1 FOR UPDATE"

@@ -8,7 +8,12 @@ from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
-from om_proxy.storage.postgres.columns import (
+from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
+from om_proxy.storage.postgres.encryption import INSERT_KEY
+from om_proxy.storage.postgres.removal import delete_rows
+from om_proxy.storage.postgres.session import UNIX_NOW, Session
+from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.sql.columns import (
     ENTRY,
     MESSAGE,
     OBSERVATION,
@@ -19,11 +24,6 @@ from om_proxy.storage.postgres.columns import (
     transpose,
     write_unnest,
 )
-from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
-from om_proxy.storage.postgres.encryption import INSERT_KEY
-from om_proxy.storage.postgres.removal import delete_rows
-from om_proxy.storage.postgres.session import UNIX_NOW, Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_rows import WholeThread
 

@@ -8,12 +8,15 @@ hands to another client.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
 from om_proxy.errors import ConfigError
+from om_proxy.storage.encoding import encode_text
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 
 # A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -59,6 +62,14 @@ class Session:
 
     async def execute(self, sql: str, *parameters: Any) -> None:
         await self.connection.execute(self._qualify(sql), *parameters)
+
+    async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
+        if rows:
+            sql = write_insert(table, tuple(columns.items()))
+            await self.execute(sql, *transpose(rows, columns))
+
+    def encode_text(self, text: str) -> bytes:
+        return encode_text(text)
 
     def take_event_places(self, count: int) -> int:
         """Return the first of `count` places for events in this session's transaction."""

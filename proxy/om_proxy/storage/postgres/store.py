@@ -62,6 +62,7 @@ from om_proxy.storage.postgres.forgotten_names import (
 from om_proxy.storage.postgres.generation_removal import drop_generations
 from om_proxy.storage.postgres.key_rows import SchemaKeyRows
 from om_proxy.storage.postgres.listing import (
+    INFO_COLUMNS,
     select_all,
     select_idle,
     select_resource,
@@ -81,7 +82,7 @@ from om_proxy.storage.postgres.record_keeping import (
 )
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
-from om_proxy.storage.postgres.search_methods import SearchMethods
+from om_proxy.storage.postgres.search import PostgresSearch
 from om_proxy.storage.postgres.session import UNIX_NOW, SchemaNames, Session
 from om_proxy.storage.postgres.tenant_move import (
     COUNT_NAME_CONFLICTS,
@@ -90,7 +91,7 @@ from om_proxy.storage.postgres.tenant_move import (
 )
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
-from om_proxy.storage.postgres.vector_methods import VectorMethods
+from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.row_decoding import Row
@@ -126,9 +127,11 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
+class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
+
+    _info_columns = INFO_COLUMNS
 
     def __init__(
         self,
@@ -216,7 +219,7 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
 
     async def ping(self) -> None:
         """Take a number from the sequence: a server that is read-only refuses that."""
-        await self._write(f"SELECT {NEXT_VERSION}")
+        await self._write_one(f"SELECT {NEXT_VERSION}")
         if self._separate:
             await self._separate.ping()
 
@@ -338,6 +341,12 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
     async def _read_one(self, work: Work[T]) -> T:
         return await self._pool.read(work)
 
+    async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:
+        return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None, is_snapshot=True)
+
+    async def _write(self, work: Work[T]) -> T:
+        return await self._pool.transact(work, LONG_TIMEOUT_S)
+
     async def _read_sealed(self, work: Work[T]) -> T:
         return await self._keys.retry_unopened(lambda: self._pool.read(work))
 
@@ -419,7 +428,7 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
     async def prune_events(self, now: float) -> None:
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
-        await self._write(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
+        await self._write_one(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
 
     async def prune_records(self, now: float) -> None:
         """Remove old records, some in each transaction, so that no commit waits for long."""
@@ -443,7 +452,7 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         await self._prune_surplus()
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
-        await self._write(event_rows.UPSERT_WEBHOOK, name, *state)
+        await self._write_one(event_rows.UPSERT_WEBHOOK, name, *state)
 
     async def claim(
         self,
@@ -462,20 +471,20 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
 
     async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
         if backlog is None:
-            await self._write(claiming.SET_DUE, *key, at)
+            await self._write_one(claiming.SET_DUE, *key, at)
             return True
         return await self._pool.transact(lambda s: claiming.set_due(s, key, at, backlog))
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         left = await self._pool.write(lambda s: queries.mark_delivered(s, replies))
         for key in left:  # it is locked, or unknown
-            await self._write(queries.MARK_DELIVERED, *key, replies[key])
+            await self._write_one(queries.MARK_DELIVERED, *key, replies[key])
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._write(claiming.RELEASE_LEASE, *key, holder)
+        await self._write_one(claiming.RELEASE_LEASE, *key, holder)
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)
@@ -614,5 +623,5 @@ class PostgresStore(ThreadRowMethods, SearchMethods, VectorMethods):
         await self._pool.transact(lambda s: move_other_records(s, old, new), LONG_TIMEOUT_S)
         return MoveResult(threads, messages)
 
-    async def _write(self, sql: str, *parameters: object) -> list[Row]:
+    async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.write(lambda s: s.select(sql, *parameters))

@@ -15,7 +15,6 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.postgres.columns import Columns, transpose, write_unnest
 from om_proxy.storage.postgres.ledger import move_resource
 from om_proxy.storage.postgres.record_keeping import move_labelled_records
 from om_proxy.storage.postgres.rows import (
@@ -33,6 +32,7 @@ from om_proxy.storage.rekeying import (
     ThreadRekeying,
 )
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import Columns, transpose, write_unnest
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (

@@ -9,7 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from om_proxy.storage.postgres.columns import (
+from om_proxy.storage.postgres.encryption import DATA_KEY
+from om_proxy.storage.postgres.events import write_event_id
+from om_proxy.storage.postgres.session import UNIX_NOW
+from om_proxy.storage.sql.columns import (
     EVENT,
     MESSAGE,
     THREAD,
@@ -19,9 +22,6 @@ from om_proxy.storage.postgres.columns import (
     write_unnest,
     write_values,
 )
-from om_proxy.storage.postgres.encryption import DATA_KEY
-from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import UNIX_NOW
 from om_proxy.storage.sql.session import IS_THREAD
 
 NEXT_VERSION = "nextval('om.version')"

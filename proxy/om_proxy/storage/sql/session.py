@@ -7,12 +7,13 @@ They are written in PostgreSQL's form: `om.thread` is a table, `$4` a parameter,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import Columns
 
 IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
 OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
@@ -31,6 +32,12 @@ class Session(Protocol):
         parameters."""
 
     async def execute(self, sql: str, *parameters: Any) -> None: ...
+
+    async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
+        """Write rows of these columns into a table of the store, in their order."""
+
+    def encode_text(self, text: str) -> str | bytes:
+        """Return a text from outside as the database holds it."""
 
 
 Work = Callable[[Session], Awaitable[T]]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.session import Session, Work, select_sealed_rows
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
 
 T = TypeVar("T")
 
@@ -18,6 +21,9 @@ class SqlStore(ABC):
     """A store of an SQL database: what its parts ask of it."""
 
     _keys: Keyring
+    _masters: MasterKeys | None  # None: the store is not encrypted
+    # the columns that `row_decoding.decode_info` takes
+    _info_columns: ClassVar[str]
 
     @abstractmethod
     async def _read_one(self, work: Work[T]) -> T:
@@ -27,6 +33,15 @@ class SqlStore(ABC):
     async def _read_sealed(self, work: Work[T]) -> T:
         """Run work that reads texts, and needs keys for it. Keys beside the texts are of the same
         snapshot."""
+
+    @abstractmethod
+    async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:
+        """Run work that reads with several statements, all of one snapshot. It waits for nothing but
+        its session. `is_long`: it may take longer than what a turn waits for."""
+
+    @abstractmethod
+    async def _write(self, work: Work[T]) -> T:
+        """Run work in a transaction, which may take long. It waits for nothing but its session."""
 
     async def _select(self, sql: str, *parameters: Any) -> list[Row]:
         return await self._read_one(lambda session: session.select(sql, *parameters))

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aiosqlite
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.listing import (
     MAX_COUNTED_THREADS,
@@ -31,6 +29,7 @@ from om_proxy.storage.listing import (
     find_place,
     find_prefix_end,
 )
+from om_proxy.storage.sql.listing import IS_NO_SHARED_LOG, decode_infos
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.queries import UNIX_NOW, select_rows
 from om_proxy.storage.sqlite.session import SqliteSession
@@ -41,8 +40,6 @@ MAX_WALKED_ROWS = 2_000
 ACTIVE_AT = "ifnull(turn_at, created_at)"  # as in the schema's indexes
 OF_TENANT = "tenant = ?"
 OF_RESOURCE = "resource = ?"
-# literals: a partial index serves no parameter
-IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
 STATE_CONDITIONS: dict[ThreadState, str] = {
     "active": "failures = 0 AND parked = 0",
     "failing": "failures > 0 AND parked = 0",
@@ -89,7 +86,7 @@ async def select_all(
     where = " AND ".join(conditions)
     sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
     found = await select_rows(db, sql, (*parameters, limit))
-    return await decode_infos(db, found, keys)
+    return await decode_infos(SqliteSession(db), found, keys)
 
 
 async def select_threads(
@@ -120,16 +117,8 @@ async def select_threads(
     sql = f"""SELECT {rows.INFO_COLUMNS} FROM {source}
         WHERE {where} ORDER BY {ORDER_BY[selection.order]} LIMIT ?"""
     found = await select_rows(db, sql, (*source_parameters, *parameters, limit + 1))
-    page = await decode_infos(db, found[:limit], keys)
+    page = await decode_infos(SqliteSession(db), found[:limit], keys)
     return ThreadPage(page, find_place(page[-1]) if page and len(found) > limit else end)
-
-
-async def decode_infos(
-    db: aiosqlite.Connection, found: Sequence[row_decoding.Row], keys: Keyring
-) -> tuple[ThreadInfo, ...]:
-    """Return the threads of rows with the columns `INFO_COLUMNS`."""
-    held = await keys.hold(SqliteSession(db), {row[-1] for row in found})
-    return tuple(row_decoding.decode_info(row, held) for row in found)
 
 
 def _choose_index(selection: ThreadSelection) -> str:
@@ -307,7 +296,7 @@ async def _describe_resource(
 ) -> ResourceInfo:
     [(threads,)] = await select_rows(db, COUNT_THREADS, (tenant, resource))
     log_rows = await select_rows(db, SELECT_SHARED_LOG, (tenant, resource))
-    logs = await decode_infos(db, log_rows, keys)
+    logs = await decode_infos(SqliteSession(db), log_rows, keys)
     return ResourceInfo(
         tenant,
         resource,
@@ -315,21 +304,3 @@ async def _describe_resource(
         threads > MAX_COUNTED_THREADS,
         logs[0] if logs else None,
     )
-
-
-async def select_lacking(
-    db: aiosqlite.Connection,
-    sql: str,
-    lacked: int | str,
-    active_before: float,
-    after: ThreadPlace | None,
-    limit: int,
-    keys: Keyring,
-) -> ThreadPage:
-    """Return those of the threads after a place, the latest first, that lack something. `sql` says of
-    each whether it does; `lacked`: its first parameter."""
-    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
-    found = await select_rows(db, sql, (lacked, active_before, active_at, row_id, limit))
-    infos = await decode_infos(db, [row[1:] for row in found], keys)
-    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
-    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)

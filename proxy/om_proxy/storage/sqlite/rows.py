@@ -27,11 +27,9 @@ INFO_COLUMNS = """tenant, resource, thread, created_at, turn_at, live_count, gen
 WITHOUT_CAUSE = "state = CAST(json_remove(CAST(state AS TEXT), '$.cause') AS BLOB)"
 
 
-def encode_text(text: str | None) -> str | bytes | None:
+def encode_text(text: str) -> str | bytes:
     """Return the text as SQLite can hold it. TEXT cannot hold a lone surrogate, so a text with one
     is a BLOB."""
-    if text is None:
-        return None
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -39,12 +37,16 @@ def encode_text(text: str | None) -> str | bytes | None:
     return text
 
 
+def encode_optional_text(text: str | None) -> str | bytes | None:
+    return None if text is None else encode_text(text)
+
+
 def _protect(
     cipher: RowCipher, table: bytes, row: int, column: bytes, text: str | None
 ) -> str | bytes | None:
     """Return a text of a conversation as its memory stores it."""
     if cipher.key_id is None:
-        return encode_text(text)
+        return encode_optional_text(text)
     return seal_text(cipher, table, row, column, text)
 
 
@@ -97,7 +99,7 @@ def encode_thread(memory: Memory, ciphers: ThreadCiphers, *, writes_others: bool
         memory.failures.count,
         memory.failures.retry_at,
         memory.failures.suspended,
-        encode_text(memory.model),
+        encode_optional_text(memory.model),
         encode_title(memory, ciphers.row),
         memory.scope == "resource",
         *sum_for_resource(memory),
@@ -117,8 +119,8 @@ def encode_message(placed: PlacedMessage, cipher: RowCipher = PLAIN, *, live: in
         item.fp,
         message.chain,
         encode_text(item.role),
-        encode_text(encode_calls(item.calls)),
-        encode_text(item.answers),
+        encode_optional_text(encode_calls(item.calls)),
+        encode_optional_text(item.answers),
         message.tokens,
         message.at,
         message.encoding,

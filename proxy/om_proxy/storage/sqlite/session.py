@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import aiosqlite
 
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.columns import Columns, list_names
+from om_proxy.storage.sql.session import Work
+from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
+from om_proxy.storage.sqlite.rows import encode_text
+
+T = TypeVar("T")
 
 _TRANSLATIONS = tuple(
     (re.compile(pattern), sqlite)
@@ -19,8 +26,16 @@ _TRANSLATIONS = tuple(
         (r"= ANY \(\$(\d+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(?\1))"),
         (r"::\w+(\[\])?", ""),
         (r"\$(\d+)", r"?\1"),
-        # a partial index serves its own condition, letter by letter
+        # an index serves its own expression or condition, letter by letter
         (r"= true\b", "= 1"),
+        (r"\bcoalesce\(", "ifnull("),
+        (r"\bIS DISTINCT FROM\b", "IS NOT"),
+        # a file has one writer at a time
+        (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b", ""),
+        # a hint for SQLite alone
+        (r"/\* (INDEXED BY \w+) \*/", r"\1"),
+        (r"\bjson_array_elements\(", "json_each("),
+        (r"(\w+\.value) ->> (\d)", r"json_extract(\1, '$[\2]')"),
     )
 )
 
@@ -39,14 +54,45 @@ def bind(parameters: Iterable[Any]) -> list[Any]:
 
 
 class SqliteSession:
-    """One connection, for one piece of work: the `Session` of SQLite."""
+    """The `Session` of SQLite. Each statement is a hop to the connection's thread."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
-        self.connection = connection
+        self._connection = connection
+
+    async def _run(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return await run_in_connection_thread(self._connection, run)
 
     async def select(self, sql: str, *parameters: Any) -> list[Row]:
-        found = await self.connection.execute_fetchall(translate(sql), bind(parameters))
-        return list(found)
+        return await self._run(lambda db: db.execute(translate(sql), bind(parameters)).fetchall())
 
     async def execute(self, sql: str, *parameters: Any) -> None:
-        await self.connection.execute_fetchall(translate(sql), bind(parameters))
+        await self.select(sql, *parameters)
+
+    async def insert(self, table: str, columns: Columns, rows: Iterable[Row]) -> None:
+        values = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"
+        await self._run(lambda db: db.executemany(sql, rows))
+
+    def encode_text(self, text: str) -> str | bytes:
+        return encode_text(text)
+
+
+class ThreadSession(SqliteSession):
+    """A session in the connection's thread, where no statement is a hop."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    async def _run(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return run(self.connection)
+
+
+def run_in_thread(work: Work[T], connection: sqlite3.Connection) -> T:
+    """Run work in the connection's thread. It may wait for nothing but its session, which answers at
+    once: so its first step is its last."""
+    steps = work(ThreadSession(connection)).__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise RuntimeError("work in a connection's thread waits for something else")

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import aiosqlite
 
@@ -28,7 +28,6 @@ from om_proxy.memory.model import (
     Message,
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
@@ -55,10 +54,10 @@ from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sqlite import claiming, encryption, ledger, queries
+from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
-from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
+from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
@@ -88,11 +87,11 @@ from om_proxy.storage.sqlite.schema import (
     read_schema_row,
     require_own_database,
 )
-from om_proxy.storage.sqlite.search_methods import SearchMethods
-from om_proxy.storage.sqlite.session import SqliteSession
+from om_proxy.storage.sqlite.search import SqliteSearch
+from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
 from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RESOURCES, ResourceMove
 from om_proxy.storage.sqlite.totals import add_up_threads
-from om_proxy.storage.sqlite.vector_methods import VectorMethods
+from om_proxy.storage.sqlite.vectors import SqliteVectors
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
@@ -118,9 +117,11 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
+class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
+
+    _info_columns = rows.INFO_COLUMNS
 
     def __init__(
         self,
@@ -268,6 +269,13 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         return await self._keys.retry_unopened(
             lambda: self._reader.run(lambda db: work(SqliteSession(db)))
         )
+
+    async def _read_snapshot(self, work: Work[_Read], *, is_long: bool = False) -> _Read:
+        run = partial(run_in_thread, work)
+        return await self._reader.run(lambda db: run_in_connection_thread(db, run))
+
+    async def _write(self, work: Work[_Written]) -> _Written:
+        return await self._writer.write(partial(run_in_thread, work))
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
@@ -440,7 +448,7 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         return WebhookState(*found[0]) if found else None
 
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
-        await self._write(event_rows.UPSERT_WEBHOOK, (name, *state))
+        await self._write(lambda s: s.execute(event_rows.UPSERT_WEBHOOK, name, *state))
 
     async def prune_events(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
@@ -583,9 +591,6 @@ class SqliteStore(ThreadRowMethods, SearchMethods, VectorMethods):
         await self._writer.run(lambda db: ledger.move_resource(db, old, new, NAMELESS_RESOURCE))
         await self._writer.run(lambda db: move_other_records(db, old, new))
         return MoveResult(threads, messages)
-
-    async def _write(self, sql: str, parameters: Iterable[Any]) -> list[row_decoding.Row]:
-        return await self._writer.run(lambda db: queries.select_rows(db, sql, parameters))
 
 
 async def _write_sequence(db: aiosqlite.Connection) -> None:

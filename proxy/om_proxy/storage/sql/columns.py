@@ -7,6 +7,7 @@ array is written with its type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 Columns = Mapping[str, str]  # names with their types, in order
@@ -115,6 +116,14 @@ def write_values(columns: Columns, first: int, count: int, alias: str) -> str:
         f"({list_parameters(columns, first + place * width)})" for place in range(count)
     )
     return f"(VALUES {rows}) AS {alias} ({list_names(columns)})"
+
+
+@cache
+def write_insert(table: str, columns: tuple[tuple[str, str], ...]) -> str:
+    """Return the statement that inserts rows in their order, and takes an array for each column."""
+    names = list_names(dict(columns))
+    rows = write_unnest(dict(columns), 1, "new").replace(", place)", ", row_number)")
+    return f"INSERT INTO om.{table} ({names}) SELECT {names} FROM {rows} ORDER BY row_number"
 
 
 def transpose(rows: Sequence[Sequence[Any]], columns: Columns) -> list[list[Any]]:
