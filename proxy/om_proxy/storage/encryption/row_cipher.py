@@ -58,8 +58,8 @@ class UnknownKeyCipher:
 
 PLAIN: RowCipher = PlainCipher()
 # else whoever may write to the database could bring texts of their own in
-NOT_ENCRYPTED = "this thread is not encrypted, and its store is"
-REFUSED_PLAIN: RowCipher = UnknownKeyCipher(bytes(KEY_ID_BYTES), NOT_ENCRYPTED)
+NO_DATA_KEY = "this thread is not encrypted, and its store is"
+REFUSED_PLAIN: RowCipher = UnknownKeyCipher(bytes(KEY_ID_BYTES), NO_DATA_KEY)
 NO_MASTER_KEY = "this thread is encrypted: set storage.encryption_key"
 KEY_DESTROYED = (
     "the key of this thread is gone: it was forgotten, or its keys are in another store "
@@ -113,7 +113,7 @@ class HeldKeys:
     def require_row(self) -> HeldKeys:
         """Return these keys. Raise UnopenedText if that memory's is not among them."""
         if self.row_key_id not in self._ciphers:
-            raise UnopenedText(NOT_ENCRYPTED if self.row_key_id is None else self._why_unknown)
+            raise UnopenedText(NO_DATA_KEY if self.row_key_id is None else self._why_unknown)
         return self
 
     def of_row(self, key_id: bytes | None) -> HeldKeys:
