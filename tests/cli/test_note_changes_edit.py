@@ -13,7 +13,7 @@ from om_proxy.cli import main
 from om_proxy.memory.model import Key
 from tests.cli.commands import run_om_proxy
 from tests.cli.stored_memory import converse, read_last_prompt, run_server, store_thread
-from tests.cli.test_terminal import run_on_terminal
+from tests.cli.test_answers import run_on_terminal
 
 CONFIG = ("--config", "om.yaml")
 

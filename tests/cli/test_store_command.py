@@ -27,7 +27,7 @@ from tests.cli.stored_memory import (
     run_server,
     store_thread,
 )
-from tests.cli.test_terminal import run_on_terminal
+from tests.cli.test_answers import run_on_terminal
 from tests.e2e.running import Running
 
 # each command that reads, the arguments after the thread's name, and the route with its JSON

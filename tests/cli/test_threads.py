@@ -12,7 +12,7 @@ from om_proxy.cli import main
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.stored_memory import CONFIG, store_thread
-from tests.cli.test_terminal import ESCAPES, run_on_terminal
+from tests.cli.test_answers import ESCAPES, run_on_terminal
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.stored_events import StoredEvent
 from tests.cli.commands import run_om_proxy
 from tests.cli.stored_memory import CONFIG
-from tests.cli.test_terminal import run_on_terminal
+from tests.cli.test_answers import run_on_terminal
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_event_streams import list_events, open_stream, take
 from tests.storage.event_contract import activation

@@ -1,19 +1,29 @@
-"""Print what a command found: as JSON, as a table, or as text. Whatever is printed here is made
-visible first (visible_text.py)."""
+"""Print what a command found: as JSON, as a report, as a table, or as text; ask the operator, and show
+that work goes on. Texts of conversations are made visible first (visible_text.py)."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import Struct
 
-from om_proxy.cli.terminal import print_report
 from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
 from om_proxy.errors import UsageError
 from om_proxy.memory.dates import read_time
+
+MIN_TABLE_COLUMNS = 72  # the longest key takes 50 of them
+# `listens on: …`, `memory.enabled = true  (default)`, `  - …` and the lines below such an item
+_ROW_PATTERN = re.compile(
+    r"(?P<name>[a-z ]{1,12}(?=: )|\S+(?= = )|  -(?= )| {5}(?= ))(?:: | = | )"
+    r"(?P<text>.*?)(?P<origin>  \([^()]*\))?"
+)
 
 
 def print_json(answer: Struct, *, one_line: bool = False) -> None:
@@ -23,6 +33,41 @@ def print_json(answer: Struct, *, one_line: bool = False) -> None:
     if sys.stdout.isatty() and not one_line:
         encoded = msgspec.json.format(encoded, indent=2)
     print(escape_json(encoded.decode()))
+
+
+def print_report(lines: Sequence[str]) -> None:
+    """Print the lines. A pipe and a narrow terminal get the lines unchanged."""
+    is_wide = shutil.get_terminal_size().columns >= MIN_TABLE_COLUMNS
+    can_show_columns = sys.stdout.isatty() and "NO_COLOR" not in os.environ and is_wide
+    if can_show_columns:
+        _print_columns(lines)
+    else:
+        print("\n".join(lines), flush=True)
+
+
+def _print_columns(lines: Sequence[str]) -> None:
+    """Print rows in columns. A long row wraps within its column. Text is never read as markup."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.table import Column, Table  # noqa: PLC0415 - as above: only a terminal needs it
+    from rich.text import Text  # noqa: PLC0415 - as above: only a terminal needs it
+
+    def make_table() -> Table:
+        return Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+
+    console = Console()
+    table = make_table()
+    for line in [*lines, None]:
+        if line is not None and (row := _ROW_PATTERN.fullmatch(line)):
+            style = "yellow" if row["name"] == "warning" else "bold"
+            name = Text(row["name"].rstrip(), style)
+            text = Text.assemble(row["text"], (row["origin"] or "", "dim"))
+            table.add_row(name, text)
+            continue
+        if table.row_count:
+            console.print(table)
+            table = make_table()
+        if line is not None:
+            console.print(Text(line, "bold" if line.endswith(":") else ""))
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -65,6 +110,19 @@ def print_way_on(cursor: str | None) -> None:
     if cursor is not None:
         how = "raise --limit, or give --json's `cursor` as --cursor"
         print(f"om-proxy: there may be more: {how}", file=sys.stderr)
+
+
+@contextmanager
+def show_progress(text: str) -> Iterator[None]:
+    """Show the text with a moving sign on stderr until the block ends, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.text import Text  # noqa: PLC0415 - as above: only a terminal needs it
+
+    with Console(stderr=True).status(Text(escape_line(text))):
+        yield
 
 
 def require_yes_or_terminal(options: argparse.Namespace) -> None:

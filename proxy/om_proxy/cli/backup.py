@@ -6,8 +6,8 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from om_proxy.cli.answers import show_progress
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.progress import show_progress
 from om_proxy.doctor.report import find_database
 from om_proxy.errors import StorageError, UsageError
 from om_proxy.settings import Settings, load

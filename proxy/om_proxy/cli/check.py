@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import os
 
+from om_proxy.cli.answers import print_report
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.terminal import print_report
 from om_proxy.doctor.embedding import list_vector_faults
 from om_proxy.doctor.models import (
     describe_chosen_models,

@@ -303,7 +303,7 @@ STORE = (
         "memory.retrieval. A server may run at the same time.",
     ),
     Command(
-        "migrate", "bring the schema of the store up to date, and do nothing else", "migrate.run", (CONFIG,),
+        "migrate", "bring the schema of the store up to date, and do nothing else", "verify.migrate", (CONFIG,),
         "Bring the schema of the store up to date, or make it. For jobs of a release, before its processes start; they do "
         "the same at their start.",
     ),
@@ -320,7 +320,7 @@ STORE = (
         "with --rewrite, rewrite table by table (VACUUM FULL). Each is locked meanwhile: chat goes on without memory, and "
         "turns wait. If that is interrupted, run the command again: it goes on.",
     ),
-    Command("receipt", "check the signature of a receipt of what was forgotten", "receipt.run", (
+    Command("receipt", "check the signature of a receipt of what was forgotten", "forget.verify_receipt", (
         CONFIG,
         TENANT,
         resource_option("the resource that it should be about"),

@@ -17,6 +17,7 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.errors import OmError
 
 if TYPE_CHECKING:
+    from om_proxy.settings import Settings
     from om_proxy.storage.base import Store
     from om_proxy.storage.listing import ThreadInfo
 
@@ -57,7 +58,7 @@ def complete_tenant(prefix: str, parsed_args: argparse.Namespace, **_: object) -
 
     tenants: list[str] = []
 
-    async def read(store: Store) -> int:
+    async def read(options: argparse.Namespace, settings: Settings, store: Store) -> int:
         tenants.extend([tenant async for tenant in read_tenants(store, MAX_COMPLETIONS)])
         return 0
 
@@ -95,7 +96,7 @@ def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> list[ThreadIn
 
     found: list[ThreadInfo] = []
 
-    async def read(store: Store) -> int:
+    async def read(options: argparse.Namespace, settings: Settings, store: Store) -> int:
         selection = ThreadSelection(getattr(parsed_args, "tenant", None), prefix=prefix or None)
         found.extend((await store.find_threads(selection, None, MAX_COMPLETIONS)).threads)
         return 0
@@ -105,12 +106,13 @@ def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> list[ThreadIn
 
 
 def _read_store(
-    parsed_args: argparse.Namespace, read: Callable[[Store], Coroutine[Any, Any, int]]
+    parsed_args: argparse.Namespace,
+    read: Callable[[argparse.Namespace, Settings, Store], Coroutine[Any, Any, int]],
 ) -> None:
     """Run `read` on the store; without a store that can be read, do nothing."""
     from om_proxy.cli.store_command import run_with_store  # noqa: PLC0415 - takes 0.4 s
 
     try:
-        run_with_store(getattr(parsed_args, "config", None), read)
+        run_with_store(argparse.Namespace(config=getattr(parsed_args, "config", None)), read)
     except OmError:
         return  # a shell can show no error at this place

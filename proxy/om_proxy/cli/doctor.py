@@ -9,10 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from om_proxy.cli.answers import print_json
+from om_proxy.cli.answers import print_json, print_report, show_progress
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.terminal import print_report
 from om_proxy.cli.visible_text import escape_text
 from om_proxy.doctor.report import examine, render_findings
 from om_proxy.doctor.upstreams import Finding

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from typing import TYPE_CHECKING
 
-from om_proxy.cli.answers import confirm, require_yes_or_terminal
+from om_proxy.cli.answers import confirm, require_yes_or_terminal, show_progress
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import COMMAND_CALLER, run_with_store
+from om_proxy.cli.store_command import COMMAND_CALLER, is_erased_within, run_with_store
 from om_proxy.doctor.storage import say_pending
-from om_proxy.settings import load
-from om_proxy.settings.storage import StorageSettings
+from om_proxy.settings import Settings, load
 from om_proxy.storage.base import Store
 from om_proxy.storage.promises import ERASURE_SENTENCES
 from om_proxy.storage.records import AuditRecord
@@ -31,12 +28,12 @@ def run(options: argparse.Namespace) -> int:
     """Wait for pending bytes or, with --rewrite, rewrite the tables of PostgreSQL."""
     storage = load(options.config).storage
     if not options.rewrite or not storage.is_postgres:
-        return run_with_store(options.config, lambda store: wait_erased(store, options))
+        return run_with_store(options, wait_erased)
     require_yes_or_terminal(options)
-    return run_with_store(options.config, lambda store: rewrite_all(store, storage, options))
+    return run_with_store(options, rewrite_all)
 
 
-async def wait_erased(store: Store, options: argparse.Namespace) -> int:
+async def wait_erased(options: argparse.Namespace, settings: Settings, store: Store) -> int:
     """Wait until no forgotten bytes are pending, and return the exit status."""
     promise = await store.describe()
     if promise.erases == "rewrite" and not promise.separate_keys:
@@ -44,11 +41,9 @@ async def wait_erased(store: Store, options: argparse.Namespace) -> int:
         return DONE
     if options.rewrite:
         print(f"this store needs no rewrite: {ERASURE_SENTENCES[promise.erases]}")
-    try:
-        with show_progress("waiting for the readers"):
-            async with asyncio.timeout(options.wait):
-                await store.wait_erased()
-    except TimeoutError:
+    with show_progress("waiting for the readers"):
+        is_erased = await is_erased_within(store, options.wait)
+    if not is_erased:
         print(say_pending(promise))
         return NOT_WORKING
     print("no forgotten bytes are pending")
@@ -57,8 +52,9 @@ async def wait_erased(store: Store, options: argparse.Namespace) -> int:
     return DONE
 
 
-async def rewrite_all(store: Store, storage: StorageSettings, options: argparse.Namespace) -> int:
+async def rewrite_all(options: argparse.Namespace, settings: Settings, store: Store) -> int:
     """Rewrite the tables of the data, and that of a key store on a server."""
+    storage = settings.storage
     status = await rewrite(store, storage.url, storage.prefix, options)
     if status == DONE and storage.keys_url and storage.keys_file is None:
         # imported only where it is used: the driver is an extra

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from om_proxy.cli.answers import show_progress
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import LocalApi
 from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.cli.visible_text import escape_json

@@ -1,17 +1,17 @@
-"""`om-proxy forget`: remove a thread and all notes about it, a resource or a tenant."""
+"""Forget a thread, a resource or a tenant, and check the receipt of that."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TextIO
 
-from om_proxy.cli.answers import confirm, print_json, require_yes_or_terminal
-from om_proxy.cli.exit_status import DECLINED, DONE
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import LocalApi, run_with_api
+import msgspec
+
+from om_proxy.cli.answers import confirm, print_json, require_yes_or_terminal, show_progress
+from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
+from om_proxy.cli.store_command import LocalApi, is_erased_within, read_file, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_thread_info, render_thread
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.edge.admin.requests import AdminCall, normalize_stored_name
@@ -20,14 +20,17 @@ from om_proxy.edge.admin.routes.forgetting import (
     forget_resource,
     forget_tenant,
     forget_thread,
+    is_receipt_genuine,
 )
 from om_proxy.edge.admin.services import AdminServices
 from om_proxy.errors import NotFound, UsageError
+from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.base import Store
 
 # enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
+MAX_RECEIPT_BYTES = 65_536
 KEYS_STAY = (
     "its key is not destroyed yet, because storage.keys_url cannot be asked, or another program "
     "reads the database's files"
@@ -120,18 +123,13 @@ async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> N
     is_in_log = promise.erases == "log"
     said = LOG_STAYS if is_in_log else FILES_ARE_READ
     print(KEYS_STAY if promise.separate_keys else said, file=output, flush=True)
-    try:
-        with show_progress("waiting for the log" if is_in_log else "waiting for the reader"):
-            async with asyncio.timeout(timeout_s):
-                await store.wait_erased()
-    except TimeoutError:
-        print(
-            "its bytes are still there; the running server, or else the next one that starts, "
-            "will erase them",
-            file=output,
-        )
-    else:
-        print("its bytes are gone", file=output)
+    with show_progress("waiting for the log" if is_in_log else "waiting for the reader"):
+        is_erased = await is_erased_within(store, timeout_s)
+    still_there = (
+        "its bytes are still there; the running server, or else the next one that starts, will "
+        "erase them"
+    )
+    print("its bytes are gone" if is_erased else still_there, file=output)
 
 
 def render_receipt(receipt: ForgetReceipt) -> str:
@@ -143,3 +141,46 @@ def render_receipt(receipt: ForgetReceipt) -> str:
         f"forgotten: {threads}{rows.messages} messages, {rows.observations} notes in "
         f"{rows.generations} logs{pending}{named}"
     )
+
+
+def verify_receipt(options: argparse.Namespace) -> int:
+    """Verify the receipt in the file."""
+    # read before the store is opened: a wrong file needs none
+    receipt = parse_receipt(read_file(options.file, MAX_RECEIPT_BYTES), options.file)
+    return run_with_api(options, lambda api, options: verify(api, options, receipt))
+
+
+def parse_receipt(content: bytes, name: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(
+            f"{name} holds no receipt: give the JSON that the forgetting answered"
+        ) from exc
+
+
+async def verify(api: LocalApi, options: argparse.Namespace, receipt: dict[str, object]) -> int:
+    """Say whether the receipt is genuine and, if a thread or a resource is named, whether it is about
+    that. Return the exit status."""
+    if not is_receipt_genuine(receipt, api.services.secret):
+        print("the receipt was changed, or another store signed it")
+        return NOT_WORKING
+    print("this store signed the receipt, and nothing in it was changed")
+    if options.thread is None and options.resource is None:
+        return DONE
+    if receipt.get("label") != await _label_named(api, options, str(receipt.get("id"))):
+        print("it is about another thread or resource")
+        return NOT_WORKING
+    print("it is about what you named")
+    return DONE
+
+
+async def _label_named(api: LocalApi, options: argparse.Namespace, id_: str) -> str:
+    """Return the label of what the options name. The tenant is named too, or the receipt is kept."""
+    stored = await api.store.receipt(id_, await api.store.clock())
+    tenant = options.tenant or (stored.tenant if stored else None)
+    if tenant is None:
+        raise UsageError("the receipt is no longer kept: give the --tenant that it is of")
+    thread = normalize_stored_name(options.thread or RESOURCE_THREAD)
+    resource = thread if options.resource is None else normalize_stored_name(options.resource)
+    return label_thread(api.services.secret, Key(tenant, resource, thread))

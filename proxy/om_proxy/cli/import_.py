@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from om_proxy.cli.answers import show_progress
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import print_error, run_with_any_store
+from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.errors import UsageError
 from om_proxy.moving.importing import ImportOptions, ImportResult, import_memory
 from om_proxy.policy import Policy
-from om_proxy.settings import load
+from om_proxy.settings import Settings
 from om_proxy.storage.base import Store
 
 
@@ -24,15 +24,16 @@ def run(options: argparse.Namespace) -> int:
     if not path.is_file():
         fault = "is no file" if path.exists() else "does not exist"
         raise UsageError(f"{path} {fault}; name what `om-proxy export --output` has written")
-    return run_with_any_store(options.config, lambda store: import_file(store, path, options))
+    return run_with_store(options, import_file, create=True)
 
 
-async def import_file(store: Store, path: Path, options: argparse.Namespace) -> int:
+async def import_file(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+    path = Path(options.file)
     chosen = ImportOptions(
         read_tenant_map(options.tenant_map),
         options.skip_existing,
         options.dry_run,
-        find_settings=Policy(load(options.config)).base_settings,
+        find_settings=Policy(settings).base_settings,
     )
     with show_progress(f"reading {path}"):
         result = await import_memory(store, partial(read_file, path), chosen)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.background.embedding import embed_all
 from om_proxy.background.indexing import index_all
-from om_proxy.cli.answers import render_count
+from om_proxy.cli.answers import render_count, show_progress
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import print_error, run_with_settings
+from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.errors import ModelError
 from om_proxy.facts import Facts
 from om_proxy.memory_cache.memories import Memories
@@ -25,7 +23,7 @@ from om_proxy.storage.newest_passages import NEWEST_MESSAGES
 
 
 def run(options: argparse.Namespace) -> int:
-    return run_with_settings(options.config, partial(work_on_index, options))
+    return run_with_store(options, work_on_index)
 
 
 async def work_on_index(options: argparse.Namespace, settings: Settings, store: Store) -> int:

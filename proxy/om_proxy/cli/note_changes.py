@@ -18,10 +18,10 @@ from om_proxy.cli.answers import (
     render_count,
     render_number,
     render_time,
+    show_progress,
 )
 from om_proxy.cli.exit_status import DECLINED, DONE
 from om_proxy.cli.notes import print_entry_text
-from om_proxy.cli.progress import show_progress
 from om_proxy.cli.store_command import LocalApi, print_error, read_options
 from om_proxy.cli.thread_choice import find_thread
 from om_proxy.cli.threads import render_status

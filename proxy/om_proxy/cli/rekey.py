@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from typing import Protocol, cast
+from typing import cast
 
+from om_proxy.cli.answers import show_progress
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.progress import show_progress
-from om_proxy.cli.store_command import run_quietly
-from om_proxy.doctor.report import find_database
+from om_proxy.cli.store_command import is_erased_within, run_with_store
 from om_proxy.errors import UsageError
-from om_proxy.settings import load
+from om_proxy.settings import Settings, load
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.key_rotation import EncryptedStore
-from om_proxy.store_opening import open_store
 
 # of a log that the server may have rewritten a moment ago, or refuses to rewrite
 ERASURE_TIMEOUT_S = 300.0
 
 
-class RekeyedStore(Store, EncryptedStore, Protocol):
-    """Each backend is both."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Move every data key to the key store of the settings, if they name one, and wrap it under their
     first master key."""
-    return run_quietly(open_and_rekey(options.config))
-
-
-async def open_and_rekey(config: str | None) -> int:
-    settings = load(config)
-    if not settings.storage.key_sources:
+    if not load(options.config).storage.key_sources:
         raise UsageError(
             "set storage.encryption_key first, to the list [new, old] of master keys; to encrypt a "
             "database, copy it with om-proxy store copy"
         )
-    find_database(settings)
-    store = await open_store(settings.storage, create=False, moves_keys=True)
-    try:
-        return await rekey(cast(RekeyedStore, store))
-    finally:
-        await store.close()
+    return run_with_store(options, rekey, moves_keys=True)
 
 
-async def rekey(store: RekeyedStore) -> int:
+async def rekey(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+    rotation = cast(EncryptedStore, store).key_rotation  # each backend has one
     with show_progress("moving keys"):
-        moved_count = await store.key_rotation.move_keys()
-        is_erased = not moved_count or await wait_erased(store)
+        moved_count = await rotation.move_keys()
+        is_erased = not moved_count or (
+            (await store.describe()).erases != "rewrite"
+            and await is_erased_within(store, ERASURE_TIMEOUT_S)
+        )
     if moved_count:
         print(
             f"moved to the key store: {moved_count} data keys; older backups hold them beside the data"
@@ -60,7 +47,7 @@ async def rekey(store: RekeyedStore) -> int:
             "SQLite: om-proxy store erase; Redis: BGREWRITEAOF)"
         )
     with show_progress("wrapping keys"):
-        count = await store.key_rotation.rewrap_keys()
+        count = await rotation.rewrap_keys()
     if count:
         print(
             f"wrapped anew: {count} data keys; the older master keys open nothing here any more: "
@@ -71,15 +58,3 @@ async def rekey(store: RekeyedStore) -> int:
             "the first master key of storage.encryption_key wraps all data keys; no other is needed"
         )
     return DONE
-
-
-async def wait_erased(store: Store) -> bool:
-    """Return whether the bytes of removed rows are gone from the database."""
-    if (await store.describe()).erases == "rewrite":
-        return False
-    try:
-        async with asyncio.timeout(ERASURE_TIMEOUT_S):
-            await store.wait_erased()
-    except TimeoutError:
-        return False
-    return True

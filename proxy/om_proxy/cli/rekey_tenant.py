@@ -24,7 +24,9 @@ def run(options: argparse.Namespace) -> int:
     keys = tuple((key.tenant, key.key.get_secret_value()) for key in load(options.config).auth.keys)
     old = read_credential("old")
     new = read_credential("new")
-    return run_with_store(options.config, lambda store: rekey_tenant(store, old, new, keys))
+    return run_with_store(
+        options, lambda options, settings, store: rekey_tenant(store, old, new, keys)
+    )
 
 
 def read_credential(which: str) -> str:

@@ -114,11 +114,13 @@ def run_with_api(
 ) -> int:
     """Run `work` on the store that the configuration names, and return its exit status."""
 
-    async def compose_and_work(settings: Settings, store: Store) -> int:
+    async def compose_and_work(
+        options: argparse.Namespace, settings: Settings, store: Store
+    ) -> int:
         async with compose_api(settings, store) as api:
             return await work(api, options)
 
-    return run_with_settings(options.config, compose_and_work)
+    return run_with_store(options, compose_and_work)
 
 
 @asynccontextmanager
@@ -170,34 +172,25 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         litellm.close()
 
 
-def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:
-    """Run `work` on the store that the configuration names, close the store, and return the exit
-    status of the work."""
-    return run_with_settings(config, lambda settings, store: work(store))
-
-
-def run_with_any_store(
-    config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]
-) -> int:
-    """As `run_with_store`, on a store that is made if it is missing."""
-    return run_with_settings(config, lambda settings, store: work(store), create=True)
-
-
-def run_with_settings(
-    config: str | None,
-    work: Callable[[Settings, Store], Coroutine[Any, Any, int]],
+def run_with_store(
+    options: argparse.Namespace,
+    work: Callable[[argparse.Namespace, Settings, Store], Coroutine[Any, Any, int]],
     *,
     create: bool = False,
+    moves_keys: bool = False,
 ) -> int:
-    """As `run_with_store`; the work gets the settings too."""
+    """Run `work` on the store that the configuration names, close the store, and return the exit
+    status of the work. `create`: make a store that is missing; `moves_keys`: as in `open_store`."""
 
     async def open_and_work() -> int:
-        settings = load(config)
+        settings = load(options.config)
         if not create:
             find_database(settings)
-        store = await open_store(settings.storage, settings.retention.generations, create=create)
+        store = await open_store(
+            settings.storage, settings.retention.generations, create=create, moves_keys=moves_keys
+        )
         try:
-            return await work(settings, store)
+            return await work(options, settings, store)
         finally:
             await store.close()
 
@@ -211,6 +204,16 @@ def run_quietly(work: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(work)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+async def is_erased_within(store: Store, timeout_s: float) -> bool:
+    """Wait at most so long. Return whether the bytes of removed rows are gone from the database."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await store.wait_erased()
+    except TimeoutError:
+        return False
+    return True
 
 
 def print_error(text: str) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.progress import show_progress
+from om_proxy.cli.answers import show_progress
 from om_proxy.memory.model import Key
 from tests.cli.commands import run_om_proxy
 from tests.cli.stored_memory import store_thread
-from tests.cli.test_terminal import run_on_terminal
+from tests.cli.test_answers import run_on_terminal
 
 
 def test_a_pipe_gets_none_of_it(capsys: pytest.CaptureFixture[str]) -> None:
