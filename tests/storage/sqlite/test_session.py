@@ -61,7 +61,7 @@ async def write(session: Session) -> list[Row]:
     await session.execute("CREATE TABLE om.seen (seq INTEGER, role ANY)")
     await session.execute("INSERT INTO om.seen VALUES ($1::bigint, $2)", 7, None)
     columns = {"seq": "bigint", "role": "bytea"}
-    await session.insert("seen", columns, [(8, session.encode_text("a")), (9, b"b")])
+    await session.insert("seen", columns, [(8, session.encoder.encode_text("a")), (9, b"b")])
     return await session.select("SELECT seq, role FROM om.seen")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from om_proxy.errors import ConfigError
-from om_proxy.storage.encoding import encode_text
+from om_proxy.storage.postgres.rows import ENCODER
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 
@@ -50,6 +50,8 @@ class SchemaNames:
 class Session:
     """One connection, for one piece of work."""
 
+    encoder = ENCODER
+
     def __init__(self, connection: asyncpg.Connection, names: SchemaNames) -> None:
         self.connection = connection
         self._qualify = names.qualify
@@ -67,9 +69,6 @@ class Session:
         if rows:
             sql = write_insert(table, tuple(columns.items()))
             await self.execute(sql, *transpose(rows, columns))
-
-    def encode_text(self, text: str) -> bytes:
-        return encode_text(text)
 
     def take_event_places(self, count: int) -> int:
         """Return the first of `count` places for events in this session's transaction."""

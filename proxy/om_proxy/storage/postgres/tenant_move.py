@@ -116,7 +116,7 @@ class ResourceMove:
             )
         state = decode_state(state_column, cipher)
         new_state = replace_views(state, thread.rekey_views(state.views), cipher)
-        new_others = encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
+        new_others = ENCODER.encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
         await session.execute(UPDATE_THREAD, id_, self._resource.new, new_others, new_state)
         return len(messages)
 
@@ -143,10 +143,10 @@ async def _move_notes(
 ) -> None:
     for row in await session.select(SELECT_OBSERVATIONS, id_):
         entry = thread.rekey_observation(row_decoding.decode_observation(tuple(row), cipher))
-        texts = encode_notes(entry, cipher)[:3]
+        texts = ENCODER.encode_notes(entry, cipher)[:3]
         parts = encode_parts(entry.parts)
         await session.execute(UPDATE_OBSERVATION, id_, entry.id, entry.chain, *texts, parts)
     for row in await session.select(SELECT_REFLECTION, id_):
         reflection = thread.rekey_reflection(row_decoding.decode_reflection(tuple(row), cipher))
-        texts = encode_reflection_texts(reflection, cipher)
+        texts = ENCODER.encode_reflection_texts(reflection, cipher)
         await session.execute(UPDATE_REFLECTION, id_, *texts)

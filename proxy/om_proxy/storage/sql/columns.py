@@ -13,6 +13,7 @@ from typing import Any
 Columns = Mapping[str, str]  # names with their types, in order
 
 _FLOAT = "double precision"
+# those of `row_decoding.THREAD_COLUMNS`, and those that PostgreSQL has besides
 THREAD: Columns = {
     "next_seq": "bigint",
     "next_id": "bigint",
@@ -24,22 +25,22 @@ THREAD: Columns = {
     "live_count": "bigint",
     "turn_at": _FLOAT,
     "due": _FLOAT,
+    "needs_caller": "boolean",
     "failures": "bigint",
     "retry_at": _FLOAT,
     "parked": "boolean",
     "model": "bytea",
     "title": "bytea",
-    "has_plain_title": "boolean",
     "shared": "boolean",
     "pending": "bigint",
     "fresh": "bigint",
     "chunked": "bigint",
     "others": "bytea",
-    "needs_caller": "boolean",
-    "log_tokens": "bigint",
-    "reflected_tokens": "bigint",
     "key_id": "bytea",
     "state": "bytea",
+    "has_plain_title": "boolean",
+    "log_tokens": "bigint",
+    "reflected_tokens": "bigint",
 }
 MESSAGE: Columns = {
     "seq": "bigint",

@@ -287,7 +287,7 @@ async def index_passages(
             scope,
             read.row_id,
             *passage[:4],
-            session.encode_text(passage.role),
+            session.encoder.encode_text(passage.role),
             *passage[5:7],
             " ".join(passage.words),
             " ".join(passage.side_words),

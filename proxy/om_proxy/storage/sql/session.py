@@ -14,6 +14,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns
+from om_proxy.storage.sql.rows import RowEncoder
 
 IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
 OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
@@ -27,6 +28,10 @@ T = TypeVar("T")
 class Session(Protocol):
     """One connection, for one piece of work."""
 
+    @property
+    def encoder(self) -> RowEncoder:
+        """Encodes rows for its database."""
+
     async def select(self, sql: str, *parameters: Any) -> list[Row]:
         """Run one statement and return its rows. `sql` is one of a bounded set: values are
         parameters."""
@@ -35,9 +40,6 @@ class Session(Protocol):
 
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         """Write rows of these columns into a table of the store, in their order."""
-
-    def encode_text(self, text: str) -> str | bytes:
-        """Return a text from outside as the database holds it."""
 
 
 Work = Callable[[Session], Awaitable[T]]

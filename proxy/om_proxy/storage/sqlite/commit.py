@@ -132,7 +132,7 @@ class Commit:
         self.keys = keys
         ciphers = keys.ciphers
         writes_others = changes_others(before, after)
-        self._thread_row = rows.encode_thread(after, ciphers, writes_others=writes_others)
+        self._thread_row = rows.ENCODER.encode_thread(after, ciphers, writes_others=writes_others)
         difference = compute_difference(before, after, interrupted)
         self._quotes = find_new_quotes(before, difference)
         self._statements = _build_statements(after, difference, ciphers.row)
@@ -247,21 +247,21 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         (
             UPSERT_MESSAGES,
             [
-                rows.encode_message(placed, cipher, live=row_decoding.LIVE)
+                rows.ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
                 for placed in difference.messages
             ],
         ),
         (
             INSERT_INTERRUPTED,
             [
-                rows.encode_message(placed, cipher, live=row_decoding.INTERRUPTED)
+                rows.ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
                 for placed in difference.interrupted
             ],
         ),
         (
             UPSERT_OBSERVATIONS,
             [
-                rows.encode_observation(entry, state, cipher)
+                rows.ENCODER.encode_observation(entry, state, cipher)
                 for entry, state in difference.observations
             ],
         ),
@@ -274,7 +274,7 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         statements.append((UPSERT_BEGINNING, [(log.generation, *difference.began)]))
     if difference.has_new_reflection:
         statements.append(
-            (UPSERT_REFLECTION, [rows.encode_reflection(log.reflection, cipher)])
+            (UPSERT_REFLECTION, [rows.ENCODER.encode_reflection(log.reflection, cipher)])
             if log.reflection
             else (DELETE_REFLECTION, [()])
         )

@@ -51,7 +51,7 @@ class Restoration:
             thread.created_at,
             thread.delivered_seq,
             *memory.key,
-            *rows.encode_thread(memory, keys.ciphers, writes_others=True),
+            *rows.ENCODER.encode_thread(memory, keys.ciphers, writes_others=True),
         )
         self._statements = _list_statements(thread, keys.ciphers.row)
 
@@ -80,10 +80,10 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
     """Return the statements with all parameters but the first, the thread's id."""
     reflection = thread.memory.log.reflection
     messages = [
-        rows.encode_message(
+        rows.ENCODER.encode_message(
             PlacedMessage(stored.message, stored.parent),
+            row_decoding.MESSAGE_STATES.index(stored.state),
             cipher,
-            live=row_decoding.MESSAGE_STATES.index(stored.state),
         )
         for stored in thread.messages
     ]
@@ -91,7 +91,7 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
         (INSERT_MESSAGES, messages),
         (
             UPSERT_OBSERVATIONS,
-            [rows.encode_observation(*row, cipher) for row in thread.observations],
+            [rows.ENCODER.encode_observation(*row, cipher) for row in thread.observations],
         ),
         (
             UPSERT_ENTRIES,
@@ -102,5 +102,8 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
             ],
         ),
         (UPSERT_BEGINNING, [(number, *began) for number, began in thread.beginnings.items()]),
-        (UPSERT_REFLECTION, [rows.encode_reflection(reflection, cipher)] if reflection else []),
+        (
+            UPSERT_REFLECTION,
+            [rows.ENCODER.encode_reflection(reflection, cipher)] if reflection else [],
+        ),
     ]

@@ -15,7 +15,7 @@ from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.rows import encode_text
+from om_proxy.storage.sqlite.rows import ENCODER
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ def bind(parameters: Iterable[Any]) -> list[Any]:
 class SqliteSession:
     """The `Session` of SQLite. Each statement is a hop to the connection's thread."""
 
+    encoder = ENCODER
+
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
 
@@ -72,9 +74,6 @@ class SqliteSession:
         values = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"
         await self._run(lambda db: db.executemany(sql, rows))
-
-    def encode_text(self, text: str) -> str | bytes:
-        return encode_text(text)
 
 
 class ThreadSession(SqliteSession):

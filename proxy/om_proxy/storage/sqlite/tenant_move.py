@@ -81,7 +81,9 @@ class ResourceMove:
         await db.execute(DELETE_LEASES, (self._resource.old, self._resource.name))
         await move_resource(db, self._resource.old, self._resource.new, self._resource.name)
         labels = self._resource.map_labels(names)
-        await move_labelled_records(db, self._resource.old, self._resource.new, labels)
+        await move_labelled_records(
+            SqliteSession(db), self._resource.old, self._resource.new, labels
+        )
         return self._resource.count_moved(names, message_count)
 
     async def _move_thread(
@@ -105,7 +107,9 @@ class ResourceMove:
             await db.execute(UPDATE_EVENT, (self._resource.new, event.data, event.sealed, event_id))
         state = decode_state(state_column, cipher)
         new_state = replace_views(state, thread.rekey_views(state.views), cipher)
-        new_others = rows.encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
+        new_others = rows.ENCODER.encode_others(
+            rekeying.relabel(open_others(ciphers, others)), ciphers
+        )
         await db.execute(UPDATE_THREAD, (self._resource.new, new_others, new_state, id_))
         await db.execute(INCREMENT_SEQUENCE)
         return len(messages)
@@ -121,10 +125,10 @@ async def _move_notes(
 ) -> None:
     for row in await select_rows(db, SELECT_OBSERVATIONS, (id_,)):
         entry = thread.rekey_observation(row_decoding.decode_observation(row, cipher))
-        texts = rows.encode_notes(entry, cipher)[:3]
+        texts = rows.ENCODER.encode_notes(entry, cipher)[:3]
         parts = encode_parts(entry.parts)
         await db.execute(UPDATE_OBSERVATION, (entry.chain, *texts, parts, id_, entry.id))
     for row in await select_rows(db, SELECT_REFLECTION, (id_,)):
         reflection = thread.rekey_reflection(row_decoding.decode_reflection(row, cipher))
-        texts = rows.encode_reflection_texts(reflection, cipher)
+        texts = rows.ENCODER.encode_reflection_texts(reflection, cipher)
         await db.execute(UPDATE_REFLECTION, (*texts, id_))
