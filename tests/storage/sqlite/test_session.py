@@ -31,6 +31,7 @@ from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread, transl
         ("scope IS DISTINCT FROM $1", "scope IS NOT ?1"),
         ("FROM om.thread /* INDEXED BY thread_due */", "FROM thread INDEXED BY thread_due"),
         ("SELECT id FROM om.thread FOR NO KEY UPDATE", "SELECT id FROM thread"),
+        ("(SELECT id LIMIT 9 FOR UPDATE SKIP LOCKED)", "(SELECT id LIMIT 9)"),
         (
             "json_array_elements($4::json) AS wanted WHERE seq = (wanted.value ->> 1)::bigint",
             "json_each(?4) AS wanted WHERE seq = (json_extract(wanted.value, '$[1]'))",

@@ -72,14 +72,7 @@ from om_proxy.storage.postgres.listing import (
 from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
-from om_proxy.storage.postgres.record_keeping import (
-    delete_old_records,
-    insert_audit,
-    insert_receipt,
-    move_other_records,
-    select_audit,
-    select_receipt,
-)
+from om_proxy.storage.postgres.record_keeping import PostgresRecords
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search import PostgresSearch
@@ -92,10 +85,11 @@ from om_proxy.storage.postgres.tenant_move import (
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vectors import PostgresVectors
-from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.record_keeping import move_other_records
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.store_description import Promise, StoreTotals
@@ -127,7 +121,7 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
+class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors, PostgresRecords):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
@@ -330,22 +324,16 @@ class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
         return await self._pool.read(lambda s: ledger.select_sums(s, query), LONG_TIMEOUT_S)
 
-    async def audit(
-        self, tenant: str | None, before: int | None = None, limit: int = 100
-    ) -> tuple[AuditRecord, ...]:
-        return await self._pool.read(lambda s: select_audit(s, tenant, before, limit))
-
-    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
-        return await self._pool.read(lambda s: select_receipt(s, receipt_id, now))
-
     async def _read_one(self, work: Work[T]) -> T:
         return await self._pool.read(work)
 
     async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:
         return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None, is_snapshot=True)
 
-    async def _write(self, work: Work[T]) -> T:
-        return await self._pool.transact(work, LONG_TIMEOUT_S)
+    async def _write(
+        self, work: Work[T], *, is_long: bool = False, is_background: bool = False
+    ) -> T:
+        return await self._pool.transact(work, LONG_TIMEOUT_S if is_long or is_background else None)
 
     async def _read_sealed(self, work: Work[T]) -> T:
         return await self._keys.retry_unopened(lambda: self._pool.read(work))
@@ -429,12 +417,6 @@ class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
         await self._write_one(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
-
-    async def prune_records(self, now: float) -> None:
-        """Remove old records, some in each transaction, so that no commit waits for long."""
-        while await self._pool.transact(lambda s: delete_old_records(s, now), LONG_TIMEOUT_S):
-            continue
-        await self._doomed.sweep()
 
     async def prune_ledger(self, now: float) -> None:
         """Remove old lines, some in each transaction, so that no commit waits for long."""
@@ -596,12 +578,6 @@ class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
         its tables."""
         await self._doomed.wait_destroyed()
 
-    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
-        await self._pool.transact(lambda s: insert_audit(s, tuple(records)))
-
-    async def add_receipt(self, receipt: StoredReceipt) -> None:
-        await self._pool.transact(lambda s: insert_receipt(s, receipt))
-
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
@@ -620,7 +596,7 @@ class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors):
         await self._pool.transact(
             lambda s: ledger.move_resource(s, old, new, NAMELESS_RESOURCE), LONG_TIMEOUT_S
         )
-        await self._pool.transact(lambda s: move_other_records(s, old, new), LONG_TIMEOUT_S)
+        await self._write(lambda s: move_other_records(s, old, new), is_long=True)
         return MoveResult(threads, messages)
 
     async def _write_one(self, sql: str, *parameters: object) -> list[Row]:

@@ -16,12 +16,7 @@ from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.postgres.ledger import move_resource
-from om_proxy.storage.postgres.record_keeping import move_labelled_records
-from om_proxy.storage.postgres.rows import (
-    encode_notes,
-    encode_others,
-    encode_reflection_texts,
-)
+from om_proxy.storage.postgres.rows import ENCODER
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.rekeying import (
@@ -33,6 +28,7 @@ from om_proxy.storage.rekeying import (
 )
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, transpose, write_unnest
+from om_proxy.storage.sql.record_keeping import move_labelled_records
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (

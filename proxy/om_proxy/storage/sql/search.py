@@ -191,7 +191,8 @@ class SearchMethods(SqlStore):
         place: IndexPlace,
     ) -> bool:
         return await self._write(
-            lambda session: index_passages(session, key, read, rules, passages, place)
+            lambda session: index_passages(session, key, read, rules, passages, place),
+            is_long=True,
         )
 
     async def unindexed_threads(
@@ -220,10 +221,10 @@ class SearchMethods(SqlStore):
         return await self._read_one(select)
 
     async def outdate_index(self) -> None:
-        await self._write(lambda session: session.execute(OUTDATE_ALL))
+        await self._write(lambda session: session.execute(OUTDATE_ALL), is_long=True)
 
     async def drop_index(self) -> None:
-        while not await self._write(self._drop_some):
+        while not await self._write(self._drop_some, is_long=True):
             continue
 
     async def _drop_some(self, session: Session) -> bool:

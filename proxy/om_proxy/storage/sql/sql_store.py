@@ -40,8 +40,11 @@ class SqlStore(ABC):
         its session. `is_long`: it may take longer than what a turn waits for."""
 
     @abstractmethod
-    async def _write(self, work: Work[T]) -> T:
-        """Run work in a transaction, which may take long. It waits for nothing but its session."""
+    async def _write(
+        self, work: Work[T], *, is_long: bool = False, is_background: bool = False
+    ) -> T:
+        """Run work in a transaction. It waits for nothing but its session. `is_long`: as in
+        `_read_snapshot`. `is_background`: so is this, and turns that wait may go first."""
 
     async def _select(self, sql: str, *parameters: Any) -> list[Row]:
         return await self._read_one(lambda session: session.select(sql, *parameters))

@@ -81,7 +81,8 @@ class VectorMethods(SqlStore):
         if self._masters:
             return 0
         return await self._write(
-            lambda session: self._insert_vectors(session, key, read, model, vectors)
+            lambda session: self._insert_vectors(session, key, read, model, vectors),
+            is_long=True,
         )
 
     async def unembedded_threads(

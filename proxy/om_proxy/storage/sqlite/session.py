@@ -31,7 +31,7 @@ _TRANSLATIONS = tuple(
         (r"\bcoalesce\(", "ifnull("),
         (r"\bIS DISTINCT FROM\b", "IS NOT"),
         # a file has one writer at a time
-        (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b", ""),
+        (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)( SKIP LOCKED)?", ""),
         # a hint for SQLite alone
         (r"/\* (INDEXED BY \w+) \*/", r"\1"),
         (r"\bjson_array_elements\(", "json_each("),

@@ -49,9 +49,10 @@ from om_proxy.storage.listing import (
     ThreadPlace,
     ThreadSelection,
 )
-from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.record_keeping import move_other_records
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, rows
@@ -70,14 +71,7 @@ from om_proxy.storage.sqlite.listing import (
     select_threads,
 )
 from om_proxy.storage.sqlite.promise import create_promise
-from om_proxy.storage.sqlite.record_keeping import (
-    delete_old_records,
-    insert_audit,
-    insert_receipt,
-    move_other_records,
-    select_audit,
-    select_receipt,
-)
+from om_proxy.storage.sqlite.record_keeping import SqliteRecords
 from om_proxy.storage.sqlite.restoring import Restoration
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
@@ -117,7 +111,7 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors):
+class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
@@ -274,8 +268,11 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors):
         run = partial(run_in_thread, work)
         return await self._reader.run(lambda db: run_in_connection_thread(db, run))
 
-    async def _write(self, work: Work[_Written]) -> _Written:
-        return await self._writer.write(partial(run_in_thread, work))
+    async def _write(
+        self, work: Work[_Written], *, is_long: bool = False, is_background: bool = False
+    ) -> _Written:
+        run = partial(run_in_thread, work)
+        return await self._writer.write(run, is_background=is_background)
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
@@ -553,26 +550,6 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors):
     async def wait_erased(self) -> None:
         await self._forgetting.wait_erased()
 
-    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
-        await self._writer.run(lambda db: insert_audit(db, tuple(records)))
-
-    async def audit(
-        self, tenant: str | None, before: int | None = None, limit: int = 100
-    ) -> tuple[AuditRecord, ...]:
-        return await self._reader.run_alone(lambda db: select_audit(db, tenant, before, limit))
-
-    async def add_receipt(self, receipt: StoredReceipt) -> None:
-        await self._writer.run(lambda db: insert_receipt(db, receipt))
-
-    async def prune_records(self, now: float) -> None:
-        """Remove old records, some in each transaction, so that no commit waits for long."""
-        while await self._writer.run(lambda db: delete_old_records(db, now), is_background=True):
-            continue
-        await self._doomed.sweep()
-
-    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
-        return await self._reader.run(lambda db: select_receipt(db, receipt_id, now))
-
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
@@ -589,7 +566,7 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors):
             threads += moved.threads
             messages += moved.messages
         await self._writer.run(lambda db: ledger.move_resource(db, old, new, NAMELESS_RESOURCE))
-        await self._writer.run(lambda db: move_other_records(db, old, new))
+        await self._write(lambda s: move_other_records(s, old, new))
         return MoveResult(threads, messages)
 
 

@@ -20,11 +20,11 @@ from om_proxy.storage.rekeying import (
     ResourceRekeying,
     ThreadRekeying,
 )
+from om_proxy.storage.sql.record_keeping import move_labelled_records
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
 from om_proxy.storage.sqlite.ledger import move_resource
 from om_proxy.storage.sqlite.queries import select_rows
-from om_proxy.storage.sqlite.record_keeping import move_labelled_records
 from om_proxy.storage.sqlite.session import SqliteSession
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM thread WHERE tenant = ? ORDER BY resource"
