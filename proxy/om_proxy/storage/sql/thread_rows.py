@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 from om_proxy.memory.model import Beginning, Generation, Key, Message
 from om_proxy.off_loop import run_off_loop
@@ -131,8 +132,8 @@ class ThreadRowMethods(SqlStore):
         parameters = (*key, threads, messages)
         found = await self._select_texts(_decode_tail_message, SELECT_OTHER_TAILS, *parameters)
         return tuple(
-            (other, tuple(message for _, message in tail))
-            for other, tail in groupby(found, key=lambda pair: pair[0])
+            (Key(*names), tuple(message for _, message in tail))
+            for names, tail in groupby(found, key=itemgetter(0))
         )
 
 
@@ -140,8 +141,9 @@ def _decode_stored_observation(row: Row, cipher: RowCipher) -> StoredObservation
     return StoredObservation(row_decoding.decode_observation(row[1:], cipher), row[0])
 
 
-def _decode_tail_message(row: Row, cipher: RowCipher) -> tuple[Key, Message]:
-    return Key(*row[:3]), row_decoding.decode_message(row[3:], cipher)
+def _decode_tail_message(row: Row, cipher: RowCipher) -> tuple[Row, Message]:
+    """Return the names of the thread, and the message."""
+    return row[:3], row_decoding.decode_message(row[3:], cipher)
 
 
 async def select_generations(
