@@ -56,7 +56,7 @@ SAME_WITHOUT = (
     "version = ? RETURNING id, version",
     "SELECT DISTINCT resource",
     "AND thread = '{RESOURCE_THREAD}'",
-    'LOCK_LINES = f"""SELECT FROM om.ledger',  # a lock
+    'LOCK_LINES = f"""SELECT 1 FROM om.ledger',  # a lock
     # candidates of a list, whose query names the tenant (the line of the walk stands further left)
     '\n            query.add("tenant = {}", selection.tenant)',
 )

@@ -20,7 +20,13 @@ from om_proxy.storage.ledger_lines import (
     LedgerSum,
 )
 from om_proxy.storage.postgres.session import UNIX_NOW, Session
-from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
+from om_proxy.storage.sql.columns import Columns, transpose, write_unnest
+from om_proxy.storage.sql.ledger import (
+    INSERT_LINES,
+    LINE_COLUMNS,
+    ON_CONFLICT,
+    SUM_COLUMNS,
+)
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400
@@ -35,14 +41,10 @@ _LEDGER_COLUMNS: Columns = {
 }
 _SUMS: Columns = dict.fromkeys(Account.__struct_fields__, "bigint")
 _LEDGER: Columns = {**_LEDGER_COLUMNS, **_SUMS}
-_LINE_NAMES, _SUM_NAMES = list_names(_LEDGER_COLUMNS), list_names(_SUMS)
 # of a source that has no columns of the table, and so not their order of texts either
 _LINE_ORDER = ", ".join(
     f'{name} COLLATE "C"' if type_ == "text" else name for name, type_ in _LEDGER_COLUMNS.items()
 )
-_ADD_SUMS = ", ".join(f"{name} = ledger.{name} + excluded.{name}" for name in _SUMS)
-_ON_CONFLICT = f"ON CONFLICT ({_LINE_NAMES}) DO UPDATE SET {_ADD_SUMS}"
-_INSERT = f"INSERT INTO om.ledger ({_LINE_NAMES}, {_SUM_NAMES})"
 _TOTALS = ", ".join(f"sum({name})::bigint" for name in _SUMS)
 
 TAKE_BATCH = f"""INSERT INTO om.ledger_writer VALUES ($1, $2, {UNIX_NOW}) ON CONFLICT (writer) DO UPDATE
@@ -53,22 +55,12 @@ SELECT_KNOWN = """SELECT owner.tenant, owner.resource
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS owner (tenant, resource, place)
     CROSS JOIN LATERAL (SELECT FROM om.thread WHERE thread.tenant = owner.tenant AND thread.resource = owner.resource
         ORDER BY thread.thread LIMIT 1 FOR KEY SHARE) AS known ORDER BY place"""
-ADD_LINES = f"""{_INSERT} SELECT {_LINE_NAMES}, {_SUM_NAMES} FROM {write_unnest(_LEDGER, 1, "line")}
-    ORDER BY {_LINE_ORDER} {_ON_CONFLICT}"""
-HAS_RESOURCE = "SELECT FROM om.thread WHERE tenant = $1 AND resource = $2 LIMIT 1"
-LOCK_LINES = f"""SELECT FROM om.ledger WHERE tenant = $1 AND resource IN ($2, '{NAMELESS_RESOURCE}')
-    ORDER BY {_LINE_NAMES} FOR UPDATE"""
-FOLD_RESOURCE = f"""{_INSERT}
-    SELECT tenant, '{NAMELESS_RESOURCE}', day, model, who, history, {_SUM_NAMES} FROM om.ledger
-    WHERE tenant = $1 AND resource = $2 ORDER BY {_LINE_NAMES} {_ON_CONFLICT}"""
-DELETE_RESOURCE = "DELETE FROM om.ledger WHERE tenant = $1 AND resource = $2"
-MOVE_RESOURCE = f"""{_INSERT}
-    SELECT $3::text, resource, day, model, who, history, {_SUM_NAMES} FROM om.ledger
-    WHERE tenant = $1 AND resource = $2 ORDER BY {_LINE_NAMES} {_ON_CONFLICT}"""
+ADD_LINES = f"""{INSERT_LINES} SELECT {LINE_COLUMNS}, {SUM_COLUMNS} FROM {write_unnest(_LEDGER, 1, "line")}
+    ORDER BY {_LINE_ORDER} {ON_CONFLICT}"""
 # of one transaction: some 50 ms
 MAX_PRUNED_LINES = 2_000
-DELETE_OLD_LINES = f"""WITH gone AS (DELETE FROM om.ledger WHERE ({_LINE_NAMES}) IN (
-        SELECT {_LINE_NAMES} FROM om.ledger WHERE day < $1 ORDER BY {_LINE_NAMES}
+DELETE_OLD_LINES = f"""WITH gone AS (DELETE FROM om.ledger WHERE ({LINE_COLUMNS}) IN (
+        SELECT {LINE_COLUMNS} FROM om.ledger WHERE day < $1 ORDER BY {LINE_COLUMNS}
         LIMIT {MAX_PRUNED_LINES} FOR UPDATE SKIP LOCKED) RETURNING 1)
     SELECT count(*) FROM gone"""
 GROUP_COLUMNS: dict[Grouping, str] = {
@@ -149,19 +141,3 @@ async def delete_old_lines(session: Session, now: float) -> bool:
     first_day = int(now // SECONDS_PER_DAY) - LEDGER_KEPT_DAYS
     [(count,)] = await session.select(DELETE_OLD_LINES, first_day)
     return bool(count == MAX_PRUNED_LINES)
-
-
-async def fold_resource(session: Session, tenant: str, resource: str) -> None:
-    """Add the lines of a forgotten resource to those without a name, unless it still has a
-    thread."""
-    if await session.select(HAS_RESOURCE, tenant, resource):
-        return
-    await session.select(LOCK_LINES, tenant, resource)
-    await session.execute(FOLD_RESOURCE, tenant, resource)
-    await session.execute(DELETE_RESOURCE, tenant, resource)
-
-
-async def move_resource(session: Session, old: str, new: str, resource: str) -> None:
-    """Add the lines of a resource to those of another tenant."""
-    await session.execute(MOVE_RESOURCE, old, resource, new)
-    await session.execute(DELETE_RESOURCE, old, resource)

@@ -65,6 +65,9 @@ class Session:
     async def execute(self, sql: str, *parameters: Any) -> None:
         await self.connection.execute(self._qualify(sql), *parameters)
 
+    async def execute_many(self, sql: str, parameters: Sequence[Row]) -> None:
+        await self.connection.executemany(self._qualify(sql), parameters)
+
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         if rows:
             sql = write_insert(table, tuple(columns.items()))

@@ -30,7 +30,6 @@ from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.ledger_lines import (
-    NAMELESS_RESOURCE,
     LedgerBatch,
     LedgerQuery,
     LedgerSum,
@@ -72,25 +71,21 @@ from om_proxy.storage.postgres.listing import (
 from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
+from om_proxy.storage.postgres.quotes import RAISE_VERSIONS
 from om_proxy.storage.postgres.record_keeping import PostgresRecords
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search import PostgresSearch
 from om_proxy.storage.postgres.session import UNIX_NOW, SchemaNames, Session
-from om_proxy.storage.postgres.tenant_move import (
-    COUNT_NAME_CONFLICTS,
-    SELECT_RESOURCES,
-    ResourceMove,
-)
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
-from om_proxy.storage.sql.record_keeping import move_other_records
 from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.session import Session as SqlSession
+from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.store_description import Promise, StoreTotals
 from om_proxy.storage.store_secret import StoreSecret
@@ -121,7 +116,9 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors, PostgresRecords):
+class PostgresStore(
+    ThreadRowMethods, PostgresSearch, PostgresVectors, PostgresRecords, TenantMoveMethods
+):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
@@ -578,26 +575,12 @@ class PostgresStore(ThreadRowMethods, PostgresSearch, PostgresVectors, PostgresR
         its tables."""
         await self._doomed.wait_destroyed()
 
-    async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
-    ) -> MoveResult:
-        label_of = await self._secret.create_labeler()
-        [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
-        if name_conflicts:
-            return MoveResult(name_conflicts=name_conflicts)
-        threads = messages = 0
-        for (resource,) in await self._select(SELECT_RESOURCES, old):
-            move = ResourceMove(
-                MovingResource(old, new, resource, fingerprint, label_of), self._keys
-            )
-            moved = await self._pool.transact(move, MOVE_TIMEOUT_S)
-            threads += moved.threads
-            messages += moved.messages
-        await self._pool.transact(
-            lambda s: ledger.move_resource(s, old, new, NAMELESS_RESOURCE), LONG_TIMEOUT_S
-        )
-        await self._write(lambda s: move_other_records(s, old, new), is_long=True)
-        return MoveResult(threads, messages)
+    async def _move(self, work: Work[MoveResult]) -> MoveResult:
+        return await self._pool.transact(work, MOVE_TIMEOUT_S)
+
+    @staticmethod
+    async def _raise_versions(session: SqlSession, ids: Sequence[int]) -> None:
+        await session.execute(RAISE_VERSIONS, list(ids))
 
     async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.write(lambda s: s.select(sql, *parameters))

@@ -38,6 +38,9 @@ class Session(Protocol):
 
     async def execute(self, sql: str, *parameters: Any) -> None: ...
 
+    async def execute_many(self, sql: str, parameters: Sequence[Row]) -> None:
+        """Run one statement with each of these rows of parameters."""
+
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         """Write rows of these columns into a table of the store, in their order."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import aiosqlite
@@ -20,32 +21,27 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
+from om_proxy.storage.sql.ledger import (
+    HAS_RESOURCE,
+    INSERT_LINES,
+    LINE_COLUMNS,
+    ON_CONFLICT,
+    SUM_NAMES,
+    fold_resource,
+)
 from om_proxy.storage.sqlite.queries import UNIX_NOW, select_rows
+from om_proxy.storage.sqlite.session import run_in_thread, translate
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400
 
-SUM_NAMES = Account.__struct_fields__
-LINE_COLUMNS = ", ".join(LedgerLine._fields)
-SUM_COLUMNS = ", ".join(SUM_NAMES)
 _PLACEHOLDERS = ", ".join("?" * (len(LedgerLine._fields) + len(SUM_NAMES)))
-_ADD_SUMS = ", ".join(f"{name} = ledger.{name} + excluded.{name}" for name in SUM_NAMES)
 _SUMS = ", ".join(f"sum({name})" for name in SUM_NAMES)
-_ON_CONFLICT = f"ON CONFLICT ({LINE_COLUMNS}) DO UPDATE SET {_ADD_SUMS}"
-_INSERT = f"INSERT INTO ledger ({LINE_COLUMNS}, {SUM_COLUMNS})"
 
 TAKE_BATCH = f"""INSERT INTO ledger_writer VALUES (?, ?, {UNIX_NOW}) ON CONFLICT DO UPDATE
     SET (batch, at) = (excluded.batch, excluded.at) WHERE ledger_writer.batch < excluded.batch RETURNING 1"""
 DELETE_OLD_WRITERS = f"DELETE FROM ledger_writer WHERE at < {UNIX_NOW} - {WRITER_RETENTION_S}"
-HAS_RESOURCE = "SELECT 1 FROM thread WHERE tenant = ? AND resource = ? LIMIT 1"
-ADD_LINE = f"{_INSERT} VALUES ({_PLACEHOLDERS}) {_ON_CONFLICT}"
-FOLD_RESOURCE = f"""{_INSERT}
-    SELECT tenant, '{NAMELESS_RESOURCE}', day, model, who, history, {SUM_COLUMNS} FROM ledger
-    WHERE tenant = ? AND resource = ? {_ON_CONFLICT}"""
-DELETE_RESOURCE = "DELETE FROM ledger WHERE tenant = ? AND resource = ?"
-MOVE_RESOURCE = f"""{_INSERT}
-    SELECT ?, resource, day, model, who, history, {SUM_COLUMNS} FROM ledger
-    WHERE tenant = ? AND resource = ? {_ON_CONFLICT}"""
+ADD_LINE = f"{translate(INSERT_LINES)} VALUES ({_PLACEHOLDERS}) {ON_CONFLICT}"
 # of one transaction: some 50 ms
 MAX_PRUNED_LINES = 2_000
 DELETE_OLD_LINES = f"""DELETE FROM ledger WHERE ({LINE_COLUMNS}) IN (
@@ -66,7 +62,7 @@ def add_batch(db: sqlite3.Connection, batch: LedgerBatch) -> None:
     for line, account in batch.lines.items():
         owner = (line.tenant, line.resource)
         if owner not in known:
-            known[owner] = bool(db.execute(HAS_RESOURCE, owner).fetchall())
+            known[owner] = bool(db.execute(translate(HAS_RESOURCE), owner).fetchall())
         resource = line.resource if known[owner] else NAMELESS_RESOURCE
         db.execute(ADD_LINE, (*line._replace(resource=resource), *astuple(account)))
 
@@ -113,15 +109,6 @@ def _join(conditions: Sequence[str]) -> str:
 
 
 def fold_resources(db: sqlite3.Connection, tenant: str, resources: Iterable[str]) -> None:
-    """Add the lines of forgotten resources to those without a name, unless they still have a
-    thread."""
+    """Fold these resources; see `fold_resource`."""
     for resource in resources:
-        if db.execute(HAS_RESOURCE, (tenant, resource)).fetchone() is None:
-            db.execute(FOLD_RESOURCE, (tenant, resource))
-            db.execute(DELETE_RESOURCE, (tenant, resource))
-
-
-async def move_resource(db: aiosqlite.Connection, old: str, new: str, resource: str) -> None:
-    """Add the lines of a resource to those of another tenant."""
-    await db.execute(MOVE_RESOURCE, (new, old, resource))
-    await db.execute(DELETE_RESOURCE, (old, resource))
+        run_in_thread(partial(fold_resource, tenant=tenant, resource=resource), db)

@@ -70,6 +70,9 @@ class SqliteSession:
     async def execute(self, sql: str, *parameters: Any) -> None:
         await self.select(sql, *parameters)
 
+    async def execute_many(self, sql: str, parameters: Iterable[Row]) -> None:
+        await self._run(lambda db: db.executemany(translate(sql), parameters))
+
     async def insert(self, table: str, columns: Columns, rows: Iterable[Row]) -> None:
         values = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"

@@ -36,7 +36,6 @@ from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.ledger_lines import (
-    NAMELESS_RESOURCE,
     LedgerBatch,
     LedgerQuery,
     LedgerSum,
@@ -50,14 +49,13 @@ from om_proxy.storage.listing import (
     ThreadSelection,
 )
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.rekeying import MovingResource
 from om_proxy.storage.sql import memory_keys
-from om_proxy.storage.sql.record_keeping import move_other_records
-from om_proxy.storage.sql.session import Work
+from om_proxy.storage.sql.session import Session, Work
+from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
-from om_proxy.storage.sqlite.commit import Commit, SharedCommit
+from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
@@ -71,6 +69,7 @@ from om_proxy.storage.sqlite.listing import (
     select_threads,
 )
 from om_proxy.storage.sqlite.promise import create_promise
+from om_proxy.storage.sqlite.quotes import RAISE_VERSION
 from om_proxy.storage.sqlite.record_keeping import SqliteRecords
 from om_proxy.storage.sqlite.restoring import Restoration
 from om_proxy.storage.sqlite.schema import (
@@ -83,7 +82,6 @@ from om_proxy.storage.sqlite.schema import (
 )
 from om_proxy.storage.sqlite.search import SqliteSearch
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
-from om_proxy.storage.sqlite.tenant_move import COUNT_NAME_CONFLICTS, SELECT_RESOURCES, ResourceMove
 from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.vectors import SqliteVectors
 from om_proxy.storage.sqlite.version_probe import VersionProbe
@@ -111,7 +109,7 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords):
+class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords, TenantMoveMethods):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
@@ -550,24 +548,14 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords):
     async def wait_erased(self) -> None:
         await self._forgetting.wait_erased()
 
-    async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
-    ) -> MoveResult:
-        label_of = await self._secret.create_labeler()
-        [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
-        if name_conflicts:
-            return MoveResult(name_conflicts=name_conflicts)
-        threads = messages = 0
-        for (resource,) in await self._select(SELECT_RESOURCES, old):
-            move = ResourceMove(
-                MovingResource(old, new, resource, fingerprint, label_of), self._keys
-            )
-            moved = await self._writer.run(move)
-            threads += moved.threads
-            messages += moved.messages
-        await self._writer.run(lambda db: ledger.move_resource(db, old, new, NAMELESS_RESOURCE))
-        await self._write(lambda s: move_other_records(s, old, new))
-        return MoveResult(threads, messages)
+    async def _move(self, work: Work[MoveResult]) -> MoveResult:
+        return await self._writer.run(lambda db: work(SqliteSession(db)))
+
+    @staticmethod
+    async def _raise_versions(session: Session, ids: Sequence[int]) -> None:
+        for id_ in ids:
+            await session.execute(RAISE_VERSION, id_)
+            await session.execute(INCREMENT_SEQUENCE)
 
 
 async def _write_sequence(db: aiosqlite.Connection) -> None:

@@ -1,24 +1,19 @@
-"""Move a resource to another tenant: its threads, their shared log, and all that is keyed by
-tenant."""
+"""Move a tenant's threads, their shared logs, and all that is keyed by tenant."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 
 from om_proxy.errors import StorageError
 from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import MoveResult
-from om_proxy.storage.encoding import (
-    decode_state,
-    encode_parts,
-    replace_views,
-)
+from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.postgres.ledger import move_resource
-from om_proxy.storage.postgres.rows import ENCODER
-from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.ledger_lines import NAMELESS_RESOURCE
 from om_proxy.storage.rekeying import (
     SAME_NAME_CAME,
     MessageIdentity,
@@ -27,57 +22,92 @@ from om_proxy.storage.rekeying import (
     ThreadRekeying,
 )
 from om_proxy.storage.row_decoding import Row
-from om_proxy.storage.sql.columns import Columns, transpose, write_unnest
-from om_proxy.storage.sql.record_keeping import move_labelled_records
+from om_proxy.storage.sql.ledger import move_resource
+from om_proxy.storage.sql.record_keeping import move_labelled_records, move_other_records
+from om_proxy.storage.sql.session import Session, Work
+from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.store_secret import StoreSecret
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (
-    SELECT FROM om.thread AS theirs WHERE theirs.tenant = $2
+    SELECT 1 FROM om.thread AS theirs WHERE theirs.tenant = $2
     AND (theirs.resource, theirs.thread) = (thread.resource, thread.thread))"""
 SELECT_THREADS = """SELECT id, thread, others, state, key_id FROM om.thread WHERE tenant = $1 AND resource = $2
     ORDER BY thread = '', thread FOR UPDATE"""
 SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw FROM om.message
     WHERE thread_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"""
 MESSAGES_PER_PAGE = 1_000
-_MESSAGE_KEYS: Columns = {"seq": "bigint", "fp": "bytea", "chain": "bytea"}
 # kept look-ups name threads by their old labels
-UPDATE_MESSAGES = f"""UPDATE om.message SET (fp, chain, look_ups) = ROW (moved.fp, moved.chain, NULL::bytea)
-    FROM {write_unnest(_MESSAGE_KEYS, 2, "moved")} WHERE thread_id = $1 AND message.seq = moved.seq"""
+UPDATE_MESSAGE = """UPDATE om.message SET (fp, chain, look_ups) = ($3, $4, NULL)
+    WHERE thread_id = $1 AND seq = $2"""
 SELECT_OBSERVATIONS = (
     f"SELECT {row_decoding.OBSERVATION_COLUMNS} FROM om.observation WHERE thread_id = $1"
 )
-UPDATE_OBSERVATION = """UPDATE om.observation SET (chain, text, task, suggestion, parts) = ROW ($3, $4, $5, $6, $7)
+UPDATE_OBSERVATION = """UPDATE om.observation SET (chain, text, task, suggestion, parts) = ($3, $4, $5, $6, $7)
     WHERE thread_id = $1 AND id = $2"""
 SELECT_REFLECTION = (
     f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM om.reflection WHERE thread_id = $1"
 )
 UPDATE_REFLECTION = (
-    "UPDATE om.reflection SET (text, task, suggestion) = ROW ($2, $3, $4) WHERE thread_id = $1"
+    "UPDATE om.reflection SET (text, task, suggestion) = ($2, $3, $4) WHERE thread_id = $1"
 )
-# `rewound`: what a held memory lacks cannot be told as changes
-UPDATE_THREAD = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version, tenant = $2, others = $3, state = $4
-    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = $1"""
+UPDATE_THREAD = "UPDATE om.thread SET (tenant, others, state) = ($2, $3, $4) WHERE id = $1"
 SELECT_EVENTS = "SELECT id, at, type, data, sealed FROM om.event WHERE thread_id = $1"
-UPDATE_EVENT = "UPDATE om.event SET (tenant, data, sealed) = ROW ($2, $3, $4) WHERE id = $1"
+UPDATE_EVENT = "UPDATE om.event SET (tenant, data, sealed) = ($2, $3, $4) WHERE id = $1"
 # those of forgotten threads
 MOVE_EVENTS = "UPDATE om.event SET tenant = $2 WHERE tenant = $1 AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
+
+RaiseVersions = Callable[[Session, Sequence[int]], Awaitable[None]]
+
+
+class TenantMoveMethods(SqlStore):
+    """`Store.move_tenant` of an SQL store."""
+
+    _secret: StoreSecret
+
+    @abstractmethod
+    async def _move(self, work: Work[MoveResult]) -> MoveResult:
+        """Run work in a transaction that may take minutes, and needs keys."""
+
+    @staticmethod
+    @abstractmethod
+    async def _raise_versions(session: Session, ids: Sequence[int]) -> None:
+        """Give threads new versions, so that those who hold them read them in full."""
+
+    async def move_tenant(
+        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+    ) -> MoveResult:
+        label_of = await self._secret.create_labeler()
+        [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
+        if name_conflicts:
+            return MoveResult(name_conflicts=name_conflicts)
+        threads = messages = 0
+        for (resource,) in await self._select(SELECT_RESOURCES, old):
+            moving = MovingResource(old, new, resource, fingerprint, label_of)
+            moved = await self._move(ResourceMove(moving, self._keys, self._raise_versions))
+            threads += moved.threads
+            messages += moved.messages
+        await self._write(lambda s: move_resource(s, old, new, NAMELESS_RESOURCE), is_long=True)
+        await self._write(lambda s: move_other_records(s, old, new), is_long=True)
+        return MoveResult(threads, messages)
 
 
 class ResourceMove:
     """The move of one resource, as work in a transaction. The result counts what moved."""
 
-    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
+    def __init__(
+        self, resource: MovingResource, keyring: Keyring, raise_versions: RaiseVersions
+    ) -> None:
         self._resource = resource
         self._keyring = keyring
+        self._raise_versions = raise_versions
 
     async def __call__(self, session: Session) -> MoveResult:
-        threads = await session.select(SELECT_THREADS, self._resource.old, self._resource.name)
+        old, new, resource = self._resource.old, self._resource.new, self._resource.name
+        threads = await session.select(SELECT_THREADS, old, resource)
         [(name_conflicts,)] = await session.select(
-            f"{COUNT_NAME_CONFLICTS} AND resource = $3",
-            self._resource.old,
-            self._resource.new,
-            self._resource.name,
+            f"{COUNT_NAME_CONFLICTS} AND resource = $3", old, new, resource
         )
         if name_conflicts:
             raise StorageError(SAME_NAME_CAME)
@@ -86,11 +116,10 @@ class ResourceMove:
         message_count = 0
         for row in threads:  # the shared log comes last
             message_count += await self._move_thread(session, rekeying, row)
-        await session.execute(MOVE_EVENTS, self._resource.old, self._resource.new)
-        await session.execute(DELETE_LEASES, self._resource.old, self._resource.name)
-        await move_resource(session, self._resource.old, self._resource.new, self._resource.name)
-        labels = self._resource.map_labels(names)
-        await move_labelled_records(session, self._resource.old, self._resource.new, labels)
+        await session.execute(MOVE_EVENTS, old, new)
+        await session.execute(DELETE_LEASES, old, resource)
+        await move_resource(session, old, new, resource)
+        await move_labelled_records(session, old, new, self._resource.map_labels(names))
         return self._resource.count_moved(names, message_count)
 
     async def _move_thread(self, session: Session, rekeying: ResourceRekeying, row: Row) -> int:
@@ -101,8 +130,9 @@ class ResourceMove:
         cipher = ciphers.row
         messages = await self._select_messages(session, id_, cipher)
         thread = rekeying.rekey_thread(name, messages)
-        keys = transpose(thread.list_message_keys(), _MESSAGE_KEYS)
-        await session.execute(UPDATE_MESSAGES, id_, *keys)
+        await session.execute_many(
+            UPDATE_MESSAGE, [(id_, *columns) for columns in thread.list_message_keys()]
+        )
         await _move_notes(session, id_, thread, cipher)
         relabel = self._resource.create_event_relabeler(rekeying)
         for event_id, *columns in await session.select(SELECT_EVENTS, id_):
@@ -112,8 +142,10 @@ class ResourceMove:
             )
         state = decode_state(state_column, cipher)
         new_state = replace_views(state, thread.rekey_views(state.views), cipher)
-        new_others = ENCODER.encode_others(rekeying.relabel(open_others(ciphers, others)), ciphers)
+        relabelled = rekeying.relabel(open_others(ciphers, others))
+        new_others = session.encoder.encode_others(relabelled, ciphers)
         await session.execute(UPDATE_THREAD, id_, self._resource.new, new_others, new_state)
+        await self._raise_versions(session, [id_])
         return len(messages)
 
     async def _select_messages(
@@ -138,11 +170,11 @@ async def _move_notes(
     session: Session, id_: int, thread: ThreadRekeying, cipher: RowCipher
 ) -> None:
     for row in await session.select(SELECT_OBSERVATIONS, id_):
-        entry = thread.rekey_observation(row_decoding.decode_observation(tuple(row), cipher))
-        texts = ENCODER.encode_notes(entry, cipher)[:3]
+        entry = thread.rekey_observation(row_decoding.decode_observation(row, cipher))
+        texts = session.encoder.encode_notes(entry, cipher)[:3]
         parts = encode_parts(entry.parts)
         await session.execute(UPDATE_OBSERVATION, id_, entry.id, entry.chain, *texts, parts)
     for row in await session.select(SELECT_REFLECTION, id_):
-        reflection = thread.rekey_reflection(row_decoding.decode_reflection(tuple(row), cipher))
-        texts = ENCODER.encode_reflection_texts(reflection, cipher)
+        reflection = thread.rekey_reflection(row_decoding.decode_reflection(row, cipher))
+        texts = session.encoder.encode_reflection_texts(reflection, cipher)
         await session.execute(UPDATE_REFLECTION, id_, *texts)
