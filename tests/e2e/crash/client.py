@@ -10,6 +10,7 @@ import orjson
 
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.reasons import Reason
 from tests.e2e.crash.models import FILLER
 
 Message = dict[str, Any]
@@ -69,6 +70,7 @@ class Conversation:
                 async for piece in answer.aiter_raw():
                     arrived += piece
             assert answer.status_code == 200, arrived
+            assert self.receipt.get("reason") != Reason.TOOL_PAIRS
         except httpx.TransportError as exc:
             if not complete(
                 arrived, stream=stream

@@ -19,6 +19,7 @@ import httpx
 import orjson
 
 from om_proxy.app import create_app
+from om_proxy.reasons import Reason
 from om_proxy.settings import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.prompts.clients import SYSTEM, Client, Kind
@@ -157,6 +158,7 @@ class World:
         del self._models.replies[number]
         prompt = orjson.loads(self._models.prompts.pop(number)[-1])["messages"]
         status = answer.headers.get("x-om-status", "")
+        assert answer.headers.get("x-om-reason") != Reason.TOOL_PAIRS, client.thread
         client.spoke_in_outage = is_away = was_away or self.is_store_away
         if is_away or status == "degraded":  # it may lack what its client does not show
             promised, allowed = set(), allowed | promised

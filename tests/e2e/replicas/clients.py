@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from om_proxy.reasons import Reason
 from tests.e2e.crash.client import complete, content
 from tests.e2e.crash.models import FILLER, SAID
 from tests.e2e.replicas.front import Front
@@ -48,7 +49,7 @@ class Notebook:
     served_by: dict[str, int] = field(default_factory=dict)
     # said by clients that will not say it again
     said_once: set[str] = field(default_factory=set)
-    errors: list[str] = field(default_factory=list)  # answers that are no success
+    errors: list[str] = field(default_factory=list)  # bad answers
 
     def count(self, outcome: Outcome) -> int:
         return sum(turn.outcome == outcome for turn in self.turns)
@@ -166,6 +167,8 @@ class ReplicaClient:
                     arrived += piece
                 if answer.status_code != 200:
                     self._notebook.errors.append(f"{answer.status_code} {arrived[:200]!r}")
+                if answer.headers.get("x-om-reason") == Reason.TOOL_PAIRS:
+                    self._notebook.errors.append(f"{thread}: {Reason.TOOL_PAIRS}")
         except httpx.TransportError:
             pass  # the connection broke: what arrived tells whether the end was there to be seen
         reply = None

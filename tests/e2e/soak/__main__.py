@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from om_proxy.reasons import Reason
 from tests.e2e.bounds.serving import Proxy
 from tests.e2e.soak.growth import BOUND, Sample, drop_warm_up, find_growth, fit_line
 from tests.support.free_port import free_port
@@ -122,7 +123,8 @@ def wrong(told: dict[str, int], requests: int) -> list[str]:
     found = [f"{failed} of {requests} requests failed"] if failed > FAILED * requests else []
     worked = ("memory applied", "model: observer", "model: reflector", "model: broken off")
     found += [f"never happened: {what}" for what in worked if not told.get(what)]
-    return found + [what for what in ("late", "proxy: ended badly") if told.get(what)]
+    faults = ("late", "proxy: ended badly", Reason.TOOL_PAIRS.value)
+    return found + [what for what in faults if told.get(what)]
 
 
 def main() -> int:

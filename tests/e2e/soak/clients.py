@@ -18,6 +18,7 @@ from typing import Any, cast
 import orjson
 import uvloop
 
+from om_proxy.reasons import Reason
 from tests.e2e.soak.models import words
 
 AT_ONCE = 24  # connections
@@ -195,6 +196,8 @@ class Clients:
 
     def _note(self, head: bytes) -> None:
         self.told[head[9:12].decode()] += 1
+        if b"\r\nx-om-reason: tool-pairs\r\n" in head:
+            self.told[Reason.TOOL_PAIRS.value] += 1
         self.told[
             "memory " + head.partition(b"\r\nx-om-status: ")[2].partition(b"\r\n")[0].decode()
         ] += 1
