@@ -20,6 +20,7 @@ MEMORY = f"retrieval: {{enabled: true, offer: always, scope: resource}}, {SMALL}
 QUESTION, ANSWER = "Where is the blue van?", "It is at Quarry Steps."
 # without these nothing is known of the reply
 OF_THE_REPLY = ("reply_copy", "reply_item")
+OF_STREAMS = ("inline",)
 OF_LOOK_UPS = ("rounds", "look_up_tokens", "look_ups")
 
 
@@ -44,8 +45,8 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         yield running
 
 
-async def say(run: Running, thread: str, text: str) -> str:
-    """Say one message, and return the streamed reply."""
+async def say(run: Running, thread: str, text: str, *, stream: bool = True) -> str:
+    """Say one message, and return the reply."""
     headers = {
         "authorization": "Bearer sk-a",
         "x-om-thread": thread,
@@ -53,10 +54,12 @@ async def say(run: Running, thread: str, text: str) -> str:
         "x-om-events": "inline",
     }
     message = {"role": "user", "content": text}
-    body = {"model": "scripted-actor", "messages": [message], "stream": True}
+    body = {"model": "scripted-actor", "messages": [message], "stream": stream}
     answer = await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200
-    return read_streamed_text(answer.content)
+    if stream:
+        return read_streamed_text(answer.content)
+    return str(answer.json()["choices"][0]["message"]["content"])
 
 
 async def load(run: Running, thread: str) -> Memory:
@@ -104,11 +107,15 @@ def break_extra(monkeypatch: pytest.MonkeyPatch, broken: TurnExtra) -> None:
     monkeypatch.setattr(Facts, "await_extra", await_broken)
 
 
-@pytest.mark.parametrize("broken", TURN_EXTRAS)
+@pytest.mark.parametrize(
+    ("broken", "stream"),
+    [(extra, s) for extra in TURN_EXTRAS for s in (True, False) if s or extra not in OF_STREAMS],
+)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_fails_alone(
-    run: Running, monkeypatch: pytest.MonkeyPatch, broken: TurnExtra
+    run: Running, monkeypatch: pytest.MonkeyPatch, broken: TurnExtra, stream: bool
 ) -> None:
+    thread = f"{broken}-{stream}"
     failed: list[ExtraFailed] = []
     lost: list[Uncommitted] = []
     run.app.facts.subscribe(failed.append, ExtraFailed)
@@ -123,9 +130,9 @@ async def test_it_fails_alone(
     counted = await count_failures(run)
     with monkeypatch.context() as patch:
         break_extra(patch, broken)
-        assert await say(run, broken, QUESTION) == ANSWER
+        assert await say(run, thread, QUESTION, stream=stream) == ANSWER
     is_broken = False
-    memory = await load(run, broken)
+    memory = await load(run, thread)
     stored = [json.loads(message.item.raw)["content"] for message in memory.tail]
     assert stored == ([QUESTION] if broken in OF_THE_REPLY else [QUESTION, ANSWER])
     is_kept = memory.tail[-1].look_ups is not None
@@ -135,5 +142,5 @@ async def test_it_fails_alone(
     assert QUESTION not in repr(failed)
     assert lost == []
     assert await count_failures(run) - counted >= len(failed) > 0
-    assert await say(run, broken, "And the red one?") == ANSWER
-    assert (await load(run, broken)).count == len(stored) + 2
+    assert await say(run, thread, "And the red one?", stream=stream) == ANSWER
+    assert (await load(run, thread)).count == len(stored) + 2
