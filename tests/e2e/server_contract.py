@@ -166,23 +166,29 @@ class ServerContract:
             wire.restore()
             assert await read_said(run) == ["one", "two", "three"]
 
+    @pytest.mark.parametrize("sent_count", [1, 4], ids=["newest only", "window"])
     async def test_a_start_without_its_server(
-        self, tmp_path: Path, server: OwnServer, storage: str
+        self, tmp_path: Path, server: OwnServer, storage: str, sent_count: int
     ) -> None:
         """Chat goes on without memory, `readyz` says so, and one line a minute names the address
-        without its password. Memory comes with the server, and holds what was said without it."""
+        without its password. Memory comes with the server, and holds what was said without it, also
+        what the client shows no more."""
         server.kill()
         with capture_logs() as events:
             async with run_with_scripted_models(tmp_path, storage=storage) as run:
-                for text in ("one", "two"):
-                    reply, receipt = await run.chat().say(text)
-                    assert reply
+                history: list[dict[str, str]] = []
+                for text in ("one", "two", "three", "four"):
+                    history.append({"role": "user", "content": text})
+                    reply, receipt = await run.chat().send(history[-sent_count:])
+                    history.append({"role": "assistant", "content": reply})
                     assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
                 assert not await is_ready(run)
                 server.start()
                 await until(lambda: is_ready(run))
-                _, receipt = await run.chat().say("three")
+                history.append({"role": "user", "content": "five"})
+                _, receipt = await run.chat().send(history[-sent_count:])
                 assert receipt["status"] == "applied"
+                assert await read_said(run) == ["one", "two", "three", "four", "five"]
         [complaint] = [event for event in events if event["event"] == "storage.unavailable"]
         assert complaint["log_level"] == "error"
         assert self.address.format(port=server.port) in complaint["said"]

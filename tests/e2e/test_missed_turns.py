@@ -15,14 +15,16 @@ from msgspec.structs import replace
 from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory.model import Memory, extend_chain
+from om_proxy.memory_cache.loading import MemoryLoader
 from om_proxy.turns.due_notes import DueNotes
 from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.trouble import FailingStore, wrap_opened_stores
 
 MAX_WAIT_S = 60.0
-WINDOW_MESSAGE_COUNT = 4
+WINDOW, NEWEST = 4, 1  # messages of a request
 TURNS_AWAY = 3
+REASONS = ("storage", "memory-slow", "memory-error", "conflict")
 
 
 async def thin(chat: Chat, text: str) -> str:
@@ -43,10 +45,10 @@ async def said(run: Running, count: int) -> list[str]:
         await asyncio.sleep(0.1)
 
 
-async def say_in_window(chat: Chat, text: str) -> str:
+async def say_in_window(chat: Chat, text: str, sent_count: int) -> str:
     """A turn of a client that sends its last messages; why memory did not work."""
     chat.history.append({"role": "user", "content": text})
-    reply, receipt = await chat.send(chat.history[-WINDOW_MESSAGE_COUNT:])
+    reply, receipt = await chat.send(chat.history[-sent_count:])
     chat.history.append({"role": "assistant", "content": reply})
     return receipt.get("reason", "")
 
@@ -66,46 +68,53 @@ async def find_all(run: Running, chat: Chat) -> list[str]:
         await asyncio.sleep(0.05)
 
 
-def trouble_store(store: FailingStore, how: str) -> None:
+async def refuse_load(*_: Any) -> None:
+    raise Conflict("the shared log has changed")
+
+
+def trouble_store(store: FailingStore, how: str, patch: pytest.MonkeyPatch) -> None:
     if how == "memory-slow":
         store.slow()
-        return
-    troubles = {
-        "storage": StorageError("the disk is gone"),
-        "memory-error": RuntimeError("the driver is confused"),
-        "conflict": Conflict("another commit came first"),
-    }
-    store.raising(troubles[how])
+    elif how == "conflict":  # no store's read is one
+        patch.setattr(MemoryLoader, "load", refuse_load)
+    elif how == "memory-error":
+        store.raising(RuntimeError("the driver is confused"))
+    else:
+        store.raising(StorageError("the disk is gone"))
 
 
 @pytest.mark.parametrize(
-    ("how", "known_turns"),
+    ("how", "known_turns", "sent_count"),
     [
-        ("storage", 0),
-        ("storage", 4),
-        # so far its requests have shown the whole thread
-        *((how, 1) for how in ("storage", "memory-slow", "memory-error", "conflict")),
+        ("storage", 0, WINDOW),
+        ("storage", 4, WINDOW),
+        # so far a window has shown the whole thread
+        *((how, 1, count) for how in REASONS for count in (WINDOW, NEWEST)),
     ],
 )
 async def test_a_window_that_scrolls_past_what_was_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, known_turns: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, known_turns: int, sent_count: int
 ) -> None:
-    """A client with its last messages never sends the first ones again. All of them are stored, in
-    order, whatever kept the memory from being read."""
+    """A client with its last messages, or the newest alone, never sends the first ones again. All
+    of them are stored, in order, whatever kept the memory from being read."""
     monkeypatch.setattr("om_proxy.turns.deferred.COMMIT_TIMEOUT_S", 0.1)
     opened = wrap_opened_stores(monkeypatch)
     async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         chat.history.clear()
         for number in range(known_turns):
-            assert await say_in_window(chat, f"before {number}") == ""
+            assert await say_in_window(chat, f"before {number}", sent_count) == ""
         with monkeypatch.context() as hurried:
             hurried.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.1)
-            trouble_store(opened[0], how)
-            for number in range(TURNS_AWAY):
-                assert await say_in_window(chat, f"away {number}") != ""
+            trouble_store(opened[0], how, hurried)
+            reasons = [
+                await say_in_window(chat, f"away {number}", sent_count)
+                for number in range(TURNS_AWAY)
+            ]
         opened[0].well()
-        await say_in_window(chat, "back")
+        assert reasons[0] == how
+        assert all(reasons)
+        await say_in_window(chat, "back", sent_count)
         assert await find_all(run, chat) == [m["content"] for m in chat.history]
 
 
