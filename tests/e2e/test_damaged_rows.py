@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from om_proxy.cli import main
 from om_proxy.moving.verifying import verify_store
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.edge.admin.test_admin_api import ADMIN_TOKEN, FOREIGN, OWN
@@ -147,3 +148,33 @@ async def test_a_text_that_is_brought_into_an_encrypted_store_is_in_no_prompt(
         path = f"{run.base}/om/v1/threads/{THREAD}?resource={RESOURCE}"
         assert (await run.http.delete(path, headers=OWN)).status_code < 300
         assert (await verify_store(run.app.store)).is_sound
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("table", "column", "value"), DAMAGE)
+def test_a_damaged_row_and_the_ways_to_another_store(
+    stored: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    table: str,
+    column: str,
+    value: object,
+) -> None:
+    """A copy leaves the damaged thread out, and names it. A restored backup has it, as `verify`
+    says. Both bring every other thread."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(stored, "om.db")
+    damage(Path("om.db"), table, column, value)
+    for name in ("om", "copy", "backup"):
+        Path(f"{name}.yaml").write_text(f"storage: {{url: sqlite:///{name}.db}}\n")
+    is_harmless = table == "event"
+    for _ in range(2):
+        assert main(["store", "copy", "om.db", "copy.db", "--verify"]) == (0 if is_harmless else 1)
+    said = f"1 threads have a value that cannot be read; `om-proxy store verify` on FROM or TO names it: {THREAD}"
+    assert (said in capsys.readouterr().err) != is_harmless
+    assert main(["store", "backup", "backup.db", "--config", "om.yaml"]) == 0
+    assert main(["store", "verify", "--config", "copy.yaml"]) == 0
+    assert "2 threads" in capsys.readouterr().out or is_harmless
+    assert main(["store", "verify", "--config", "backup.yaml"]) == (0 if is_harmless else 1)
+    assert (THREAD in capsys.readouterr().out) != is_harmless

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, View, resource_key
+from om_proxy.moving.copying import StoreCopier
 from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change
 from om_proxy.storage.listing import ThreadSelection
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.store_description import MAX_COUNTED_TOKENS
 from om_proxy.storage.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
@@ -165,6 +167,12 @@ class MovingContract:
         found = [fault.text for fault in (await verify_store(store)).faults]
         for said in ("its stored next_seq", "at of message 3", "tokens of note 1", "views"):
             assert sum(said in text for text in found) == 3, said
+        copy = await SqliteStore.open(":memory:")
+        for _ in range(2):
+            assert (await StoreCopier(store, copy).copy(verifies=True)).is_complete
+        assert {fault.text for fault in (await verify_store(copy)).faults} < set(found)
+        assert (await verify_store(copy, repairs=True)).is_sound
+        await copy.close()
         await verify_store(store, repairs=True)
         assert (await verify_store(store)).faults == []
         repaired = await store.load(KEY._replace(thread="a"))

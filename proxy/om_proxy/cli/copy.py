@@ -103,6 +103,10 @@ def report(result: CopyResult, *, verified: bool) -> int:
             result.surplus,
             "of TO are not in FROM: forgotten there since they were copied, or begun in TO",
         ),
+        (
+            result.unreadable,
+            "have a value that cannot be read; `om-proxy store verify` on FROM or TO names it",
+        ),
         (result.unequal, "are not equal in both stores; run it again with --update"),
     ):
         _report_keys(keys, what)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import astuple, replace
 
-from om_proxy.errors import UsageError
+from om_proxy.errors import UnopenedText, UsageError
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.moving.importing import is_same_thread
+from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
+from om_proxy.moving.importing import is_same_thread, without_origin
 from om_proxy.storage.base import Store
 from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery, LedgerSum
 from om_proxy.storage.listing import ThreadSelection
@@ -46,13 +46,20 @@ class CopyResult:
     surplus: list[Key] = field(default_factory=list)
     # that were compared in every field after the copy, and are not the same
     unequal: list[Key] = field(default_factory=list)
+    # of which a stored value cannot be read, or the shared log's cannot
+    unreadable: list[Key] = field(default_factory=list)
     lacking_sums: int = 0  # lines of the ledger that the target lacks after the copy
 
     @property
     def is_complete(self) -> bool:
         """Whether the target has what the source has."""
         return not (
-            self.differing or self.changed or self.surplus or self.unequal or self.lacking_sums
+            self.differing
+            or self.changed
+            or self.surplus
+            or self.unequal
+            or self.unreadable
+            or self.lacking_sums
         )
 
 
@@ -99,13 +106,21 @@ class StoreCopier:
         return self._result
 
     async def _copy_at_once(self, places: Iterable[tuple[Key, float]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for key, created_at in places:
-                group.create_task(self._copy_in_place(key, created_at))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for key, created_at in places:
+                    group.create_task(self._copy_in_place(key, created_at))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _copy_in_place(self, key: Key, created_at: float) -> None:
+        """Copy the thread, unless a value of it cannot be read: the others go on."""
         async with self._places:
-            await self._copy_thread(key, created_at)
+            try:
+                await self._copy_thread(key, created_at)
+            except UnopenedText:
+                self._result.unreadable.append(key)
+                self._versions[key] = await self._source.version(key)
 
     async def _copy_thread(self, key: Key, created_at: float) -> None:
         version = await self._target.version(key)
@@ -118,6 +133,8 @@ class StoreCopier:
         whole = await read_whole_thread(self._source, key, created_at)
         if whole is None:  # forgotten since it was listed
             return
+        if whole.memory.scope == "resource" and resource_key(key) in self._result.unreadable:
+            raise UnopenedText("the shared log cannot be read")
         row_id = await self._find_same_row(key, whole.created_at) if version else 0
         if row_id:
             whole = whole._replace(memory=replace(whole.memory, row_id=row_id))
@@ -149,7 +166,7 @@ class StoreCopier:
     async def _is_present(self, key: Key) -> bool:
         """Return whether both stores load the same memory."""
         stored = await self._source.load(key)
-        if _without_row(stored) != _without_row(await self._target.load(key)):
+        if without_origin(stored) != without_origin(await self._target.load(key)):
             return False
         self._versions[key] = stored.version
         self._result.present_threads += key.thread != RESOURCE_THREAD
@@ -194,17 +211,18 @@ class StoreCopier:
 
     async def _compare_everything(self) -> None:
         async for key, _ in list_keys(self._source):
-            first = await read_whole_thread(self._source, key)
-            second = await read_whole_thread(self._target, key)
+            if key in self._result.unreadable:
+                continue
+            try:
+                first = await read_whole_thread(self._source, key)
+                second = await read_whole_thread(self._target, key)
+            except UnopenedText:
+                self._result.unreadable.append(key)
+                continue
             if first and not (second and is_same_thread(first, second)):
                 self._result.unequal.append(key)
         async for lacking in self._read_lacking_lines():
             self._result.lacking_sums += len(lacking)
-
-
-def _without_row(memory: Memory) -> Memory:
-    """Leave out what a store gives a thread itself, and when background work looks at it next."""
-    return replace(memory, version=0, row_id=0, due_at=None)
 
 
 async def _list_ledger_tenants(store: Store) -> AsyncIterator[str]:

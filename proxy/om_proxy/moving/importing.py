@@ -413,13 +413,17 @@ def create_fingerprint(secret: bytes, tenant: str) -> Callable[[bytes], bytes | 
 
 def is_same_thread(first: WholeThread, second: WholeThread) -> bool:
     """Return whether two stores have the thread in the same state."""
-    return _without_origin(first) == _without_origin(second)
+    first, second = (
+        whole._replace(memory=without_origin(whole.memory), created_at=None)
+        for whole in (first, second)
+    )
+    return first == second
 
 
-def _without_origin(whole: WholeThread) -> WholeThread:
-    """Leave out what a store gives a thread itself, and when background work looks at it next."""
-    memory = replace(whole.memory, version=0, row_id=0, due_at=None)
-    return whole._replace(memory=memory, created_at=None)
+def without_origin(memory: Memory) -> Memory:
+    """Leave out what a store gives a thread itself, when background work looks at it next, and
+    which fields of its row had no value of a memory: a copy has their defaults."""
+    return replace(memory, version=0, row_id=0, due_at=None, put_aside=())
 
 
 def show_names(keys: list[Key]) -> str:
