@@ -33,11 +33,17 @@ MAX_CUT_MARKS = 8  # tried in a text
 
 # possessive throughout: texts come from strangers, and a stamp has no two readings
 MAX_STAMP_CHARS = 80
-_DATE_NAMES = "(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+# in English, German and French
+_DATE_NAMES = (
+    "(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+    "|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|märz|mai\\b|okt|dez"
+    "|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|févr|avr|juin|juil|août|déc)"
+)
 _DATE_WORD = rf"{_DATE_NAMES}[a-z]*+(?=[\s,.]*+(?:\d|{_DATE_NAMES}))"
 _STAMP_PIECE = (
-    rf"(?:\d[\d:.,/\-+tz]*+|{_DATE_WORD}|[ap]\.?m\b\.?|utc|gmt|(?:at|on)(?=\s\d)"
-    r"|[a-z]{3,4}(?=\s?[\])>])|[+\-,.·|/@])"
+    rf"(?:\d[\d:.,/\-+tzh]*+|{_DATE_WORD}|[ap]\.?m\b\.?|utc|gmt|uhr"
+    rf"|(?:at|on|um|à|le)(?=\s(?:\d|{_DATE_NAMES}))"
+    r"|[a-z]{3,4}(?=\s?[\])>])|[+\-–,.·|/@])"
 )
 _STAMP_BODY = (
     r"(?:(?:time ?stamp|time|date|sent(?: at)?)\s?[:=]?\s?)?+"
@@ -50,7 +56,7 @@ _CLEAR_STAMP = re.compile(
 )
 _BARE_STAMP = re.compile(rf"{_STAMP_BODY}\s?[:–—>]?\s", re.IGNORECASE)
 _CLOCK_OR_DATE = re.compile(
-    rf"\d{{1,2}}:\d{{2}}|\d{{4}}-\d{{2}}|\d{{1,2}}[./]\d{{1,2}}|{_DATE_NAMES}[a-z]*+\s\d|\d{{9,}}",
+    rf"\d{{1,2}}[:h]\d{{2}}|\d{{4}}-\d{{2}}|\d{{1,2}}[./]\d{{1,2}}|{_DATE_NAMES}[a-z]*+\s\d|\d{{9,}}",
     re.IGNORECASE,
 )
 
