@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import UsageError
@@ -40,6 +41,8 @@ from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, OWN, ask
 from tests.moving.test_importing import export
 from tests.storage.moving_contract import store_eventful
 from tests.support.long_forms import IS_LONG
+from tests.support.postgres_server import find_postgres_url, own_schema
+from tests.support.redis_server import find_redis_url, own_prefix
 
 ThreadPath = tuple[Any, ...]  # of a value in the records of a thread: numbers and names
 
@@ -141,6 +144,13 @@ async def import_lines(run: Running, lines: list[bytes], options: ImportOptions)
     return ""
 
 
+async def post_lines(run: Running, lines: list[bytes], _: ImportOptions) -> str:
+    """Do the same by the admin API, for the tenant of the caller's key."""
+    answer = await ask(run, "POST", "/import", OWN, b"".join(lines))
+    assert answer.status_code in (200, 400), answer.text
+    return "" if answer.status_code == 200 else str(answer.json()["error"]["message"])
+
+
 async def read_lists(run: Running) -> None:
     """Read every list of all tenants, and look that the attacker sees nothing of another tenant."""
     admin = CREDENTIALS["admin"]
@@ -153,14 +163,41 @@ async def read_lists(run: Running) -> None:
     assert (await run.http.get(f"{run.base}/metrics")).status_code == 200
 
 
-async def test_hostile_records(tmp_path: Path) -> None:
+@asynccontextmanager
+async def own_store(backend: str, folder: Path) -> AsyncIterator[str]:
+    """Yield the section of a store that is empty."""
+    if backend == "sqlite":
+        yield f'url: "sqlite:///{folder}/om.db"'
+    elif backend == "postgres":
+        with own_schema(url := find_postgres_url()) as prefix:
+            yield f'url: "{url}", prefix: {prefix}'
+    else:
+        with own_prefix(url := find_redis_url()) as prefix:
+            yield f'url: "{url}", prefix: {prefix}'
+
+
+@pytest.mark.parametrize(
+    ("backend", "put_in", "every"),
+    [
+        ("sqlite", import_lines, 1),
+        *((backend, post_lines, 12) for backend in ("sqlite", "postgres", "redis")),
+    ],
+)
+async def test_hostile_records(
+    tmp_path: Path,
+    backend: str,
+    put_in: Callable[[Running, list[bytes], ImportOptions], Awaitable[str]],
+    every: int,
+) -> None:
     """No call goes to a foreign address, no list breaks, no word of another tenant is told, nothing
-    is stored of what is refused, and what is taken is sound."""
+    is stored of what is refused, and what is taken is sound. `every`: one of so many fields is
+    tried."""
     records = await make_records()
     more = f"server: {{admin_token: {ADMIN_TOKEN}}}"
     async with (
         count_foreign_calls() as (address, foreign_calls),
-        run_with_scripted_models(tmp_path, more=more) as run,
+        own_store(backend, tmp_path) as storage,
+        run_with_scripted_models(tmp_path, more=more, storage=storage) as run,
     ):
         await run.chat("theirs", key="sk-b").say(CANARY)
         await run.chat("mine").say("Hello.")
@@ -169,7 +206,7 @@ async def test_hostile_records(tmp_path: Path) -> None:
         taken: list[Key] = []
         refusals: list[str] = []
         values = list_hostile_values(address)
-        for number, path in enumerate(pick_paths(records)):
+        for number, path in list(enumerate(pick_paths(records)))[::every]:
             turned = [values[(number + n) % len(values)] for n in range(len(values))]
             chosen = values[:2] if path[-1] == "overrides" else []
             for value in [*chosen, *turned[:VALUES_PER_FIELD]]:
@@ -177,7 +214,7 @@ async def test_hostile_records(tmp_path: Path) -> None:
                 changed = put_value(records, path, value)
                 text = "\n".join(map(json.dumps, changed)).replace('"THREAD"', f'"{name}"')
                 lines = [line.encode() + b"\n" for line in text.split("\n")]
-                refusal = await import_lines(run, lines, options)
+                refusal = await put_in(run, lines, options)
                 if refusal:
                     refusals.append(refusal)
                 else:
