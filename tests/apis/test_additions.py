@@ -199,6 +199,18 @@ def test_rounds_that_are_refused() -> None:
     assert lessons.list_left_out(MAX_WAIT_S) is NOTHING
 
 
+def test_rounds_of_which_the_form_is_refused() -> None:
+    """After two in a row they are plain at once for a while."""
+    lessons = Lessons()
+    for is_accepted in (False, True, False):
+        lessons.count_form(0.0, is_accepted=is_accepted)
+    assert not lessons.has_plain_rounds(0.0)
+    trial = Trial(lessons, PROMPT, float)
+    trial.count_form(is_accepted=False)
+    assert trial.has_plain_rounds
+    assert not lessons.has_plain_rounds(MAX_WAIT_S)
+
+
 def test_pictures_have_lessons_of_their_own() -> None:
     """What is refused beside a picture is left out of no other request."""
     lessons = Lessons()

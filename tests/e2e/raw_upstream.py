@@ -136,9 +136,9 @@ async def serve_app(app: App) -> AsyncIterator[int]:
             await run
 
 
-def chat_body(*texts: str, **members: object) -> bytes:
-    """Write a request with these user messages."""
-    messages = [{"role": "user", "content": text} for text in texts]
+def chat_body(*contents: object, **members: object) -> bytes:
+    """Write a request with user messages of these contents."""
+    messages = [{"role": "user", "content": content} for content in contents]
     return orjson.dumps({"model": "m", **members, "messages": messages})
 
 

@@ -61,7 +61,7 @@ async def cut_before_a_byte(call: Call) -> None:
 
 LOST: dict[str, Script] = {
     "refused": refuse(b"400 Bad Request"),
-    "overloaded": refuse(b"503 Busy"),
+    "overloaded": refuse(b"503 Busy\r\nRetry-After: 1"),
     "reset": reset,
     "broken before its first byte": cut_before_a_byte,
     "too slow": stay_silent,
@@ -85,19 +85,28 @@ async def test_a_later_round_is_lost(talk: Talk, fault: str) -> None:
     assert await talk.count_look_ups() == 0
 
 
-async def test_refused_rounds_are_learnt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        (b"400 Bad Request", b"refused"),
+        (b"500 Internal Server Error", b"refused"),
+        (b"503 Busy\r\nRetry-After: 1", b"offered"),
+        (b"429 Too Many Requests", b"offered"),
+    ],
+)
+async def test_refused_rounds_are_learnt(tmp_path: Path, status: bytes, word: bytes) -> None:
     """A server that takes the tool, and twice in a row not what was looked up, is offered it no
-    longer."""
+    longer. One that is busy says nothing of it."""
     async with run_with_planned_rounds(tmp_path) as site:
         talk = Talk(site, stream=True, thread="t")
         await talk.begin_with_a_turn()
         for _ in range(2):
             got = await talk.ask(
-                say(talk.ours("Wait.")), LOST["refused"], say(talk.text(2, "Unknown."))
+                say(talk.ours("Wait.")), refuse(status), say(talk.text(2, "Unknown."))
             )
             assert got.header(b"x-om-recall") == [b"offered"]
         got = await talk.ask(say(talk.text(1, "Blue.")))
-        assert got.header(b"x-om-recall") == [b"refused"]
+        assert got.header(b"x-om-recall") == [word]
 
 
 async def test_every_later_round_is_lost(talk: Talk) -> None:

@@ -172,3 +172,22 @@ async def test_the_original_is_sent_once(tmp_path: Path) -> None:
         got = await site.ask(window_body("two"), T, script=script)
         assert (got.status, len(site.server.seen)) == (400, 2)
         assert site.server.seen[-1].body == window_body("two")
+
+
+@pytest.mark.parametrize("status", [b"400 X", b"500 X"])
+async def test_a_stored_picture_that_has_expired(tmp_path: Path, status: bytes) -> None:
+    """It costs one call more in each turn, in which a word stands for it, until it is noted: others
+    may show pictures to this model that it takes."""
+    shown = [{"type": "image_url", "image_url": {"url": "https://gone.example/a.png"}}]
+
+    async def script(call: Call) -> None:
+        is_refused = b"image_url" in call.seen.body
+        answer = script_answer(b'{"error":{}}', status=status)
+        await (answer if is_refused else script_completion())(call)
+
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body(shown), T)
+        for number in range(4):
+            got = await site.ask(chat_body(f"question {number}"), T, script=script)
+            assert (got.status, read_reason(got), len(site.server.seen)) == (200, "applied", 2)
+            assert b'"[image]"' in site.server.seen[-1].body

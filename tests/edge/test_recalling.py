@@ -11,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import orjson
 import pytest
 
+from om_proxy.apis.additions import Addition, Lessons, Trial
 from om_proxy.apis.registry import CHAT
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.recall_offers import RecallRecord
@@ -320,6 +322,25 @@ async def test_a_refused_round_is_sent_in_its_plain_form() -> None:
         *([True], [False], [False, False])
     ]
     assert all("tools" in body for body in server.bodies)
+
+
+async def test_refused_forms_are_learnt() -> None:
+    """After two replies in a row whose round was accepted in its plain form alone, the next one's is
+    plain at once."""
+    lessons = Lessons()
+    thinking = whole.reply(1, None, whole.call("own")).replace(
+        b'"role"', b'"reasoning_content":"hm","role"'
+    )
+    for forms in ([True, False], [True, False], [False]):
+        server = Server()
+        refusals = [server.respond(b'{"error":{}}', status=400, kind=JSON)] * (len(forms) - 1)
+        answer = unstreamed(server, whole.reply(2, "Blue."))
+        server.answers = [*unstreamed(server, thinking), *refusals, *answer]
+        play = Play(server, stream=False)
+        play.exchange.trial = Trial(lessons, Addition.TOOL, float)
+        data, _ = await play.read()
+        assert b"Blue." in data
+        assert [b"reasoning_content" in orjson.dumps(body) for body in server.bodies] == forms
 
 
 @pytest.mark.parametrize("stream", [True, False])

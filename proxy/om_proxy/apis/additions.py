@@ -55,7 +55,8 @@ VARYING = Addition.PICTURES | Addition.TOOL | Addition.LIMIT | Addition.FORM
 LENGTHENING = Addition.PICTURES | Addition.TOOL | Addition.LIMIT
 # the others depend on the content alone
 REMEMBERED = ~(Addition.PICTURES | Addition.HISTORY)
-MAX_REFUSED_ROUNDS = 2  # in a row: then the tool is left out
+# in a row: then the tool is left out, or the form of what was looked up
+MAX_REFUSED_ROUNDS = 2
 
 
 class Lessons:
@@ -67,6 +68,8 @@ class Lessons:
         "_fruitless_wait_s",
         "_is_doubted_at",
         "_is_tried_at",
+        "_plain_rounds_end_at",
+        "_refused_forms",
         "_refused_rounds",
         "_usual",
         "left_out",
@@ -81,6 +84,8 @@ class Lessons:
         self._is_tried_at = 0.0  # when a call is worth another trial
         self._is_doubted_at = 0.0  # when what was accepted is worth one
         self._refused_rounds = 0  # in a row
+        self._refused_forms = 0  # of rounds in a row that were accepted in their plain form
+        self._plain_rounds_end_at = 0.0  # until then they are plain at once
         # of requests that show pictures, itself if these are; None: none of them was refused yet
         self.with_pictures: Lessons | None = None
         # of the last request, if its acceptance teaches nothing new: most requests are like it, and
@@ -155,6 +160,17 @@ class Lessons:
             self._usual = NOTHING
             self._accepted &= ~Addition.TOOL
             self._leave_out(Addition.TOOL, now, MAX_WAIT_S)
+
+    def count_form(self, now: float, *, is_accepted: bool) -> None:
+        """Note whether the server accepted the form of what was looked up, or the plain form alone."""
+        self._refused_forms = 0 if is_accepted else self._refused_forms + 1
+        if self._refused_forms >= MAX_REFUSED_ROUNDS:
+            self._refused_forms = 0
+            self._plain_rounds_end_at = now + MAX_WAIT_S
+
+    def has_plain_rounds(self, now: float) -> bool:
+        """Return whether what is looked up goes out in its plain form at once."""
+        return now < self._plain_rounds_end_at
 
     def has_accepted(self, sent: Addition) -> bool:
         """Return whether the server has accepted all of these."""
@@ -234,6 +250,15 @@ class Trial:
     def count_round(self, *, is_accepted: bool) -> None:
         """Note whether the server accepted a later round, with what was looked up."""
         self._lessons.count_round(self._clock(), is_accepted=is_accepted)
+
+    def count_form(self, *, is_accepted: bool) -> None:
+        """Note whether the server accepted the form of an accepted round, or the plain form alone."""
+        self._lessons.count_form(self._clock(), is_accepted=is_accepted)
+
+    @property
+    def has_plain_rounds(self) -> bool:
+        """Whether what is looked up goes out in its plain form at once."""
+        return self._lessons.has_plain_rounds(self._clock())
 
     def end(self, status: int) -> None:
         """Learn from the status that is the end of it."""

@@ -7,14 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from om_proxy.apis.additions import FAULT_OR_UNKNOWN_STATUSES, REQUEST_FAULT_STATUSES
+from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, is_refusal
 from om_proxy.apis.api import Unreadable
 from om_proxy.edge.changed_response import create_body_decoder, peek
 from om_proxy.edge.exchange import Exchange
-from om_proxy.edge.headers import is_event_stream, select_response_headers
+from om_proxy.edge.headers import (
+    is_event_stream,
+    read_client_headers,
+    select_response_headers,
+)
 from om_proxy.errors import OmError, UpstreamError, raise_site
 from om_proxy.reasons import Reason, Status
-from om_proxy.server.headers import Header
+from om_proxy.server.headers import Header, find_header
 from om_proxy.upstream import UpstreamResponse
 
 logger = structlog.get_logger("recall")
@@ -55,7 +59,8 @@ class RoundRequests:
         self._send = send
         self._has_threads = has_threads
         self._is_whole = is_whole
-        self._is_plain = False  # whether what is behind the client's own is sent in its plain form
+        # whether what is behind the client's own is sent in its plain form
+        self._is_plain = exchange.trial is not None and exchange.trial.has_plain_rounds
         self._newest_body = b""  # sent last
         self._is_refused = False  # whether the newest round with the tool was
         self.has_sent = False  # whether the client got a byte
@@ -71,6 +76,7 @@ class RoundRequests:
     ) -> UpstreamResponse | None:
         """Return the answer to a round with the tool; None: it was refused, also in its plain form,
         or failed before its first byte. `messages`: behind the client's own."""
+        begins_plain = self._is_plain
         try:
             answer = await self._send_round(self._tool, messages, may_call=may_call)
             if answer.status in REQUEST_FAULT_STATUSES and not self._is_plain:
@@ -80,9 +86,12 @@ class RoundRequests:
                 )
         except (OmError, Unreadable):
             return None
-        self._is_refused = answer.status in FAULT_OR_UNKNOWN_STATUSES
+        retry_after = find_header(read_client_headers(answer), b"retry-after")
+        self._is_refused = is_refusal(answer.status, has_retry_after=retry_after is not None)
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
             self._count_round(is_accepted=True)
+            if self._exchange.trial is not None and not begins_plain:
+                self._exchange.trial.count_form(is_accepted=not self._is_plain)
             return begun
         await answer.aclose()
         return None

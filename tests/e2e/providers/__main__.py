@@ -8,12 +8,18 @@ from tempfile import TemporaryDirectory
 
 import structlog
 
-from tests.e2e.providers.matrix import PAGE, cut_out_matrix, render_matrix, run_matrix
+from tests.e2e.providers.matrix import (
+    PAGE,
+    cut_out_matrix,
+    list_conversations,
+    render_matrix,
+    run_matrix,
+)
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     with TemporaryDirectory() as folder:
-        cells = asyncio.run(run_matrix(Path(folder)))
+        cells = asyncio.run(run_matrix(Path(folder), list_conversations()))
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(page.replace(cut_out_matrix(page), render_matrix(cells)), encoding="utf-8")
     for name, cell in cells.items():

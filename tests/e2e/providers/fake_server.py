@@ -149,6 +149,13 @@ def is_asked_for_notes(body: Json) -> bool:
     return read_text(body["messages"][0]).startswith(MEMORY_PROMPT_START)
 
 
+def is_asked_with_results(body: Json) -> bool:
+    """Return whether the newest messages are results of the look-up tool."""
+    newest = next((m for m in reversed(body["messages"]) if m["role"] != "tool"), {})
+    names = [call["function"]["name"] for call in newest.get("tool_calls") or ()]
+    return LOOK_UP_TOOL in names
+
+
 def answer(server: Server, number: int, body: Json) -> Json:
     """Return the reply: calls of the tools that the newest message asks for, or a text."""
     newest = body["messages"][-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -16,7 +16,7 @@ from om_proxy.memory.prompt.layout import layout_for
 from om_proxy.settings import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.providers.conversations import STYLES, TURNS, Conversation, Style
-from tests.e2e.providers.fake_server import LOOK_UP_TOOL, FakeServers
+from tests.e2e.providers.fake_server import LOOK_UP_TOOL, FakeServers, is_asked_with_results
 from tests.e2e.providers.servers import SERVERS, Server
 
 PAGE = Path(__file__).parents[3] / "docs" / "clients" / "servers.md"
@@ -30,8 +30,10 @@ LOOK_UP_WORDS = {
 }
 SMALL_MEMORY = (
     "observation: {message_tokens: 500, buffer_tokens: 150, block_timeout: 60s}, "
-    "reflection: {observation_tokens: 400}, retrieval: {enabled: true, timeout: 30s}"
+    "reflection: {observation_tokens: 400}, retrieval: {timeout: 30s%s}"
 )
+DEFAULTS = SMALL_MEMORY % ""  # but for its sizes and times
+LOOK_UPS_FOR_ALL = "model: inherit, " + SMALL_MEMORY % ", enabled: true"
 
 
 @dataclass(frozen=True)
@@ -44,24 +46,31 @@ class Cell:
     has_notes: bool
     has_looked_up: bool
     has_condensed: bool
+    refused_rounds: int  # with what was looked up
 
 
-async def run_matrix(folder: Path, servers: Iterable[Server] = SERVERS) -> dict[str, Cell]:
-    """Return what came of each conversation, by its name."""
-    servers = tuple(servers)
-    conversations = [
+def list_conversations() -> list[Conversation]:
+    """List every kind of client before every kind of server."""
+    return [
         Conversation(server, style, streams)
-        for server in servers
+        for server in SERVERS
         for style in STYLES
         for streams in (False, True)
     ]
+
+
+async def run_matrix(
+    folder: Path, conversations: Sequence[Conversation], memory: str = LOOK_UPS_FOR_ALL
+) -> dict[str, Cell]:
+    """Return what came of each conversation, by its name. `memory`: its settings."""
+    servers = {each.server.name: each.server for each in conversations}.values()
     fakes = FakeServers()
     async with serve_on_loopback(fakes, lifespan="off") as base:
         upstreams = "\n".join(_write_upstream(server, base) for server in servers)
         settings = parse(
             f"upstream:\n{upstreams}\n"
             f'storage: {{url: "sqlite:///{folder}/om.db"}}\n'
-            f"memory: {{model: inherit, {SMALL_MEMORY}}}\n"
+            f"memory: {{{memory}}}\n"
             'telemetry: {log: "off"}\n'
         )
         app = create_app(settings)
@@ -111,6 +120,9 @@ def _judge(conversation: Conversation, fakes: FakeServers) -> Cell:
         ),
         has_condensed=any(
             "# This time" in str(each.body) for each in accepted if each.is_memory_call
+        ),
+        refused_rounds=sum(
+            each.complaint is not None and is_asked_with_results(each.body) for each in mine
         ),
     )
 

@@ -97,6 +97,16 @@ def refuse_tools(words: str, source: str, complaint: str, status: int) -> Rule:
     return Rule(words, source, lambda body: complaint if body.get("tools") else None, status)
 
 
+CALLS = Rule(
+    "calls in a message, though it takes tools",
+    GITHUB + "anomalyco/opencode/issues/1908",
+    lambda body: (
+        "Internal Server Error" if any(m.get("tool_calls") for _, m in assistants(body)) else None
+    ),
+    500,
+)
+
+
 # ── who speaks ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.e2e.providers.rules import (
     ALTERNATE,
+    CALLS,
     DEFAULT_TEMPERATURE,
     FOUR_MARKS,
     GITHUB,
@@ -44,9 +45,9 @@ class Server:
     has_system: bool = True
     has_marks: bool = False  # whether they mark their newest messages for the prompt cache
 
-    def refuses(self, words: str) -> bool:
-        """Return whether it has the rule with these words."""
-        return any(rule.words == words for rule in self.rules)
+    def can_look_up(self) -> bool:
+        """Return whether it takes a tool, and what comes of its calls."""
+        return not any(rule.words in (ANY_TOOL, CALLS.words) for rule in self.rules)
 
 
 def take_back(
@@ -233,6 +234,13 @@ SERVERS = (
             ),
         ),
         Voice("reasoning", beat=b": OPENROUTER PROCESSING\n\n"),
+        has_tools=False,
+    ),
+    Server(
+        "parasail",
+        "Parasail, a model that takes no calls back",
+        "https://api.parasail.io/v1",
+        (CALLS,),
         has_tools=False,
     ),
     Server(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.providers.matrix import PAGE, Cell, cut_out_matrix, render_matrix, run_matrix
-from tests.e2e.providers.servers import ANY_TOOL, SERVERS, Server
+from om_proxy.apis.additions import MAX_REFUSED_ROUNDS
+from tests.e2e.providers.conversations import STYLES
+from tests.e2e.providers.matrix import (
+    DEFAULTS,
+    PAGE,
+    Cell,
+    cut_out_matrix,
+    list_conversations,
+    render_matrix,
+    run_matrix,
+)
+from tests.e2e.providers.servers import SERVERS, Server
 
 
 async def test_every_client_before_every_server(tmp_path: Path) -> None:
@@ -16,13 +26,30 @@ async def test_every_client_before_every_server(tmp_path: Path) -> None:
     raw or noted, and every reply arrives as it was said. The notes are applied, and condensed; where
     the server takes tools, the model looks something up. One test, because it is one run; the page
     shows what came of it (`python -m tests.e2e.providers` writes it anew)."""
-    cells = await run_matrix(tmp_path)
-    wrong = {name: [*_list_faults(cell)] for name, cell in cells.items()}
-    assert {name: faults for name, faults in wrong.items() if faults} == {}
+    cells = await run_matrix(tmp_path, list_conversations())
+    assert list_faults(cells, Server.can_look_up) == {}
     assert cut_out_matrix(PAGE.read_text(encoding="utf-8")) == render_matrix(cells)
 
 
-def _list_faults(cell: Cell) -> Iterator[str]:
+async def test_every_server_with_the_defaults(tmp_path: Path) -> None:
+    """The same holds with the default memory model and look-ups, for one client of each server.
+    Look-ups are offered where the client sends tools: no price list knows these models."""
+    kinds = len(STYLES) * 2
+    conversations = [
+        each for i, each in enumerate(list_conversations()) if i % kinds == i // kinds % kinds
+    ]
+    cells = await run_matrix(tmp_path, conversations, DEFAULTS)
+    assert len(cells) == len(SERVERS)
+    assert list_faults(cells, lambda server: server.has_tools) == {}
+    assert {cell.reasons for cell in cells.values()} == {("applied",)}
+
+
+def list_faults(cells: dict[str, Cell], looks_up: Callable[[Server], bool]) -> dict[str, list[str]]:
+    wrong = {name: [*_find_faults(cell, looks_up(cell.server))] for name, cell in cells.items()}
+    return {name: faults for name, faults in wrong.items() if faults}
+
+
+def _find_faults(cell: Cell, looks_up: bool) -> Iterator[str]:
     yield from cell.faults
     if not cell.has_notes:
         yield "no notes were made"
@@ -30,8 +57,10 @@ def _list_faults(cell: Cell) -> Iterator[str]:
         yield "no notes were condensed"
     if "applied" not in cell.reasons:
         yield f"notes were not applied: {cell.reasons}"
-    if cell.has_looked_up is cell.server.refuses(ANY_TOOL):
+    if cell.has_looked_up is not looks_up:
         yield "nothing was looked up" if not cell.has_looked_up else "the tool was accepted"
+    if not cell.has_looked_up and cell.refused_rounds > MAX_REFUSED_ROUNDS:
+        yield f"{cell.refused_rounds} look-ups were refused, as if nothing had been learnt"
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
