@@ -386,6 +386,28 @@ def test_figures_are_the_defaults() -> None:
             assert f"{figure:,}".replace(",", " ") in " ".join(text.split())
 
 
+def test_readme_tells_the_ranges_of_what_it_costs() -> None:
+    """README has the models of the page's table, and what they save by its memory models."""
+    page = (DOCS / "concepts" / "what-it-costs.md").read_text(encoding="utf-8")
+    (table_text,) = re.findall(r"^\| \| notes(?:.+\n)+", page, re.MULTILINE)
+    head, _, *lines = table_text.splitlines()
+    names = [cell.strip() for cell in head.split("|")[2:-1]]
+    models, saved = [], dict[str, list[int]]()
+    for line in lines:
+        _, model, *cells, _ = (cell.strip() for cell in line.split("|"))
+        models.append(model)
+        for name, cell in zip(names, cells, strict=True):
+            setting = name.split("`")[1]
+            saved.setdefault(setting, []).append(100 - int(cell.removesuffix(" %")))
+    ranges = {setting: (min(shares), max(shares)) for setting, shares in saved.items()}
+    told = " ".join(README.split())
+    assert f"with {', '.join(models[:-1])} or {models[-1]} costs " in told
+    assert (
+        "{} to {} % less if a small model makes the notes (`auto`".format(*ranges["auto"]) in told
+    )
+    assert "{} to {} % if its own does (`inherit`)".format(*ranges["inherit"]) in told
+
+
 # The limits of reconciling, as docs/concepts/limits.md tells them:
 # what was stored, what is sent, and what the transcript is without and with
 # the header that settles it.
