@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from om_proxy.storage.sqlite.file_rewriting import FileRewriting
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.sqlite.random_stores import find_forgotten_words
+from tests.storage.sqlite.second_process import KEPT
 from tests.support.long_forms import IS_LONG
 
 
@@ -56,6 +60,33 @@ async def test_a_reader_meets_the_file_as_it_was(tmp_path: Path, store: SqliteSt
     memory = await other.commit(memory, thread.chat(2).memory())
     assert await store.load(kept) == memory
     await other.close()
+
+
+@pytest.mark.usefixtures("large")
+async def test_a_second_process_has_the_file_open(tmp_path: Path, store: SqliteStore) -> None:
+    """A large file is written anew once both are idle. No forgotten word is left in it, and both go
+    on with their connections."""
+    path = tmp_path / "memory.db"
+    command = sys.executable, "-m", "tests.storage.sqlite.second_process", str(path)
+    other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert await other.stdout.readline() == b"open\n"
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(30, "quorum").memory())
+    assert (await store.forget(KEY)).database == "pending"
+    await store.wait_erased()
+    assert await read_erasure(store) == [(1, 1, 1)]
+    for count in (5, 7):
+        other.stdin.write(b"\n")
+        assert int(await other.stdout.readline()) == count
+        assert (await store.load(KEPT)).count == count
+    other.stdin.close()
+    assert await other.wait() == 0
+    assert await asyncio.to_thread(list_files_with, tmp_path, b"quorum") == []
+
+
+def list_files_with(folder: Path, word: bytes) -> list[str]:
+    return [file.name for file in folder.iterdir() if word in file.read_bytes()]
 
 
 async def test_what_another_process_has_written_anew_is_left(store: SqliteStore) -> None:
