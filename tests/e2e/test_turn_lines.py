@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from om_proxy.models.small_models import SMALL_MODELS_BY_HOST
 from om_proxy.testing.faults import Fault
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.written import collect_log_lines
@@ -28,6 +29,18 @@ async def test_model_and_tokens(tmp_path: Path) -> None:
         int(receipt["tokens-sent"]),
     ]
     assert "name" not in line
+
+
+async def test_the_memory_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line names the small model that `auto` found on the request's server."""
+    monkeypatch.setitem(SMALL_MODELS_BY_HOST, "127.0.0.1", ("scripted-observer",))
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(
+            tmp_path, more="models: {scripted-actor: {model: auto}}"
+        ) as run:
+            await run.chat("t").say("hello")
+    (line,) = out.events("turn")
+    assert (line["model"], line["observer"]) == ("scripted-actor", "scripted-observer")
 
 
 async def test_a_request_that_waited_is_no_retry(tmp_path: Path) -> None:
