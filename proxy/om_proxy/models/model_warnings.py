@@ -38,7 +38,7 @@ def list_model_warnings(
     if price and price.input >= EXPENSIVE_INPUT_PRICE:
         dollars = price.input * 1e6
         warnings.append(
-            f"{model} is expensive for background work (${dollars:g} per million input tokens); a small model is good enough"
+            f"{model} is expensive for background work (${dollars:g} per million input tokens); a small model costs less"
         )
     window = find_abilities(model).max_input
     if reflect_from_tokens and window and window < reflect_from_tokens * REFLECTOR_WINDOW_FACTOR:
