@@ -4,8 +4,9 @@ surrogates, and the sums of a thread that shares its resource's log."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -153,8 +154,9 @@ def decode_state(column: bytes, cipher: RowCipher) -> ThreadState:
     try:
         protected = _protected_decoder.decode(opened)
     except msgspec.DecodeError:
-        protected = EMPTY_PROTECTED
-        state = _add_put_aside(state, ("sealed",))
+        valid, put_aside = _read_valid_protected(opened)
+        protected = EMPTY_PROTECTED._replace(**valid)
+        state = _add_put_aside(state, put_aside)
     # nobody else has this state yet; `replace` would take longer than the decryption
     for name, value in zip(_PROTECTED_FIELDS, (*protected, None), strict=True):
         object.__setattr__(state, name, value)
@@ -193,14 +195,30 @@ def _read_valid_fields(column: bytes) -> ThreadState:
         values = msgspec.json.decode(column, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:
         return DamagedState(put_aside=("state",))
+    valid, put_aside = _decode_valid(values, ThreadState)
+    return DamagedState(**valid, put_aside=put_aside)
+
+
+def _read_valid_protected(opened: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
+    try:
+        values = msgspec.json.decode(opened, type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        return {}, ("sealed",)
+    return _decode_valid(dict(zip(ProtectedState._fields, values, strict=False)), ProtectedState)
+
+
+def _decode_valid(
+    values: Mapping[str, msgspec.Raw], fields_of: type
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the values that are of their fields' types, and the names of the others."""
     valid, put_aside = {}, []
-    for name, as_type in get_type_hints(ThreadState, include_extras=True).items():
+    for name, as_type in get_type_hints(fields_of, include_extras=True).items():
         if name in values:
             try:
                 valid[name] = msgspec.json.decode(values[name], type=as_type)
             except msgspec.DecodeError:
                 put_aside.append(name)
-    return DamagedState(**valid, put_aside=tuple(put_aside))
+    return valid, tuple(put_aside)
 
 
 def clear_cause(column: bytes) -> bytes:
