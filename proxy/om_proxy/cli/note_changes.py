@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
-import click
 from msgspec.structs import replace
 
 from om_proxy.cli.answers import (
@@ -44,6 +48,7 @@ from om_proxy.memory.model import Key
 # until the work has ended: the process ends with the command, and `background.call_timeout` bounds
 # each call of a memory model
 NO_LIMIT_S = 1e6
+DEFAULT_EDITOR = "notepad" if sys.platform == "win32" else "vi"
 NO_MODEL_MESSAGE = (
     "memory.model is auto or inherit, and clients' credentials are not stored: set memory.model, or "
     "upstream[].api_key, or ask the running server by its admin API"
@@ -79,16 +84,21 @@ async def read_text(api: LocalApi, key: Key, options: argparse.Namespace) -> str
     current = await api.ask(show_entry, options, key=key)
     text = current.entry.text or ""
     edited = open_editor(text)
-    return None if edited is None or edited.rstrip("\n") == text.rstrip("\n") else edited
+    return None if edited.rstrip("\n") == text.rstrip("\n") else edited
 
 
-def open_editor(text: str) -> str | None:
-    """Let the person change the text in `$VISUAL`, `$EDITOR` or the system's editor. Return None if
-    the file was not saved."""
-    try:
-        return click.edit(text, extension=".md")
-    except click.ClickException as exc:
-        raise UsageError(f"{exc.message}; set EDITOR, or give --text") from exc
+def open_editor(text: str) -> str:
+    """Let the person change the text in `$VISUAL`, `$EDITOR` or the system's editor. Return what
+    they saved, or the text as it was."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or DEFAULT_EDITOR
+    with tempfile.TemporaryDirectory(prefix="om-proxy-") as folder:  # only its owner may read it
+        file = Path(folder, "note.md")
+        file.write_text(text, encoding="utf-8")
+        try:
+            subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the person chose the program
+        except (OSError, ValueError, subprocess.CalledProcessError) as exc:
+            raise UsageError(f"the editor {editor} failed; set EDITOR, or give --text") from exc
+        return file.read_text(encoding="utf-8")
 
 
 async def withdraw(api: LocalApi, options: argparse.Namespace) -> int:
