@@ -263,9 +263,8 @@ def _background_observation(
     if limits.interval_tokens is None:
         return None
     least = limits.interval_tokens // 2
-    tail = MessageList.of(memory.tail)
-    if tail.framed_tokens_between(memory.chunked_to + 1, memory.end) < least:
-        return None  # as after most turns; no message is looked at
+    if not _has_gathered(memory, least):
+        return None
     fresh = unobserved_tail(memory)
     near_tokens = limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
     is_near = observable_tokens(memory.tail) >= near_tokens
@@ -282,6 +281,13 @@ def _background_observation(
     if batch and limits.prices and not pays_back(memory, batch.tokens, limits, limits.prices):
         return None
     return batch
+
+
+def _has_gathered(memory: Memory, least: int) -> bool:
+    """Return whether so many tokens follow the newest chunk: after most turns, not. Looks at no
+    message."""
+    tail = MessageList.of(memory.tail)
+    return tail.framed_tokens_between(memory.chunked_to + 1, memory.end) >= least
 
 
 def _cut_for_activation(
@@ -308,6 +314,9 @@ def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
     auto`)."""
     # a resource's threads are observed together, and nothing waits
     if limits.prices is None or memory.scope == "resource":
+        return False
+    fitted = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
+    if fitted.interval_tokens is None or not _has_gathered(memory, fitted.interval_tokens // 2):
         return False
     return (
         decide_after_reply(memory, limits) is None
