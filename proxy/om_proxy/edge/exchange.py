@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from msgspec.structs import replace
 from starlette.types import Scope
@@ -193,6 +194,7 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
     )
 
 
+@lru_cache(maxsize=1_000)  # a client sends the same few names at each request
 def is_carried(name: bytes) -> bool:
     """Return whether an inherited memory call has the request's header with this name, which is in
     lower case."""

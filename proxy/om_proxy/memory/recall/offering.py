@@ -90,9 +90,9 @@ def decide_offering(
         return Offering(Offer.CHOICES)
     if use.has_functions:
         return Offering(Offer.FUNCTIONS)
-    name = next((name for name in TOOL_NAMES if name not in use.names), None)
-    if name is None:
+    free_names = [name for name in TOOL_NAMES if name not in use.names]
+    if not free_names:
         return Offering(Offer.NAME)
     if is_refused:
         return Offering(Offer.REFUSED)
-    return _OFFERINGS_BY_NAME[name]
+    return _OFFERINGS_BY_NAME[free_names[0]]
