@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from msgspec.structs import replace
 from starlette.types import Scope
@@ -183,25 +182,26 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
     """Return the context of this request's memory work. The credential is never stored."""
     assert exchange.request is not None  # an unreadable body has no memory
     assert exchange.caller.key is not None  # a request without a thread has no memory
-    credential = tuple((name, value) for name, value in exchange.headers if is_carried(name))
     return config.policy.context_of_request(
         exchange.request.model,
         exchange.caller.key.resource,
         exchange.upstream,
-        credential,
+        select_carried(exchange.headers),
         exchange.scope["query_string"],
         exchange.request.routing,
     )
 
 
-@lru_cache(maxsize=1_000)  # a client sends the same few names at each request
-def is_carried(name: bytes) -> bool:
-    """Return whether an inherited memory call has the request's header with this name, which is in
-    lower case."""
-    return (
-        name in CALLER_CREDENTIAL_HEADERS
-        or name in GATEWAY_HEADERS
-        or name.startswith(GATEWAY_HEADER_BEGINNINGS)
+def select_carried(headers: Sequence[Header]) -> tuple[Header, ...]:
+    """Return the request's headers that an inherited memory call has, too."""
+    return tuple(
+        [
+            (name, value)
+            for name, value in headers
+            if name in CALLER_CREDENTIAL_HEADERS
+            or name in GATEWAY_HEADERS
+            or name.startswith(GATEWAY_HEADER_BEGINNINGS)
+        ]
     )
 
 
