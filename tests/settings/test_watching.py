@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.settings import Settings, WatchedSettings, load
+from om_proxy.settings import Settings, WatchedSettings, load, watching
 from om_proxy.settings.watching import list_changed_keys, needs_a_restart
 
 Next = Callable[[], Awaitable[bool]]
@@ -99,6 +100,20 @@ async def test_a_deleted_file_is_refused(tmp_path: Path) -> None:
         assert watched.current.memory.scope == "resource"
         file.write_text("memory: {scope: thread}")
         assert await following()
+
+
+async def test_a_file_that_is_empty_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer empties the file first, and then writes what stood there. That is no change."""
+    text, other = "memory: {scope: resource}", "memory: {scope: thread}"
+    reads = chain((text, "", text), repeat(other))
+    monkeypatch.setattr(watching, "_read_if_possible", lambda _: next(reads))
+    with capture_logs() as logs:
+        async with watch_file(tmp_path / "x.yaml", text) as (watched, following):
+            assert await following()
+    assert watched.current.memory.scope == "thread"
+    assert [entry["event"] for entry in logs] == ["settings.reloaded"]
 
 
 LATER = """

@@ -72,8 +72,10 @@ class WatchedSettings:
             if text == self._text:
                 continue
             await asyncio.sleep(FILE_SETTLING_S)
-            self._text = await asyncio.to_thread(_read_if_possible, self._file)
-            self._on_change(self._apply_text(self._file, self._text))
+            text = await asyncio.to_thread(_read_if_possible, self._file)
+            if text != self._text:  # the same text may have been written again
+                self._text = text
+                self._on_change(self._apply_text(self._file, text))
 
     def _apply_text(self, file: Path, text: str | None) -> bool:
         """Replace `current` by the settings of this text. Return whether they were applied; if not,
