@@ -36,7 +36,7 @@ from om_proxy.cli.options import (
 )
 
 # fmt: off
-SERVER = (
+SERVER_OPTIONS = (
     CONFIG,
     option("--host", "the address to listen on, in place of server.host"),
     option("--port", "the port to listen on, in place of server.port; 0 takes a free one"),
@@ -45,15 +45,15 @@ METHODS = ("GET", "POST", "PATCH", "DELETE")
 PIN_ID = option("ID", "the pinned note, as `om-proxy notes pins` shows it", type=int)
 PLACE_HELP = "a URL as in storage.url, an SQLite file, or a configuration file (.yaml)"
 
-RUNNING = (
+RUNNING_COMMANDS = (
     Command(
-        "serve", "run the proxy", "serve.run", SERVER,
+        "serve", "run the proxy", "serve.run", SERVER_OPTIONS,
         "Run the proxy until SIGTERM or SIGINT.",
         "Without --host and --port, the address comes from the environment (OM_PROXY__SERVER__HOST, "
         "OM_PROXY__SERVER__PORT), else from server.host and server.port in the file, else it is 127.0.0.1, port 8400.",
     ),
     Command(
-        "worker", "do the background work of a store that servers share", "serve.run_worker", SERVER,
+        "worker", "do the background work of a store that servers share", "serve.run_worker", SERVER_OPTIONS,
         "Do the background work of a store until SIGTERM or SIGINT: notes, webhooks and clearing out. The servers on the "
         "store need background.external: true. Work with an inherited model stays with the server that has the call.",
         "It reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and /metrics; "
@@ -105,7 +105,7 @@ RUNNING = (
     )),
 )
 
-READING = (
+READING_COMMANDS = (
     Command("threads", "list the threads that have a memory", "threads.print_threads", (
         *MEMORY,
         option("[PREFIX]", "only threads whose name, resource or title begins with this", dest="q"),
@@ -165,7 +165,7 @@ READING = (
     ),
 )
 
-MOVING = (
+MOVING_COMMANDS = (
     Command("forget", "remove a thread and all notes about it, a resource or a tenant", "forget.run", (
         *MEMORY,
         thread_option("[THREAD]"),
@@ -203,7 +203,7 @@ MOVING = (
     ),
 )
 
-NOTES = (
+NOTES_COMMANDS = (
     Command("show", "show what memory has noted about a thread", "notes.show", (
         *ABOUT_THREAD,
         option("[ID]", "only this entry, with the notes that it was made from", type=int),
@@ -263,7 +263,7 @@ NOTES = (
             (*ABOUT_THREAD, IF_VERSION), asks="POST /threads/{thread}/activate"),
 )
 
-STORE = (
+STORE_COMMANDS = (
     Command("backup", "copy the SQLite file as of now, while a server uses it", "backup.run", (
         CONFIG,
         option("FILE", "the new file"),
@@ -350,9 +350,9 @@ STORE = (
 )
 
 GROUPS = (
-    Group("run the proxy", RUNNING),
-    Group("look into memories", READING),
-    Group("remove and move memories", MOVING),
+    Group("run the proxy", RUNNING_COMMANDS),
+    Group("look into memories", READING_COMMANDS),
+    Group("remove and move memories", MOVING_COMMANDS),
     Group("more commands", (
         Command("api", "ask any route of the admin API", "api.run", (
             CONFIG,
@@ -366,8 +366,8 @@ GROUPS = (
             "Ask a route of the admin API, on the store that the configuration names, and print the JSON that it answers. "
             "A server needs not run. Without METHOD and PATH, list the routes.",
         ),
-        Family("notes", "show, correct and make the notes of a thread", NOTES),
-        Family("store", "back up, check, move, index and erase a store", STORE),
+        Family("notes", "show, correct and make the notes of a thread", NOTES_COMMANDS),
+        Family("store", "back up, check, move, index and erase a store", STORE_COMMANDS),
     )),
 )
 # fmt: on

@@ -10,7 +10,7 @@ from om_proxy import __version__
 from om_proxy.cli.command_table import GROUPS
 from om_proxy.cli.options import Command, Family, OneOf, Option
 
-SHELLS = ("bash", "zsh", "fish")
+COMPLETED_SHELLS = ("bash", "zsh", "fish")
 
 
 class CommandList(Protocol):
@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.add_argument(
         "--completion",
-        choices=SHELLS,
+        choices=COMPLETED_SHELLS,
         metavar="SHELL",
         help="print what makes bash, zsh or fish complete commands, options and names",
     )

@@ -141,11 +141,11 @@ class Commit:
         writes_others = changes_others(before, after)
         row = rows.encode_thread(after, keys.ciphers, writes_others=writes_others)
         self._messages = [
-            rows.ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
+            rows.ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
             for placed in difference.messages
         ]
         self._messages += [
-            rows.ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
+            rows.ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
             for placed in difference.interrupted
         ]
         self._events = [seal_event(encode_event(event), cipher) for event in events[-MAX_EVENTS:]]
@@ -302,7 +302,7 @@ def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -
         statements.append(Statement(SUPERSEDE_MISSING, (after.coverage, kept_seqs), True))
     if difference.observations:
         observations = [
-            rows.ENCODER.encode_observation(entry, state, cipher)
+            rows.ROW_ENCODER.encode_observation(entry, state, cipher)
             for entry, state in difference.observations
         ]
         columns = transpose(observations, OBSERVATION)
@@ -320,7 +320,7 @@ def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -
     if difference.has_new_reflection:
         statements.append(
             Statement(
-                UPSERT_REFLECTION, rows.ENCODER.encode_reflection(log.reflection, cipher), True
+                UPSERT_REFLECTION, rows.ROW_ENCODER.encode_reflection(log.reflection, cipher), True
             )
             if log.reflection
             else Statement(DELETE_REFLECTION)

@@ -29,7 +29,7 @@ from om_proxy.storage.listing import (
     find_place,
     find_prefix_end,
 )
-from om_proxy.storage.postgres.rows import ENCODER
+from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.postgres.session import UNIX_NOW, Session
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.listing import ACTIVE_AT, IS_NO_SHARED_LOG, decode_infos
@@ -171,7 +171,7 @@ def _write_prefix_condition(query: _Query, column: str, prefix: str) -> str:
     bounds: list[str | bytes | None] = [prefix, end]
     conditions = []
     if column == "title":  # bytes, in the same order as their code points
-        bounds = [ENCODER.encode_optional_text(bound) for bound in (prefix, end)]
+        bounds = [ROW_ENCODER.encode_optional_text(bound) for bound in (prefix, end)]
         conditions.append("has_plain_title")
     conditions += [
         f"{column} {comparison} {query.place(bound)}"

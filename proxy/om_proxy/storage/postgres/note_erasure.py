@@ -14,7 +14,7 @@ from om_proxy.storage.postgres.commit import SharedCommit
 from om_proxy.storage.postgres.events import erase_event_texts
 from om_proxy.storage.postgres.quotes import RAISE_VERSIONS
 from om_proxy.storage.postgres.removal import CLEAR_OTHERS, lock_threads
-from om_proxy.storage.postgres.rows import ENCODER
+from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 
@@ -71,7 +71,7 @@ async def _overwrite_entries(
 ) -> None:
     columns = []
     for entry in erasure.blanks:
-        text, *hints = ENCODER.encode_notes(entry, cipher)
+        text, *hints = ROW_ENCODER.encode_notes(entry, cipher)
         columns.append((entry.id, text, entry.tokens, *hints, encode_parts(entry.parts)))
     if columns:
         await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))

@@ -71,7 +71,7 @@ class Restoration:
         )
         self._messages = transpose(
             [
-                rows.ENCODER.encode_message(
+                rows.ROW_ENCODER.encode_message(
                     PlacedMessage(stored.message, stored.parent),
                     row_decoding.MESSAGE_STATES.index(stored.state),
                     cipher,
@@ -80,7 +80,7 @@ class Restoration:
             ],
             MESSAGE,
         )
-        notes = [rows.ENCODER.encode_observation(*row, cipher) for row in thread.observations]
+        notes = [rows.ROW_ENCODER.encode_observation(*row, cipher) for row in thread.observations]
         self._observations = transpose(notes, OBSERVATION)
         self._entries = transpose(
             [
@@ -94,7 +94,7 @@ class Restoration:
             [(number, *began) for number, began in thread.beginnings.items()], _BEGINNING
         )
         reflection = memory.log.reflection
-        self._reflection = reflection and rows.ENCODER.encode_reflection(reflection, cipher)
+        self._reflection = reflection and rows.ROW_ENCODER.encode_reflection(reflection, cipher)
 
     async def write(self, session: Session) -> WrittenRow:
         """Write the rows. Raise `Conflict` if another state is stored."""

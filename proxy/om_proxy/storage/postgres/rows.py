@@ -8,7 +8,7 @@ from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.rows import RowEncoder
 
-ENCODER = RowEncoder(encode_text)
+ROW_ENCODER = RowEncoder(encode_text)
 
 
 def has_plain_title(title: str | None) -> bool:
@@ -25,7 +25,7 @@ def has_plain_title(title: str | None) -> bool:
 def encode_thread(memory: Memory, ciphers: ThreadCiphers, *, writes_others: bool) -> Row:
     """Return the columns `THREAD`; see `RowEncoder.encode_thread`."""
     return (
-        *ENCODER.encode_thread(memory, ciphers, writes_others=writes_others),
+        *ROW_ENCODER.encode_thread(memory, ciphers, writes_others=writes_others),
         ciphers.row.key_id is None and has_plain_title(memory.title),
         memory.log.tokens,
         memory.log.reflected_tokens,

@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from om_proxy.errors import ConfigError
-from om_proxy.storage.postgres.rows import ENCODER
+from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 
@@ -50,7 +50,7 @@ class SchemaNames:
 class Session:
     """One connection, for one piece of work."""
 
-    encoder = ENCODER
+    encoder = ROW_ENCODER
 
     def __init__(self, connection: asyncpg.Connection, names: SchemaNames) -> None:
         self.connection = connection

@@ -132,7 +132,9 @@ class Commit:
         self.keys = keys
         ciphers = keys.ciphers
         writes_others = changes_others(before, after)
-        self._thread_row = rows.ENCODER.encode_thread(after, ciphers, writes_others=writes_others)
+        self._thread_row = rows.ROW_ENCODER.encode_thread(
+            after, ciphers, writes_others=writes_others
+        )
         difference = compute_difference(before, after, interrupted)
         self._quotes = find_new_quotes(before, difference)
         self._statements = _build_statements(after, difference, ciphers.row)
@@ -247,21 +249,21 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         (
             UPSERT_MESSAGES,
             [
-                rows.ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
+                rows.ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
                 for placed in difference.messages
             ],
         ),
         (
             INSERT_INTERRUPTED,
             [
-                rows.ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
+                rows.ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
                 for placed in difference.interrupted
             ],
         ),
         (
             UPSERT_OBSERVATIONS,
             [
-                rows.ENCODER.encode_observation(entry, state, cipher)
+                rows.ROW_ENCODER.encode_observation(entry, state, cipher)
                 for entry, state in difference.observations
             ],
         ),
@@ -274,7 +276,7 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         statements.append((UPSERT_BEGINNING, [(log.generation, *difference.began)]))
     if difference.has_new_reflection:
         statements.append(
-            (UPSERT_REFLECTION, [rows.ENCODER.encode_reflection(log.reflection, cipher)])
+            (UPSERT_REFLECTION, [rows.ROW_ENCODER.encode_reflection(log.reflection, cipher)])
             if log.reflection
             else (DELETE_REFLECTION, [()])
         )

@@ -57,7 +57,7 @@ def _overwrite_entries(
     db: sqlite3.Connection, thread_id: int, erasure: NoteErasure, cipher: RowCipher
 ) -> None:
     for entry in erasure.blanks:
-        text, *hints = rows.ENCODER.encode_notes(entry, cipher)
+        text, *hints = rows.ROW_ENCODER.encode_notes(entry, cipher)
         columns = (text, entry.tokens, *hints, encode_parts(entry.parts))
         db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
     # their events hold the same words

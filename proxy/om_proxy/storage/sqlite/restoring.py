@@ -51,7 +51,7 @@ class Restoration:
             thread.created_at,
             thread.delivered_seq,
             *memory.key,
-            *rows.ENCODER.encode_thread(memory, keys.ciphers, writes_others=True),
+            *rows.ROW_ENCODER.encode_thread(memory, keys.ciphers, writes_others=True),
         )
         self._statements = _list_statements(thread, keys.ciphers.row)
 
@@ -80,7 +80,7 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
     """Return the statements with all parameters but the first, the thread's id."""
     reflection = thread.memory.log.reflection
     messages = [
-        rows.ENCODER.encode_message(
+        rows.ROW_ENCODER.encode_message(
             PlacedMessage(stored.message, stored.parent),
             row_decoding.MESSAGE_STATES.index(stored.state),
             cipher,
@@ -91,7 +91,7 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
         (INSERT_MESSAGES, messages),
         (
             UPSERT_OBSERVATIONS,
-            [rows.ENCODER.encode_observation(*row, cipher) for row in thread.observations],
+            [rows.ROW_ENCODER.encode_observation(*row, cipher) for row in thread.observations],
         ),
         (
             UPSERT_ENTRIES,
@@ -104,6 +104,6 @@ def _list_statements(thread: WholeThread, cipher: RowCipher) -> list[Statement]:
         (UPSERT_BEGINNING, [(number, *began) for number, began in thread.beginnings.items()]),
         (
             UPSERT_REFLECTION,
-            [rows.ENCODER.encode_reflection(reflection, cipher)] if reflection else [],
+            [rows.ROW_ENCODER.encode_reflection(reflection, cipher)] if reflection else [],
         ),
     ]

@@ -23,4 +23,4 @@ def encode_text(text: str) -> str | bytes:
     return text
 
 
-ENCODER = RowEncoder(encode_text)
+ROW_ENCODER = RowEncoder(encode_text)

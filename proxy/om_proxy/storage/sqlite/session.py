@@ -15,11 +15,11 @@ from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.rows import ENCODER
+from om_proxy.storage.sqlite.rows import ROW_ENCODER
 
 T = TypeVar("T")
 
-_TRANSLATIONS = tuple(
+_SQLITE_BY_PATTERN = tuple(
     (re.compile(pattern), sqlite)
     for pattern, sqlite in (
         (r"\bom\.", ""),
@@ -43,7 +43,7 @@ _TRANSLATIONS = tuple(
 @lru_cache(maxsize=1_000)
 def translate(sql: str) -> str:
     """Return PostgreSQL's statement as SQLite understands it."""
-    for pattern, sqlite in _TRANSLATIONS:
+    for pattern, sqlite in _SQLITE_BY_PATTERN:
         sql = pattern.sub(sqlite, sql)
     return sql
 
@@ -56,7 +56,7 @@ def bind(parameters: Iterable[Any]) -> list[Any]:
 class SqliteSession:
     """The `Session` of SQLite. Each statement is a hop to the connection's thread."""
 
-    encoder = ENCODER
+    encoder = ROW_ENCODER
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
