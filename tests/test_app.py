@@ -295,7 +295,8 @@ async def test_ready_without_memory(tmp_path: Path) -> None:
 
 
 async def test_chat_without_a_store(tmp_path: Path) -> None:
-    """A failing store costs the memory, never the request (docs/spec/behaviour.md#fail-open)."""
+    """A failing store costs the memory, never the request
+    (docs/contributing/behaviour.md#fail-open)."""
     async with run_with_scripted_models(tmp_path) as run:
         await run.app.store.close()
         for stream in (False, True):
@@ -747,7 +748,7 @@ def replace_storage(settings: Settings, **more: object) -> Settings:
 )
 async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reason: str) -> None:
     """A model's own settings can switch memory off, and contradictory settings fail no request
-    (docs/spec/behaviour.md#fail-open)."""
+    (docs/contributing/behaviour.md#fail-open)."""
     async with run_with_scripted_models(tmp_path, more=more) as run:
         reply, receipt = await run.chat().say("hello")
         assert reply.startswith("Noted")

@@ -251,7 +251,7 @@ def test_commands_of_generators(tmp_path: Path) -> None:
 
 
 def test_published_table() -> None:
-    """Every figure of docs/speed.md has its line; what was not measured is a dash."""
+    """Every figure of docs/contributing/speed.md has its line; what was not measured is a dash."""
     usual = {
         "n": 9,
         "errors": 0,

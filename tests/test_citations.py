@@ -1,5 +1,5 @@
-"""The contract in docs/spec: each citation and link resolves to a heading, and the figures in its
-tables are the code's."""
+"""The contract in docs/contributing: each citation and link resolves to a heading, and the figures
+in its tables are the code's."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from om_proxy.settings import Settings
 from om_proxy.settings.report import NOT_IN_EFFECT
 from tests.test_docs import ROOT, committed, named, raised_classes
 
-SPEC = ROOT / "docs" / "spec"
-PAGES = sorted(SPEC.glob("*.md"))
+SPEC = ROOT / "docs" / "contributing"
+RECORDS = {"speed.md", "recall-quality.md"}  # of measuring, with wide tables
+PAGES = sorted(page for page in SPEC.glob("*.md") if page.name not in RECORDS)
 MAX_LINE_CHARACTERS = 100
-CITATION = re.compile(r"docs/spec/[\w.-]+\.md(?:#[\w-]+)?")
+CITATION = re.compile(r"docs/contributing/[\w.-]+\.md(?:#[\w-]+)?")
 PAGE = re.compile(r"(?<![\w/.*-])[\w./-]*[a-z]\.md\b")
 POINT = re.compile(r"\b(?:inspection,? [A-Z]\d+|promise \d|issue [A-Z] \d)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -116,7 +117,7 @@ def test_a_citation_of_another_text_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("broken", ["http.md#no-heading", "gone.md"])
 def test_a_broken_citation_is_found(broken: str) -> None:
-    cited = "docs/spec/" + broken  # put together here, so that this file does not cite it
+    cited = "docs/contributing/" + broken  # put together here, so that this file does not cite it
     assert CITATION.findall(f"(see {cited}).") == [cited]
     assert not resolves(cited, ROOT)
 
@@ -143,8 +144,8 @@ def test_a_page_can_be_cited(page: Path) -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    assert {page.name for page in PAGES} - {"README.md"} <= set(
-        re.findall(r"\((\w+\.md)\)", read(SPEC / "README.md"))
+    assert {page.name for page in SPEC.glob("*.md")} - {"README.md"} <= set(
+        re.findall(r"\(([\w-]+\.md)\)", read(SPEC / "README.md"))
     )
 
 

@@ -1,5 +1,5 @@
-"""A cut-off memory answer is not an answer (docs/spec/behaviour.md#answers): every message stays in
-the tail or in a note.
+"""A cut-off memory answer is not an answer (docs/contributing/behaviour.md#answers): every message
+stays in the tail or in a note.
 
 Real adapters against a real server. It answers with a note for each message, or for each note of a
 log, so that a message that stands neither in the tail nor in a note can be counted.

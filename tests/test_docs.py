@@ -348,7 +348,7 @@ def raised_classes(kind: type[OmError] = OmError) -> Iterator[type[OmError]]:
 def test_what_needs_a_restart() -> None:
     """Both pages and the file name every setting that is read at the start only, and every one
     below those that is read at each request, and no other."""
-    spec = (DOCS / "spec" / "config.md").read_text(encoding="utf-8")
+    spec = (DOCS / "contributing" / "config.md").read_text(encoding="utf-8")
     for text in (CONFIGURATION_PAGE, CONFIG, spec):
         words = " ".join(re.sub(r"[#`]", "", text).split())
         ((at_start, live),) = re.findall(

@@ -27,7 +27,7 @@ ROOMS = (
 # test file → what it is about, where that is no module of its room
 TESTS_OF_SEVERAL_MODULES = {
     "agents/test_several_threads.py": "observer and reflector, with the messages of several threads in one call",
-    "memory/test_behaviour_tables.py": "the tables of docs/spec/behaviour.md, row by row, whichever module holds a row",
+    "memory/test_behaviour_tables.py": "the tables of docs/contributing/behaviour.md, whichever module holds a row",
     "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
     "edge/test_carried.py": "what of a request goes along with memory's own calls: code and page agree",
     "upstream/test_tls.py": "all of the room, behind TLS",
@@ -42,7 +42,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
     "demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
     "apis/test_bounds.py": "how much a body may make any module of the room do",
-    "test_citations.py": "what code and tests cite of docs/spec",
+    "test_citations.py": "what code and tests cite of docs/contributing",
     "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
     "test_examples.py": "examples/",
     "test_forgetting.py": "forgetting beside turns, observations and reflections under way",

@@ -1,4 +1,5 @@
-"""Record who changed a memory, and who read its text (docs/spec/seeing.md#forgetting-and-export).
+"""Record who changed a memory, and who read its text
+(docs/contributing/seeing.md#forgetting-and-export).
 
 A record is written once the change has succeeded. If the store refuses it then, the change stays
 done: the record is logged as an error, waits here, and is written before the next one, or at the

@@ -1,5 +1,5 @@
 """Export everything stored of a thread, a resource or a tenant, as records in one order
-(docs/spec/seeing.md#forgetting-and-export).
+(docs/contributing/seeing.md#forgetting-and-export).
 
 Threads come in the order of their names, a resource's shared log before its threads. A thread is a
 `thread` record, then its messages, observations, generations, reflection and pins, each kind by

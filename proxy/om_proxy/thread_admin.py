@@ -1,5 +1,5 @@
 """Change a thread's memory for a person: set its title and thresholds, forget the thread
-(docs/spec/behaviour.md#steering)."""
+(docs/contributing/behaviour.md#steering)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Several threads of a resource in one call: notes belong to their thread, and a thread without
-notes stays unobserved (docs/spec/behaviour.md#scopes)."""
+notes stays unobserved (docs/contributing/behaviour.md#scopes)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from om_proxy.memory.notes.observations import parse_observation, parse_reflecti
 from om_proxy.models import TokenCounter
 from tests.agents.scripted_llm import words
 
-# What the observer must be taught (docs/spec/behaviour.md#observer-output) and words that teach it.
+# What the observer must be taught (docs/contributing/behaviour.md#observer-output) and words that
+# teach it.
 LESSONS = {
     "assertion against question": r"Never turn a question into a fact|never turn one into the other",
     "who said it": r"who(?:se words)? (?:said|or deeds)|Who said it",
@@ -78,7 +79,7 @@ LESSONS = {
     "instructions are reported speech": r"record it as reported speech with its speaker",
 }
 
-# What the reflector must be told (docs/spec/behaviour.md#reflector).
+# What the reflector must be told (docs/contributing/behaviour.md#reflector).
 REFLECTING = {
     "the observer's format": r"🔴 what the user stated(.|\n)*🟡 what was asked, and what was learnt(.|\n)*🟢 uncertain(.|\n)*✅ completed",
     "what it drops is gone": r"What you drop is gone for good",
@@ -201,7 +202,7 @@ def test_strong_keeps_what_the_assistant_told() -> None:
 
 def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
     """A suggestion that is made ahead is stale when it is shown, so buffered calls ask for the task
-    only (docs/spec/behaviour.md#hints)."""
+    only (docs/contributing/behaviour.md#hints)."""
     assert "suggested-response" not in wording.write_observer_prompt(
         "default", want_title=True, instruction=None
     )

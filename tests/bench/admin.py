@@ -1,5 +1,6 @@
-"""Measures the admin API against docs/spec/seeing.md: a thread, its notes and its next prompt, a list
-of a million threads, and what all of this adds to the start and the size of an idle server.
+"""Measures the admin API against docs/contributing/seeing.md: a thread, its notes and its next
+prompt, a list of a million threads, and what all of this adds to the start and the size of an idle
+server.
 
 Seeds a store with one full thread and rows for many small ones, and starts `om-proxy serve` on it.
 Beside the time of a request stands what it costs the server's process: CPU does not grow while

@@ -1,4 +1,5 @@
-"""The table of docs/speed.md, written from a run's rows: `python -m tests.bench.published ROWS`."""
+"""The table of docs/contributing/speed.md, written from a run's rows: `python -m
+tests.bench.published ROWS`."""
 
 from __future__ import annotations
 

@@ -238,8 +238,8 @@ def metrics_page() -> str:
         MADE_BY,
         """\
 `GET /metrics` answers Prometheus. It needs `telemetry.metrics_token` or the admin token as
-`Authorization: Bearer …`, and no token on loopback. [Figures](../spec/seeing.md#figures) says what
-the numbers promise.
+`Authorization: Bearer …`, and no token on loopback. [Figures](../contributing/seeing.md#figures)
+says what the numbers promise.
 
 ```yaml
 scrape_configs:
@@ -380,9 +380,10 @@ def events_page() -> str:
         "# Events",
         MADE_BY,
         """\
-[Seeing and steering](../spec/seeing.md#events) says when an event is told and how long it is kept.
-It comes by `GET /om/v1/events`, as a list or a stream, by a [webhook](../spec/seeing.md#webhooks),
-or before a reply (`X-OM-Events: inline`, [headers](headers.md)). The tables are of `data`.
+[Seeing and steering](../contributing/seeing.md#events) says when an event is told and how long it
+is kept. It comes by `GET /om/v1/events`, as a list or a stream, by a
+[webhook](../contributing/seeing.md#webhooks), or before a reply (`X-OM-Events: inline`,
+[headers](headers.md)). The tables are of `data`.
 
 A field that is not required is left out where nothing is to be said. A field marked † holds words
 of a conversation: it is null for a reader who may see no text. Times are ISO 8601 in UTC. `recordId`

@@ -1,4 +1,4 @@
-"""Images and files of a conversation (docs/spec/behaviour.md#observer-input): shown to the
+"""Images and files of a conversation (docs/contributing/behaviour.md#observer-input): shown to the
 observer, and in the actor's prompt until they are observed."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Memory follows the branch (docs/spec/behaviour.md#branch), with notes that say what was said:
-nothing of an abandoned branch is prompted again."""
+"""Memory follows the branch (docs/contributing/behaviour.md#branch), with notes that say what was
+said: nothing of an abandoned branch is prompted again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A preview equals what goes upstream, byte for byte, in every case of docs/spec/reconcile.md, in
-both layouts and both scopes, and it changes nothing in the store."""
+"""A preview equals what goes upstream, byte for byte, in every case of
+docs/contributing/reconcile.md, in both layouts and both scopes, and it changes nothing in the
+store."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from tests.e2e.test_cases import CASES, HINTED, LONG, REMEMBERED, SEVEN
 from tests.memory.clients import chat
 
 numbers = count(1)
-RECONCILE = Path(__file__).parents[2] / "docs" / "spec" / "reconcile.md"
+RECONCILE = Path(__file__).parents[2] / "docs" / "contributing" / "reconcile.md"
 SMALL = "observation: {message_tokens: 60, buffer_tokens: 20}"  # a handful of words
 
 

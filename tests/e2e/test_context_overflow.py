@@ -1,5 +1,6 @@
 """A prompt beyond a model's window: of the actor, one bounded observation and the shortened prompt
-once more (docs/spec/behaviour.md#refused-prompts); of the reflector, the older entries alone."""
+once more (docs/contributing/behaviour.md#refused-prompts); of the reflector, the older entries
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Memory never crosses tenants, resources or threads (docs/spec/behaviour.md#fail-closed)."""
+"""Memory never crosses tenants, resources or threads
+(docs/contributing/behaviour.md#fail-closed)."""
 
 from __future__ import annotations
 

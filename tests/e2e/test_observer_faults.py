@@ -1,5 +1,5 @@
-"""Memory never makes a working call fail (docs/spec/behaviour.md#fail-open), and a failure never
-moves coverage (docs/spec/behaviour.md#answers)."""
+"""Memory never makes a working call fail (docs/contributing/behaviour.md#fail-open), and a failure
+never moves coverage (docs/contributing/behaviour.md#answers)."""
 
 from __future__ import annotations
 

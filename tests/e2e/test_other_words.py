@@ -1,4 +1,5 @@
-"""Old messages that a client shows in other words than were noted (docs/spec/reconcile.md)."""
+"""Old messages that a client shows in other words than were noted
+(docs/contributing/reconcile.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A week of one thread: what stands before the tail changes for a reason that the store can name,
-or not at all (docs/spec/behaviour.md#stable-prefix, docs/spec/behaviour.md#render-date).
+or not at all (docs/contributing/behaviour.md#stable-prefix,
+docs/contributing/behaviour.md#render-date).
 
 Every forwarded prompt is compared with the one before it. Instructions, observation block and hint
 may change at an activation, a reflection, a fork that takes observed messages back, or after an

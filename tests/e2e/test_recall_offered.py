@@ -1,6 +1,6 @@
 """Which requests are offered the tool, byte for byte at the model server
-(docs/spec/recall.md#offered). `offer: always` changes no message, so all else must be the client's
-bytes."""
+(docs/contributing/recall.md#offered). `offer: always` changes no message, so all else must be the
+client's bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Faults between the rounds of a reply, over real sockets
-(docs/spec/recall.md#faults-of-rounds)."""
+(docs/contributing/recall.md#faults-of-rounds)."""
 
 from __future__ import annotations
 

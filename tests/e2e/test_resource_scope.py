@@ -1,5 +1,5 @@
 """One log for all threads of a resource, over the wire: shared notes, own tails, nobody's history
-but one's own (docs/spec/behaviour.md#scopes)."""
+but one's own (docs/contributing/behaviour.md#scopes)."""
 
 from __future__ import annotations
 

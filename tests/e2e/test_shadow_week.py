@@ -39,8 +39,8 @@ from tests.support.long_forms import IS_LONG, long_form
 MONDAY = 1_774_224_000.0  # unix seconds
 DAY, HOUR = 86_400.0, 3_600.0
 SESSIONS = 21 if IS_LONG else 11
-# In shadow no request waits for notes (docs/spec/seeing.md#shadow-mode). So none does live either,
-# not even after a fork that makes much raw again.
+# In shadow no request waits for notes (docs/contributing/seeing.md#shadow-mode). So none does live
+# either, not even after a fork that makes much raw again.
 SMALL = (
     "observation: {message_tokens: 700, buffer_tokens: 150, block_after: 9}, "
     "reflection: {observation_tokens: 900, block_after: 9}"

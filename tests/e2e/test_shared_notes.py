@@ -1,5 +1,5 @@
 """Notes that are ready reach a resource's other threads, and no warm thread's prompt changes by
-that (docs/spec/behaviour.md#scopes)."""
+that (docs/contributing/behaviour.md#scopes)."""
 
 from __future__ import annotations
 

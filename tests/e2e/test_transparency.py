@@ -242,7 +242,7 @@ async def test_below_the_threshold(site: ProxyUnderTest, stream: bool) -> None:
 
 def identity_encoding(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """A reply we have to read is asked for uncompressed: the one header that changes
-    (docs/spec/http.md#requests)."""
+    (docs/contributing/http.md#requests)."""
     return [h for h in headers if h[0] != b"accept-encoding"] + [(b"accept-encoding", b"identity")]
 
 

@@ -199,7 +199,7 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
 
 
 async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> None:
-    """On no route (docs/spec/http.md#replies)."""
+    """On no route (docs/contributing/http.md#replies)."""
     script = script_answer(b"{}", b"X-OM-Status: applied", b"x-om-thread: theirs", b"X-OM-New: 1")
     async with run_with_raw_upstream(tmp_path) as site:
         for path, status in (("/v1/chat/completions", b"raw"), ("/v1/responses", b"off")):

@@ -25,7 +25,7 @@ from tests.e2e.test_workers import send_history
 from tests.support.free_port import free_port
 from tests.support.long_forms import IS_LONG
 
-CONTRACT = Path(__file__).parents[2] / "docs" / "spec" / "seeing.md"
+CONTRACT = Path(__file__).parents[2] / "docs" / "contributing" / "seeing.md"
 SECRET, OTHER_SECRET = "a-secret-of-sixteen", "another-of-sixteen"
 TOLD = "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry. " * 6
 TURNS = 8 if IS_LONG else 5

@@ -49,7 +49,8 @@ def test_response() -> None:
 
 
 def test_response_without_another_s_receipt() -> None:
-    """An upstream's own receipt is not sent on as this proxy's (docs/spec/http.md#replies)."""
+    """An upstream's own receipt is not sent on as this proxy's
+    (docs/contributing/http.md#replies)."""
     theirs = [(b"X-OM-Status", b"applied"), (b"x-om-anything", b"1")]
     assert select_response_headers([*theirs, (b"x-omega", b"2")]) == [(b"x-omega", b"2")]
 

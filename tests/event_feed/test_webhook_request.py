@@ -23,7 +23,7 @@ SECRET = b"a-secret-of-sixteen"
 EVENT = StoredEvent(
     7, Key("t", "r", "n\n"), 1.5, "data-om-activation", '{"observations":"* noted","cycleId":"c"}'
 )
-GUIDE = Path(__file__).parents[2] / "docs" / "spec" / "seeing.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "contributing" / "seeing.md"
 
 
 @pytest.mark.parametrize("with_text", [True, False])

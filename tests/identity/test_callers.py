@@ -1,4 +1,4 @@
-"""A caller is identified by headers alone (docs/spec/behaviour.md#identity)."""
+"""A caller is identified by headers alone (docs/contributing/behaviour.md#identity)."""
 
 import pytest
 

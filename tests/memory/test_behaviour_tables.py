@@ -1,5 +1,5 @@
-"""The tables of docs/spec/behaviour.md#observe to #reflect: for each kind of state, what happens
-before a request is forwarded and after its reply.
+"""The tables of docs/contributing/behaviour.md#observe to #reflect: for each kind of state, what
+happens before a request is forwarded and after its reply.
 
 What each rule means stands beside it in lifecycle/test_decisions.py; here every row of the
 specification has a line, with its neighbours just below and above the edge. Numbers are thousands

@@ -247,8 +247,9 @@ def find_disclaimed(notes: str) -> set[str]:
 
 def _late_results(exchange: Exchange, observed: set[str]) -> set[str]:
     """Results that came after others had spoken: their call's block was closed
-    (docs/spec/behaviour.md#safe-cut) and may be observed. No server takes them without their call,
-    so they wait for their own observation; the request that brought them has shown them."""
+    (docs/contributing/behaviour.md#safe-cut) and may be observed. No server takes them without
+    their call, so they wait for their own observation; the request that brought them has shown
+    them."""
     answers = exchange.client.talk.answers
     noted = observed | exchange.client.talk.changes.excused(exchange.started)
     return {one for one, call in answers.items() if call in noted and one not in exchange.shown}

@@ -1,4 +1,4 @@
-"""Fit a prompt's settings to a model's abilities (docs/spec/behaviour.md#models)."""
+"""Fit a prompt's settings to a model's abilities (docs/contributing/behaviour.md#models)."""
 
 from __future__ import annotations
 

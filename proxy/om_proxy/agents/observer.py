@@ -44,7 +44,7 @@ class ObserverTask:
     variant: str = field(default="default", repr=False)
     want_title: bool = False
     # only if the messages reach the newest one: otherwise the suggestion is stale when it is shown
-    # (docs/spec/behaviour.md#hints)
+    # (docs/contributing/behaviour.md#hints)
     want_suggestion: bool = False
     clip_tokens: int | None = None  # of the messages in the prompt; None: no limit
     images: bool = True  # whether to show images to models that take them

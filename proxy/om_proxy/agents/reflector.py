@@ -1,5 +1,5 @@
 """Rewrite a long log shorter, with firmer guidance until the log is short enough
-(docs/spec/behaviour.md#reflector).
+(docs/contributing/behaviour.md#reflector).
 
 Guidance rises by one level after each answer that is too long. An unusable answer (empty, prose, cut
 off) says nothing about length, and a firmer level would cost facts for nothing. So the reflector asks

@@ -13,7 +13,7 @@ from om_proxy.agents.llm import LLM, Answer, Prompt, Target
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
-MAX_TRIES = 3  # docs/spec/behaviour.md#failures; in a longer list every model gets one
+MAX_TRIES = 3  # docs/contributing/behaviour.md#failures; in a longer list every model gets one
 # the first wait is drawn from [0, FIRST_WAIT_S], each further one from twice that
 FIRST_WAIT_S = 1.0
 # a server that wants a longer wait is not asked again now: the thread backs off instead

@@ -1,4 +1,5 @@
-"""Choose the models to ask, and their order, by the `model` setting (docs/spec/behaviour.md#models).
+"""Choose the models to ask, and their order, by the `model` setting
+(docs/contributing/behaviour.md#models).
 
 The first rule that fits holds:
 - `inherit`: the request's own model, upstream and credential.
@@ -29,7 +30,8 @@ from om_proxy.errors import ModelError
 Choice: TypeAlias = str | Sequence[Any] | Mapping[Any, Any]
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
-MAX_RETRIES = 2  # of one model; with the first try the three of docs/spec/behaviour.md#failures
+# of one model; with the first try the three of docs/contributing/behaviour.md#failures
+MAX_RETRIES = 2
 
 # litellm's names for servers that speak OpenAI's API: only the part after the prefix is sent
 OPENAI_COMPATIBLE = frozenset(

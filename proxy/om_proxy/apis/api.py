@@ -217,7 +217,7 @@ class Api(Protocol):
 
     def create_end_finder(self) -> EndFinder: ...
 
-    # ── the tool that looks up earlier messages (docs/spec/recall.md) ─────────────────────────────
+    # ── the tool that looks up earlier messages (docs/contributing/recall.md) ─────────────────────
 
     def read_tool_use(self, request: Request) -> ToolUse | None:
         """Return what the request says about tools; None if that cannot be read."""

@@ -1,4 +1,4 @@
-"""Read what is indexed of a message, of any API (docs/spec/recall.md#what-is-indexed)."""
+"""Read what is indexed of a message, of any API (docs/contributing/recall.md#what-is-indexed)."""
 
 from __future__ import annotations
 

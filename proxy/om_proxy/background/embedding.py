@@ -1,5 +1,5 @@
 """Make vectors of indexed messages while nobody is talking in their threads
-(docs/spec/recall.md#vectors).
+(docs/contributing/recall.md#vectors).
 
 Each model has walks of its own. A model that fails is asked less and less.
 """

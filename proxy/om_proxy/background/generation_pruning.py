@@ -1,5 +1,5 @@
 """Remove older generations of the logs of one resource, as memory/lifecycle/generation_limits.py
-chooses them (docs/spec/storage.md#retention)."""
+chooses them (docs/contributing/storage.md#retention)."""
 
 from __future__ import annotations
 

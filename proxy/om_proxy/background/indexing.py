@@ -1,5 +1,5 @@
 """Index the original messages of threads that nobody is talking in
-(docs/spec/recall.md#background-work).
+(docs/contributing/recall.md#background-work).
 
 Threads whose settings have `memory.retrieval` on are indexed; with `auto`, once they have notes.
 """

@@ -18,7 +18,7 @@ from om_proxy.storage.base import Store
 logger = structlog.get_logger("background")
 
 # For so long a crashed process keeps a thread. With the look that finds the thread, less than 120
-# (docs/spec/behaviour.md#concurrency).
+# (docs/contributing/behaviour.md#concurrency).
 LEASE_S = 100.0
 # for a lease that is being taken, before it is given back
 LATE_LEASE_WAIT_S = 1.0

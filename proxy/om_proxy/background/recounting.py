@@ -1,5 +1,5 @@
 """Count a tail again that was counted for a model with another encoding: after the reply, never
-before a request goes on (docs/spec/behaviour.md#count)."""
+before a request goes on (docs/contributing/behaviour.md#count)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Forget what nobody has used for long, and remove older generations that are too many
-(docs/spec/storage.md#retention).
+(docs/contributing/storage.md#retention).
 
 One process does so at a time. A run walks along the store's index of the longest idle threads, and
 removes each in a short transaction of its own: a resource that shares its log as a whole, batch by
@@ -45,7 +45,7 @@ RUN_INTERVAL_S = 600.0
 BATCH_THREADS = 100
 SLICE_S = 0.05  # of work between two pauses
 # of the work before it: with as much pause as work, turns of a busy SQLite took 1.7 times as long at
-# p99, with this 1.4 times (docs/speed.md#forgetting-old-threads)
+# p99, with this 1.4 times (docs/contributing/speed.md#forgetting-old-threads)
 PAUSE_PER_WORK = 3
 WHOLE_WALK_INTERVAL_S = 86_400.0
 MAX_REMEMBERED_RESOURCES = 100_000  # of one walk; others may be looked at twice

@@ -45,8 +45,8 @@ def _describe_auto(upstream: UpstreamSettings, actor: str | None) -> str:
 def list_memory_model_warnings(
     settings: Settings, effective: Effective, actor: str | None
 ) -> list[str]:
-    """List the warnings about the models that observe and reflect (docs/spec/behaviour.md#models).
-    `auto` and `inherit` need the actor's model."""
+    """List the warnings about the models that observe and reflect
+    (docs/contributing/behaviour.md#models). `auto` and `inherit` need the actor's model."""
     upstream = settings.upstream_for(actor)
     base_url = upstream.base_url if upstream else None
     warnings = [

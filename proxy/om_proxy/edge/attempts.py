@@ -7,7 +7,7 @@ as well be an outage, the only prompt that follows is the original, or the rewri
 of all that. Below, all of them are called rewritten.
 
 Each is sent only if the model server refused the one before
-(docs/spec/behaviour.md#refused-prompts):
+(docs/contributing/behaviour.md#refused-prompts):
 
     rewritten ── refused ──→ original ── refused as too long ──→ shortened
         │                        │                                   │ refused, or cannot be made
@@ -167,7 +167,7 @@ class Attempts:
             turn = self._simplify(exchange, turn, trial)
             if turn is rebuilt and taken is Addition.FORM:
                 return None
-        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
+        # docs/contributing/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
             if taken is not Addition.TOOL:
@@ -185,7 +185,7 @@ class Attempts:
         request = turn.opened.request
         try:
             plain = request.api.write_plain_body(request, turn.body)
-        # docs/spec/behaviour.md#fail-open: the prompt at hand may be accepted
+        # docs/contributing/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
             plain = None
@@ -196,7 +196,7 @@ class Attempts:
 
     def _write_body(self, exchange: Exchange, turn: PreparedTurn) -> bytes:
         """Return the prompt as it is sent: the rewritten one, or the original if there is none, with
-        the tool for look-ups if it is offered (docs/spec/recall.md#offered)."""
+        the tool for look-ups if it is offered (docs/contributing/recall.md#offered)."""
         request, recall = turn.opened.request, exchange.recall
         body = turn.body if turn.body is not None else exchange.body
         if recall is None or not recall.tool:
@@ -266,7 +266,7 @@ class Attempts:
             timeout_s = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S
             async with asyncio.timeout(timeout_s):
                 return await self._engine.overflow_recovery.shorten(turn)
-        # docs/spec/behaviour.md#fail-open: the client gets the model server's refusal
+        # docs/contributing/behaviour.md#fail-open: the client gets the model server's refusal
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
             return turn

@@ -228,7 +228,8 @@ class ChatRoute:
         except TakenForSideRequest:
             exchange.reason, exchange.recall = Reason.SIDE_REQUEST, None
             return
-        # docs/spec/behaviour.md#fail-open: on any fault of the proxy the original goes upstream
+        # docs/contributing/behaviour.md#fail-open: on any fault of the proxy the original goes
+        # upstream
         except Exception as exc:
             if config.settings.storage.on_down == "503" and self._needs_memory(exchange, exc):
                 raise MemoryAway(

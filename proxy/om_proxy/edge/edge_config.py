@@ -169,7 +169,7 @@ class EdgeConfig:
 
     def is_side_request(self, request: Request) -> bool:
         """Return whether a chat UI asks for a title, tags or a follow-up
-        (docs/spec/behaviour.md#side-requests).
+        (docs/contributing/behaviour.md#side-requests).
 
         The model, the instructions or the newest message show that. The first message does not: it
         is sent again with every request of its conversation.

@@ -111,7 +111,7 @@ class Exchange:
     shadow: asyncio.Task[ShadowPrompt | None] | None = None
     # for a stream whose client asked for them
     comments: InlineComments | None = None
-    # None: the tool for look-ups is not for this request (docs/spec/recall.md#offered)
+    # None: the tool for look-ups is not for this request (docs/contributing/recall.md#offered)
     recall: RecallRecord | None = None
     # what its server may refuse of what memory adds; None: it has no memory
     trial: Trial | None = None
@@ -157,7 +157,7 @@ def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:
 
 def require_resource(caller: Caller, context: MemoryContext) -> None:
     """Raise BadRequest for resource scope without a resource: there would be no shared log
-    (docs/spec/behaviour.md#names)."""
+    (docs/contributing/behaviour.md#names)."""
     scope = caller.scope or context.effective.memory.scope
     if scope == "resource" and not caller.has_named_resource:
         raise BadRequest(

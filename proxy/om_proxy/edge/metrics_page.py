@@ -1,4 +1,4 @@
-"""Serve `/metrics`, the numbers that Prometheus reads (docs/spec/http.md#metrics)."""
+"""Serve `/metrics`, the numbers that Prometheus reads (docs/contributing/http.md#metrics)."""
 
 from __future__ import annotations
 

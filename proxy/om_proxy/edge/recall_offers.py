@@ -87,7 +87,7 @@ class RecallOffers:
 
     async def can_look_up(self, turn: PreparedTurn) -> bool:
         """Return whether there is anything that the prompt does not show
-        (docs/spec/recall.md#offered)."""
+        (docs/contributing/recall.md#offered)."""
         retrieval = turn.opened.context.effective.memory.retrieval
         if turn.has_notes or not turn.opened.can_rewrite or retrieval.offer == "notes":
             return turn.has_notes

@@ -3,7 +3,7 @@
 `follow` takes the upstream's answer and returns one whose body is the reply as the client sees it.
 So the relay, the reply's reader and the commit know nothing of rounds. What goes out is decided by
 the API's splice. The client may leave at any moment: its request is cancelled, and with it the
-round or the look-up under way (docs/spec/recall.md#rounds).
+round or the look-up under way (docs/contributing/recall.md#rounds).
 """
 
 from __future__ import annotations

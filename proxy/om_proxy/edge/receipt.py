@@ -1,4 +1,4 @@
-"""The receipt of a request: the X-OM-* response headers (docs/spec/http.md#receipt)."""
+"""The receipt of a request: the X-OM-* response headers (docs/contributing/http.md#receipt)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ class ReplyRounds:
             yield await self._write_error(lost)
         except OmError:
             raise
-        # docs/spec/recall.md#faults-of-rounds: what went out stays, and is kept as interrupted
+        # docs/contributing/recall.md#faults-of-rounds: what went out stays, and is kept as
+        # interrupted
         except Exception as exc:
             report_fault(self._exchange, exc)
             raise UpstreamError("a look-up failed in the middle of the reply") from exc

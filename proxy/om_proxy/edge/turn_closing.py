@@ -96,7 +96,7 @@ class TurnClosing:
                     reader.release()
                     return
                 closing = self.start(exchange, reply, answer.status)
-            # docs/spec/behaviour.md#fail-open: the client gets the end of its answer
+            # docs/contributing/behaviour.md#fail-open: the client gets the end of its answer
             except Exception as exc:
                 self._report_uncommitted(exchange, exc)
                 return

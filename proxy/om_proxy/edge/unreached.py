@@ -2,8 +2,8 @@
 one warning for its client and route.
 
 Otherwise a user of the Responses or the Messages API never learns why nothing is remembered
-(docs/spec/http.md#receipt). A caller that invents a credential for each request counts as a new
-client each time, so the number of warnings in a minute is limited.
+(docs/contributing/http.md#receipt). A caller that invents a credential for each request counts as a
+new client each time, so the number of warnings in a minute is limited.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the request by which an event is sent to a webhook, and sign it.
 
 The signature is an HMAC-SHA256 under the hook's secret, over the time and the body, so that nobody
-else can send an event, and none can be sent again later (docs/spec/seeing.md#webhooks).
+else can send an event, and none can be sent again later (docs/contributing/seeing.md#webhooks).
 """
 
 from __future__ import annotations

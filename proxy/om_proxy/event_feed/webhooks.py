@@ -10,7 +10,7 @@ nothing that another one has yet to send.
 
 A sender ends between two events: when its hook changes or the process ends, a request under way
 ends first, and its event is noted. An event comes twice where its receiver took it and the answer
-did not come, or was not noted (docs/spec/seeing.md#webhooks).
+did not come, or was not noted (docs/contributing/seeing.md#webhooks).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Identify the caller of a request: its tenant, resource and thread. Only the headers are read
-(docs/spec/behaviour.md#identity).
+(docs/contributing/behaviour.md#identity).
 
 The tenant comes only from the verified credential. A request in doubt gets no memory (fail closed).
 """

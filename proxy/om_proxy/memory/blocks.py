@@ -1,7 +1,7 @@
 """Find where a conversation may be cut: a tool call stays with its results.
 
 A *block* is a message that makes tool calls and all their results; every other message is a block
-of its own. The rules (docs/spec/behaviour.md#safe-cut):
+of its own. The rules (docs/contributing/behaviour.md#safe-cut):
 
 - Parallel calls stay together, also when a client spreads them over several assistant messages.
 - A result belongs to the newest earlier message that makes a call of that id: some servers number

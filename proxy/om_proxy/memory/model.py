@@ -47,9 +47,9 @@ from om_proxy.memory.value_bounds import (
 
 EMPTY_CHAIN = bytes(16)  # the chain before the first message
 # marks kept before coverage, enough to recognise a client's window;
-# docs/spec/reconcile.md#kept-state
+# docs/contributing/reconcile.md#kept-state
 RECENT_MARKS = 256
-MAX_VIEWS = 8  # recorded attempts kept per thread; docs/spec/reconcile.md#kept-state
+MAX_VIEWS = 8  # recorded attempts kept per thread; docs/contributing/reconcile.md#kept-state
 # what a message costs beyond its payload; OpenAI's cookbook figure for chat models
 MESSAGE_FRAMING_TOKENS = 4
 

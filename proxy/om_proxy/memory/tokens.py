@@ -1,5 +1,5 @@
 """Count the tokens of a message's payload: what a prompt pays for it beyond its framing
-(docs/spec/behaviour.md#count).
+(docs/contributing/behaviour.md#count).
 
 Text, names, tool calls with their arguments and results are counted as they are, with the encoder
 that the caller passes. Attachments are estimated from what the message itself holds; nothing is

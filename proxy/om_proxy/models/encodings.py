@@ -27,7 +27,8 @@ logger = structlog.get_logger("tokens")
 
 DEFAULT_ENCODING = "o200k_base"  # for unknown models
 ESTIMATE_NAME = "estimate"  # stored beside an estimated count
-# characters from which counting leaves the event loop (docs/spec/behaviour.md#count); about 2 ms
+# characters from which counting leaves the event loop (docs/contributing/behaviour.md#count); about
+# 2 ms
 OFF_LOOP_CHARS = 50_000
 # encoded at once: tiktoken 0.14 panics (a BaseException) on a run of 1 000 000 spaces
 MAX_ENCODED_CHARS = 100_000

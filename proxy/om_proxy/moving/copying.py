@@ -1,4 +1,4 @@
-"""Copy all memories of one store into another (docs/spec/storage.md#copying-a-store).
+"""Copy all memories of one store into another (docs/contributing/storage.md#copying-a-store).
 
 Threads come first, each in one transaction of the target, then the sums of the ledger and the
 records of the audit. What the target has already in the same state is left alone, so a copy that

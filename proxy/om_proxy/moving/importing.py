@@ -1,4 +1,4 @@
-"""Import an export into a store (docs/spec/storage.md#export-and-import).
+"""Import an export into a store (docs/contributing/storage.md#export-and-import).
 
 The file is read three times: to check every line, to compare it with what the store has already,
 and to write. So nothing is written of a file that is refused. One thread is one transaction. A

@@ -1,4 +1,5 @@
-"""Read the records of an export back into threads (docs/spec/storage.md#export-and-import)."""
+"""Read the records of an export back into threads
+(docs/contributing/storage.md#export-and-import)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ MAX_CACHED_THREAD_OVERRIDES = 256  # different sets of thresholds whose merged s
 # the default of background.call_timeout: waiting longer for a memory call gains nothing
 MAX_THREAD_BLOCK_TIMEOUT_S = 120.0
 # OpenAI's short-lived prompt caches may last this long at quiet times
-# (docs/spec/behaviour.md#render-date)
+# (docs/contributing/behaviour.md#render-date)
 CERTAINLY_COLD_S = 3_600.0
 
 DEFAULT_RETENTION = RetentionSettings()
@@ -349,7 +349,7 @@ def _list_thresholds_in_tokens(memory: MemorySettings) -> Iterator[str]:
 
 def _compute_block_tokens(block_after: float, is_in_force: bool, threshold: int) -> int:
     """Return the tokens at which a request waits. Without buffering, the default of `block_after`
-    is 1.0: requests wait at the threshold (docs/spec/behaviour.md#wait)."""
+    is 1.0: requests wait at the threshold (docs/contributing/behaviour.md#wait)."""
     return max(threshold, convert_multiple(block_after, threshold)) if is_in_force else threshold
 
 

@@ -11,7 +11,7 @@ from pydantic import PlainValidator, SecretStr
 from om_proxy.settings.section import normalize_base_url
 
 # the request's own model, upstream and credential
-# (docs/spec/behaviour.md#models)
+# (docs/contributing/behaviour.md#models)
 INHERIT_MODEL = "inherit"
 # a small model on the request's own server, or the request's own; the default
 AUTO_MODEL = "auto"
@@ -151,7 +151,7 @@ ModelChoiceField = Annotated[ModelChoice, PlainValidator(parse_model_choice)]
 
 def find_cross_provider_fault(choice: Any, *, api_base: str | None, has_key: bool) -> str | None:
     """Return the rule that a choice of models breaks under one shared `api_base` or `api_key`
-    (docs/spec/behaviour.md#models), or None.
+    (docs/contributing/behaviour.md#models), or None.
 
     One provider's key must not go to another provider, and one address serves one provider. A name
     without a provider, or with the wire format of a server (`hosted_vllm/…`), fits any provider.

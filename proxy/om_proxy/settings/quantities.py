@@ -20,9 +20,9 @@ BYTES_BY_UNIT = {
     "MB": 10**6,
     "GB": 10**9,
 }
-# a smaller `block_after` is a multiple of its threshold (docs/spec/config.md#quantities)
+# a smaller `block_after` is a multiple of its threshold (docs/contributing/config.md#quantities)
 MIN_BLOCK_AFTER_TOKENS = 100.0
-# a smaller `buffer_activation` is the share to remove (docs/spec/config.md#quantities)
+# a smaller `buffer_activation` is the share to remove (docs/contributing/config.md#quantities)
 MIN_KEPT_TOKENS = 1_000.0
 
 _DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)

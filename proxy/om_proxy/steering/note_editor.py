@@ -1,5 +1,5 @@
 """Change notes for a person: edit and withdraw entries, edit and drop chunks, and take the newest
-change back (docs/spec/seeing.md#steering)."""
+change back (docs/contributing/seeing.md#steering)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Keep the notes that people pin to a thread, or to the log of a resource
-(docs/spec/seeing.md#pins)."""
+(docs/contributing/seeing.md#pins)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Begin memory work that a person asks for: observe, condense, make notes active, give a thread up
-or take it up again (docs/spec/seeing.md#asked-for-work)."""
+or take it up again (docs/contributing/seeing.md#asked-for-work)."""
 
 from __future__ import annotations
 

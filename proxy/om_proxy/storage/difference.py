@@ -101,7 +101,7 @@ def count_kept_generations(before: Memory, after: Memory, generations: int | Non
 
 def _check_messages_stay(before: Memory, after: Memory) -> None:
     """Raise `Unwritable` if coverage moves over a message that is new in the same step: that
-    message would never be stored (docs/spec/behaviour.md#never-lost)."""
+    message would never be stored (docs/contributing/behaviour.md#never-lost)."""
     if after.coverage > before.coverage and all(m.seq != after.coverage for m in before.tail):
         raise Unwritable(
             "coverage moved past the stored messages; commit the messages first, then cover them"

@@ -1,5 +1,5 @@
 """Render the memory that the actor is sent around the tail, once for each state of the log
-(docs/spec/behaviour.md#context)."""
+(docs/contributing/behaviour.md#context)."""
 
 from __future__ import annotations
 

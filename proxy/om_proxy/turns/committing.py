@@ -132,8 +132,8 @@ class Committer:
     ) -> CommittedTurn:
         """Commit a turn whose memory could not be read when its request came. After others that
         ended when it had come already, it is stored as what it would have come to at its time
-        (docs/spec/storage.md#turns-that-waited). `is_delivered`: its reply went out to its last
-        byte. The others: as in `commit`."""
+        (docs/contributing/storage.md#turns-that-waited). `is_delivered`: its reply went out to its
+        last byte. The others: as in `commit`."""
         attempt = partial(
             self._try_commit_missed,
             turn,

@@ -3,7 +3,7 @@
 A client that sends only its newest message, and sends the same bytes again, means one of two
 things. It retries because it never got the reply, or it repeats the same words as a new message.
 That depends on whether the recorded reply went out to its last byte
-(docs/spec/reconcile.md#retries).
+(docs/contributing/reconcile.md#retries).
 
 A reply is committed before its last byte goes out, so its commit cannot record the delivery. The
 store is told afterwards, for many threads at once. A crash loses the marks of one moment; after it,

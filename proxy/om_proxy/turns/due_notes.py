@@ -73,7 +73,8 @@ class DueNotes:
         """Activate the resource's ready notes if no other thread loses its prompt cache by that.
 
         This happens before a thread's first prompt, and after a pause that outlasts its prompt
-        cache (docs/spec/behaviour.md#scopes). In most cases the background has already done it.
+        cache (docs/contributing/behaviour.md#scopes). In most cases the background has already done
+        it.
         """
         memory = turn.reconciled.memory
         limits = turn.context.effective.limits

@@ -113,7 +113,7 @@ class PromptBuilder:
     async def _add_other_threads(self, turn: OpenedTurn) -> OpenedTurn:
         """Add the messages of the resource's other threads that their notes do not cover. They are
         rendered again only when the prefix changes anyway, so that another thread does not break
-        this one's prompt cache (docs/spec/behaviour.md#stable-prefix)."""
+        this one's prompt cache (docs/contributing/behaviour.md#stable-prefix)."""
         projected = turn.reconciled.projected
         if self._is_date_kept(turn):
             return turn
@@ -178,7 +178,7 @@ class PromptBuilder:
     def _is_date_kept(self, turn: OpenedTurn) -> bool:
         """Return whether the prompt keeps its render date and its text about other threads. They
         change only when the prefix changes anyway, or when the prompt cache is certainly cold
-        (docs/spec/behaviour.md#render-date)."""
+        (docs/contributing/behaviour.md#render-date)."""
         memory = turn.reconciled.projected
         if memory.render_date is None:
             return False

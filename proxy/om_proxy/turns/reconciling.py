@@ -343,7 +343,7 @@ class Reconciler:
 
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
         """Return the memory rolled back to the branch of a request that forks before coverage
-        (docs/spec/behaviour.md#branch)."""
+        (docs/contributing/behaviour.md#branch)."""
         assert verdict.cut_seq is not None  # a fork has a cut
         older = await self._load_generations(memory)
         live = (await self.memories.store.outline(memory.key)).live

@@ -134,7 +134,7 @@ def number_interrupted_reply(
     memory: Memory, item: Item, tokens: int, now: float, encoding: str
 ) -> tuple[Memory, Message]:
     """Give an interrupted reply a seq without making it live. It is observed only if the client
-    sends it back (docs/spec/http.md#leaving)."""
+    sends it back (docs/contributing/http.md#leaving)."""
     message = Message(
         memory.next_seq, item, extend_chain(memory.chain, item.fp), tokens, now, encoding
     )

@@ -19,7 +19,7 @@ from om_proxy.running_time import limit_running_time
 from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error
 from om_proxy.upstream.transport import AiohttpTransport, RawResponse, is_single_write
 
-CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is closed; docs/spec/http.md#leaving
+CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is closed; docs/contributing/http.md#leaving
 # methods that expect a body: without one, they send `content-length: 0` (RFC 9110 8.6)
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
 FINAL_STATUSES = range(200, 600)

@@ -159,7 +159,7 @@ def differences(both: Both, *, identity: bool = False, rewritten: bool = False) 
     """In words; none is what a transparent proxy has.
 
     `identity`: the reply is read, so that it is asked for uncompressed
-    (docs/spec/http.md#requests). `rewritten`: the body is compared elsewhere.
+    (docs/contributing/http.md#requests). `rewritten`: the body is compared elsewhere.
     """
     return [*_of_requests(both, identity, rewritten), *_of_answers(both)]
 

@@ -19,7 +19,7 @@ from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
 
 POOL = 10  # connections to the model server
 # seconds in which an upstream connection must be closed after its client has left
-# (docs/spec/http.md#leaving)
+# (docs/contributing/http.md#leaving)
 WITHIN = 1.0
 THREADS = 100
 

@@ -40,8 +40,8 @@ def assistant(text: str) -> dict[str, Any]:
 
 CHAT = "/v1/chat/completions"
 THREAD = (b"X-OM-Thread: t",)
-# seconds from a client's leaving to its upstream's end (docs/spec/http.md#leaving: one), on a
-# machine however busy
+# seconds from a client's leaving to its upstream's end (docs/contributing/http.md#leaving: one), on
+# a machine however busy
 LATEST = 10.0
 
 

@@ -319,7 +319,7 @@ def _find_kept(
     stored: StoredThread, turns: Sequence[Turn], outages: Iterable[Outage]
 ) -> frozenset[str]:
     """Return what forks took back while the store was away for some process, and the log covers: it
-    stays beside them (docs/spec/storage.md#turns-that-waited)."""
+    stays beside them (docs/contributing/storage.md#turns-that-waited)."""
     outages = tuple(outages)
     covered = {message.mark for message in stored.messages if message.seq <= stored.coverage}
     return frozenset(

@@ -1,5 +1,5 @@
 """Judge the turns whose reply did not wait for its commit: which of them must be stored all the same
-(docs/spec/behaviour.md#durable)."""
+(docs/contributing/behaviour.md#durable)."""
 
 from __future__ import annotations
 

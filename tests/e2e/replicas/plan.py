@@ -84,8 +84,8 @@ def _tell_interval(seconds: float) -> str:
 
 
 def plan_everything(seconds: float) -> Plan:
-    """Plan what docs/spec/storage.md promises of several processes. Leases are short, so that a
-    process can stand still for longer than one."""
+    """Plan what docs/contributing/storage.md promises of several processes. Leases are short, so
+    that a process can stand still for longer than one."""
     return Plan(
         seconds,
         1,

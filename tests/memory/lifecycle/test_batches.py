@@ -240,7 +240,7 @@ def test_what_stands_unanswered_does_not_settle(
     roles: tuple[str, ...], chunks: tuple[int, ...], count: int
 ) -> None:
     """An unanswered question stays in the prompt, for the client may ask it again
-    (docs/spec/behaviour.md#safe-cut: buffered, never activated)."""
+    (docs/contributing/behaviour.md#safe-cut: buffered, never activated)."""
     told = memory(transcript(*[(role, 50) for role in roles]))
     for last in chunks:
         told = transitions.add_chunk(told, chunk(told, last))
@@ -285,7 +285,7 @@ def test_notes_of_who_is_cold_enter_the_log(
     waiting: tuple[ThreadBacklog, ...], expected: str | None
 ) -> None:
     """Notes of cold threads enter the log, however much is raw: no thread loses a prompt cache by
-    it, and other threads read them (docs/spec/behaviour.md#scopes)."""
+    it, and other threads read them (docs/contributing/behaviour.md#scopes)."""
     assert due(*waiting) == (ActivateIdle(tuple(map(key, expected))) if expected else None)
 
 

@@ -1,4 +1,5 @@
-"""The rules of docs/spec/behaviour.md#observe and docs/spec/behaviour.md#reflect as tables."""
+"""The rules of docs/contributing/behaviour.md#observe and docs/contributing/behaviour.md#reflect as
+tables."""
 
 import dataclasses
 

@@ -94,7 +94,7 @@ def test_a_suggestion_is_shown_until_the_user_speaks(
     hints: tuple[tuple[str | None, str | None], ...], roles: tuple[str, ...], shown: str | None
 ) -> None:
     """An actor was told for 94 requests to do what the user had done himself
-    (docs/spec/behaviour.md#hints)."""
+    (docs/contributing/behaviour.md#hints)."""
     assert active_hints(hinted(*hints, roles=roles)).suggestion == shown
 
 
@@ -127,7 +127,8 @@ def test_a_reflection_keeps_task_and_time_of_what_it_was_made_from() -> None:
 
 
 def test_a_fork_takes_hints_back_with_their_entry() -> None:
-    """The task of an abandoned branch is no task any more (docs/spec/behaviour.md#hints)."""
+    """The task of an abandoned branch is no task any more
+    (docs/contributing/behaviour.md#hints)."""
     made = hinted(("t1", None), ("t2", "s2"))
     assert active_hints(replace_log(made, entries=made.log.entries[:1])) == ActiveHints(
         "t1", 10.0, None

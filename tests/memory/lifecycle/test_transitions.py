@@ -232,7 +232,7 @@ def test_each_message_is_in_the_tail_or_in_exactly_one_entry(
     steps: list[int], data: st.DataObject
 ) -> None:
     """No order of buffering and activating loses or doubles a message
-    (docs/spec/behaviour.md#never-lost)."""
+    (docs/contributing/behaviour.md#never-lost)."""
     made = memory(chat(12, 500))
     everything = [m.seq for m in made.tail]
     for step in steps:

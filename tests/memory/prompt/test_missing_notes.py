@@ -44,7 +44,7 @@ LONG, SHORT = 40, 10  # turns of 1 000 tokens a message: above and below `block_
 )
 def test_explain_failure(turns: int, failures: Failures, waited: bool, word: str) -> None:
     """A back-off that spares a request its wait is told from every other trouble
-    (docs/spec/behaviour.md#wait)."""
+    (docs/contributing/behaviour.md#wait)."""
     made = replace(memory(chat(turns, 1_000)), failures=failures)
     asked = RequestState(last_observable_seq=10**9, now=NOW)
     assert explain_failure(made, LIMITS, asked, waited=waited) == word

@@ -65,7 +65,8 @@ def test_notes_that_wait_stand_before_what_was_said_since() -> None:
 
 
 def test_a_part_is_cut() -> None:
-    """Each part of a message by itself, at 500 characters (docs/spec/behaviour.md#scopes)."""
+    """Each part of a message by itself, at 500 characters
+    (docs/contributing/behaviour.md#scopes)."""
     text = blocks(
         render_other_threads([(A, [("User", ["x" * MAX_PART_CHARS, "y" * (MAX_PART_CHARS + 1)])])])
     )[A]

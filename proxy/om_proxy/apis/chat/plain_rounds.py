@@ -2,7 +2,7 @@
 
 It shares no code with the splices, so a fault of theirs is none of this one's. The whole round is
 here, and none of it went out. What makes no such call stays as it came
-(docs/spec/recall.md#faults-of-rounds).
+(docs/contributing/recall.md#faults-of-rounds).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ From the first tool call on each event is read:
 
 In later rounds `id` and `created` are those of the first one, and the role is not repeated: some
 SDKs would join the roles to `assistantassistant`. Text behind a look-up begins with an empty line
-if text stands before it (docs/spec/recall.md#streams).
+if text stands before it (docs/contributing/recall.md#streams).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Put the rounds of a reply that is no stream together (docs/spec/recall.md#unstreamed)."""
+"""Put the rounds of a reply that is no stream together (docs/contributing/recall.md#unstreamed)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def choose_memory_models(
     config = context.effective.memory
     key = config.api_key.get_secret_value() if config.api_key else None
     if is_above_largest_tier(choice, input_tokens):
-        # the largest tier's model is asked all the same (docs/spec/behaviour.md#models)
+        # the largest tier's model is asked all the same (docs/contributing/behaviour.md#models)
         logger.warning("model.above_tiers", input=input_tokens)
     inherited = context.inherited
     return choose_targets(

@@ -126,8 +126,9 @@ class ObservePerformer:
         may_suggest: bool,
     ) -> tuple[tuple[Message, ...], Observed]:
         """Return the observer's answer and the messages it is about. These are fewer than given if
-        the prompt was too long or the answer was cut off (docs/spec/behaviour.md#answers). If every
-        answer about one block is cut off, that is a failure: no message of the block is covered."""
+        the prompt was too long or the answer was cut off (docs/contributing/behaviour.md#answers).
+        If every answer about one block is cut off, that is a failure: no message of the block is
+        covered."""
         clip: int | None = None
         answers_cut_off = 0  # about one block
         while True:

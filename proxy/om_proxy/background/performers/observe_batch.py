@@ -123,7 +123,7 @@ class ObserveBatchPerformer:
             await _fail_all(cycles, ModelError.code)
             logger.warning("observe.apart", error=type(exc).__name__, threads=len(found))
         # only a call for each thread alone shows which of them fails: it must not touch the others
-        # (docs/spec/behaviour.md#failures)
+        # (docs/contributing/behaviour.md#failures)
         shares = share_costs(costs, found)
         return any(
             [

@@ -1,4 +1,5 @@
-"""Decide who may use the admin API, and whose threads they see (docs/spec/http.md#admin-api).
+"""Decide who may use the admin API, and whose threads they see
+(docs/contributing/http.md#admin-api).
 
 The admin token shows all tenants; a caller's own credential shows its own tenant. A request from
 another site's page is refused: otherwise any page that the user of a loopback server visits could

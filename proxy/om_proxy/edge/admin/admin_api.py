@@ -1,5 +1,5 @@
 """Serve the admin API under `/om/v1`: JSON about threads, and what people change about them
-(docs/spec/http.md#admin-api).
+(docs/contributing/http.md#admin-api).
 
 The admin token names a tenant with `tenant=` (access.py). An unknown thread and another caller's
 thread look the same. Every change needs a JSON body or the method DELETE, so a browser sends a

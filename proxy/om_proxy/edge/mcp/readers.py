@@ -1,5 +1,5 @@
 """Decide who reads memory by this route, and how far: as the admin API does, or by a user's token
-(docs/spec/recall.md#mcp)."""
+(docs/contributing/recall.md#mcp)."""
 
 from __future__ import annotations
 

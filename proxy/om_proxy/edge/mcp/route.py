@@ -1,4 +1,5 @@
-"""Serve `POST /om/mcp` (docs/spec/recall.md#mcp): one JSON object in, one JSON object out."""
+"""Serve `POST /om/mcp` (docs/contributing/recall.md#mcp): one JSON object in, one JSON object
+out."""
 
 from __future__ import annotations
 

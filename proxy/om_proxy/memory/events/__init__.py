@@ -1,1 +1,2 @@
-"""Say what happened to a memory, for people and programs that watch it (docs/spec/seeing.md#events)."""
+"""Say what happened to a memory, for people and programs that watch it
+(docs/contributing/seeing.md#events)."""

@@ -1,5 +1,5 @@
 """The parts that events are made of: type and fields as the reference implementation names them
-(docs/spec/seeing.md#events).
+(docs/contributing/seeing.md#events).
 
 The names in JSON are in camel case. A field with a default is left out while it has that default.
 `TEXT_FIELDS` names the fields with words of a conversation.

@@ -1,5 +1,5 @@
 """Decide when the threads of a resource are observed together, and when their notes become part of
-the shared log (docs/spec/behaviour.md#scopes).
+the shared log (docs/contributing/behaviour.md#scopes).
 
 Each thread's own tail decides its own activation, as with a log of its own. The sum of what is
 unobserved in all threads decides when the observer is asked: in batches of whole threads, so that

@@ -1,5 +1,5 @@
 """Follow the branch: when a client takes back messages that the log covers, find the state to which
-the log returns, and return to it (docs/spec/behaviour.md#branch)."""
+the log returns, and return to it (docs/contributing/behaviour.md#branch)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def add_rollback_note(
     count_tokens: Callable[[str], int],
 ) -> tuple[Observation, ...]:
     """Append a note that part of the log was taken back to the entries that have to stay although
-    they cover some of that part (docs/spec/behaviour.md#branch).
+    they cover some of that part (docs/contributing/behaviour.md#branch).
 
     Entries about nothing but what was taken back are removed. `entries`: from
     `find_rollback_target`; `last_mark`: the last message that stays covered; `when`: now, in the user's

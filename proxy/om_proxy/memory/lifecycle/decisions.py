@@ -23,8 +23,8 @@ from 0.9 R on. condensing.py chooses the entries and how short they become.
     tail   0 ────────── interval ── … ── T (activate) ── block_from (wait)
     log    0 ── reflect_ahead_from (background) ── R (swap) ── reflect_block_from (wait)
 
-Numbers and their meaning: thresholds.py; the contract: docs/spec/behaviour.md#observe and
-docs/spec/behaviour.md#reflect.
+Numbers and their meaning: thresholds.py; the contract: docs/contributing/behaviour.md#observe and
+docs/contributing/behaviour.md#reflect.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
 
 def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits) -> int:
     """Return the number of chunks that leave the tail, oldest first
-    (docs/spec/behaviour.md#activate).
+    (docs/contributing/behaviour.md#activate).
 
     `sizes`: the chunks' source tokens, not empty. The smallest prefix that reaches the target is
     taken, unless it overshoots by too much or leaves too few tokens raw; else the largest prefix
@@ -235,7 +235,7 @@ def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Acti
 
 def _skips_waiting(failures: Failures, limits: Limits, now: float) -> bool:
     """Return whether no request waits for this thread: it is in back-off or suspended
-    (docs/spec/behaviour.md#wait). With buffering, the background tries next."""
+    (docs/contributing/behaviour.md#wait). With buffering, the background tries next."""
     if failures.suspended:
         return True
     return failures.count > 0 and (limits.interval_tokens is not None or now < failures.retry_at)

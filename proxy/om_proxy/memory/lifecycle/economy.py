@@ -1,8 +1,8 @@
 """Decide whether observing pays back: compare its cost now with what it will save, as far as a
 thread's past predicts its future.
 
-With `economy: auto` (docs/spec/behaviour.md#economy) notes are made ahead only once they are
-expected to save at least what they cost. The model:
+With `economy: auto` (docs/contributing/behaviour.md#economy) notes are made ahead only once they
+are expected to save at least what they cost. The model:
 
 - A conversation that has never reached the threshold ends before it.
 - Another goes on as long again as it has gone on (nothing better is known of it), with as many calls

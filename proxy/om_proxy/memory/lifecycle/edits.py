@@ -1,5 +1,5 @@
 """Change notes for a person: other words for an entry, an entry without words, a chunk edited or
-dropped (docs/spec/seeing.md#steering).
+dropped (docs/contributing/seeing.md#steering).
 
 An entry is never changed in place. Its new text gets a new id in a new generation, so a person can
 take the change back, and a reflection of the old text no longer fits. The entry keeps its range: its

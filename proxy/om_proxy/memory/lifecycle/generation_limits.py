@@ -1,5 +1,5 @@
 """Choose the older generations that go: beyond `retention.generations` in each log, and beyond
-`retention.max_reflections` in all logs of a resource (docs/spec/storage.md#retention).
+`retention.max_reflections` in all logs of a resource (docs/contributing/storage.md#retention).
 
 A generation is *needed* if it is one of the newest `generations` of its log, and holds what an
 entry of the current log was made from: then an undo puts that back, and a fork in the middle of a

@@ -1,5 +1,5 @@
 """Find the hints of a log: the current task and the suggested response that the actor reads beside
-the entries (docs/spec/behaviour.md#hints)."""
+the entries (docs/contributing/behaviour.md#hints)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from om_proxy.memory.model import Memory, Observation, Part
 
 def newest_task(entries: Sequence[Observation]) -> str | None:
     """Return the newest current task. An entry without one keeps the older task, an empty one ends
-    it (docs/spec/behaviour.md#hints)."""
+    it (docs/contributing/behaviour.md#hints)."""
     return next((entry.task for entry in reversed(entries) if entry.task is not None), None)
 
 
@@ -60,7 +60,7 @@ def has_user_spoken(memory: Memory, seq: int) -> bool:
 def reaches_newest(memory: Memory, last: int) -> bool:
     """Return whether an observation up to `last` knows the newest message that may be covered, and
     the user's last one. A suggested response that is made earlier would be stale before it is shown
-    (docs/spec/behaviour.md#hints)."""
+    (docs/contributing/behaviour.md#hints)."""
     return last >= last_observable_seq(memory) and not has_user_spoken(memory, last)
 
 

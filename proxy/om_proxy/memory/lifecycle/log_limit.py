@@ -1,5 +1,5 @@
 """Keep a log within a number of entries (`retention.max_observations`;
-docs/spec/behaviour.md#limited-log).
+docs/contributing/behaviour.md#limited-log).
 
 Only entries with words count. Beyond the limit, the oldest keep their 🔴 and ✅ lines alone. An
 entry without such lines keeps its range, since its messages stay covered: it becomes a *stand-in*,

@@ -5,8 +5,8 @@ reflection are kept in a Memory of the resource, called the *shared log*. `attac
 thread's own log by it: the result is a Memory like any other, to which every rule of decisions.py
 applies. `detach_log` separates the two for the store, which writes them in one transaction. So
 coverage and the entry that covers are always written together
-(docs/spec/behaviour.md#never-lost). If two threads change the log at the same time, one of them
-computes its change again.
+(docs/contributing/behaviour.md#never-lost). If two threads change the log at the same time, one of
+them computes its change again.
 
 An entry's *parts* name the range of each thread that it covers. When a client removes messages from
 a thread, the parts show which entries must be removed. A reflection that covers such messages is
@@ -309,7 +309,7 @@ def merge_parts(sources: Sequence[Observation]) -> tuple[Part, ...]:
 def can_keep_shown_log(memory: Memory) -> bool:
     """Return whether everything newer in the shared log is about other threads, so that this
     thread's prompt may keep what it shows while the prompt cache is warm
-    (docs/spec/behaviour.md#scopes)."""
+    (docs/contributing/behaviour.md#scopes)."""
     if memory.shared_log_ref is None:
         return False
     generation, length = memory.shown_log_state

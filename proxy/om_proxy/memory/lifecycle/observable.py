@@ -33,7 +33,7 @@ def unobserved_tokens(memory: Memory) -> int:
 
 def observable_tokens(tail: Sequence[Message]) -> int:
     """Return the number of tokens up to the last safe cut: all triggers measure these
-    (docs/spec/behaviour.md#safe-cut)."""
+    (docs/contributing/behaviour.md#safe-cut)."""
     ends = blocks.find_closed_ends([m.mark for m in tail])
     return sum_framed_tokens(tail[: ends[-1] + 1]) if ends else 0
 

@@ -1,4 +1,5 @@
-"""Change the notes that a person writes by hand and pins to a log (docs/spec/seeing.md#pins).
+"""Change the notes that a person writes by hand and pins to a log
+(docs/contributing/seeing.md#pins).
 
 Pins are no entries: they cover no message, are never condensed, and stay when a client goes back to
 an earlier point. They count as a prefix of their own, so each change moves the render date.

@@ -1,5 +1,5 @@
 """Decide what memory work a person asks for, below the thresholds too
-(docs/spec/seeing.md#asked-for-work)."""
+(docs/contributing/seeing.md#asked-for-work)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Remove a forgotten thread from a shared log: every entry that says anything of it goes
-(docs/spec/behaviour.md#forget).
+(docs/contributing/behaviour.md#forget).
 
 A reflection over several threads is replaced by its source entries, except those about the
 forgotten thread. If the sources were not kept, the whole reflection is removed, because its text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 # intervals before the threshold from where half an interval is worth a chunk;
-# docs/spec/behaviour.md#buffer
+# docs/contributing/behaviour.md#buffer
 NEAR_THRESHOLD_INTERVALS = 1.1
 # of `keep_tokens`: how far an activation may remove more than its target
 MAX_OVERSHOOT_SHARE = 0.95
@@ -25,7 +25,8 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The thresholds of one memory. Defaults are those of docs/spec/config.md#thresholds."""
+    """The thresholds of one memory. Defaults are those of
+    docs/contributing/config.md#thresholds."""
 
     # T: pending tokens from which the oldest chunks become active
     observe_from_tokens: int = 30_000
@@ -67,7 +68,7 @@ class Limits:
 
     def for_memory(self, *, log_tokens: int, pending_tokens: int) -> Limits:
         """Return the thresholds for this log and this tail. They move if messages and log share a
-        budget (docs/spec/behaviour.md#shared-budget).
+        budget (docs/contributing/behaviour.md#shared-budget).
 
         A share moves with its threshold. A threshold that the settings give in tokens stays, but no
         request waits before it is reached.

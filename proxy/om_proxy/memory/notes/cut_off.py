@@ -1,5 +1,5 @@
 """Tell an answer that a memory model finished from one that was cut off
-(docs/spec/behaviour.md#answers).
+(docs/contributing/behaviour.md#answers).
 
 A cut-off answer looks like a good one: its first notes are whole, and the later notes are missing.
 If it counted, messages would leave the prompt although no note covers them.

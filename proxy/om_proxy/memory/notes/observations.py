@@ -1,7 +1,7 @@
 """Read a memory model's answer: the observations in it, or the reason why nothing in it may enter a
 memory.
 
-Reading is lenient in form, strict in substance (docs/spec/behaviour.md#answers). Tags count
+Reading is lenient in form, strict in substance (docs/contributing/behaviour.md#answers). Tags count
 anywhere, in any case, on one line, inside code fences, unclosed, several times. Without tags,
 bullet lines count, unless they are the list of an answer to a person. An answer that is empty, a
 refusal, prose, a loop, cut off, or much longer than its source, is `Unusable`.

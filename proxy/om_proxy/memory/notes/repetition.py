@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-MAX_LINE_CHARS = 50_000  # docs/spec/behaviour.md#answers
+MAX_LINE_CHARS = 50_000  # docs/contributing/behaviour.md#answers
 MAX_READ_CHARS = 100_000  # from the end: a loop lasts until the model runs out of tokens
 SEARCH_WINDOW_CHARS = 48  # shorter than two lines of notes, longer than a stock phrase
 MIN_LOOP_CHARS = 600  # a shorter loop is not worth a second call

@@ -1,5 +1,5 @@
 """Read and write the text of a shared log in sections: the notes of one thread are between tags
-that name it (docs/spec/behaviour.md#scopes).
+that name it (docs/contributing/behaviour.md#scopes).
 
 A thread is named by its *label*, a keyed hash of its name: 16 hexadecimal digits. An observation is
 one section. A reflection may hold several sections, and text that belongs to no single thread. It

@@ -5,8 +5,8 @@ The block is append-only. Its preamble depends on the scope alone, entries follo
 they were stored, and all that changes more often (closing tag, current task, suggested response)
 comes after them. So for one render date the rendering of a log up to the end of an entry is a
 prefix of every later rendering, and the provider's prompt cache keeps hitting
-(docs/spec/behaviour.md#stable-prefix). layout.py chooses where the pieces go among the client's
-messages.
+(docs/contributing/behaviour.md#stable-prefix). layout.py chooses where the pieces go among the
+client's messages.
 """
 
 from __future__ import annotations

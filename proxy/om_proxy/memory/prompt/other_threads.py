@@ -1,5 +1,5 @@
 """Render the resource's other threads for the actor: the newest messages that no notes cover yet,
-in short (docs/spec/behaviour.md#scopes).
+in short (docs/contributing/behaviour.md#scopes).
 
 They are for reference, never the actor's own history. Each thread is a block of its own, no part of
 a message is longer than 500 characters, and all blocks together are a page or two. The oldest
@@ -15,7 +15,7 @@ from om_proxy.memory.escaping import escape
 
 MAX_THREADS = 8  # those that spoke last
 MAX_THREAD_MESSAGES = 12  # the newest of each thread
-MAX_PART_CHARS = 500  # docs/spec/behaviour.md#scopes
+MAX_PART_CHARS = 500  # docs/contributing/behaviour.md#scopes
 MAX_MESSAGES_CHARS = 12_000  # of all threads together: some 3 000 tokens
 MAX_NOTED_THREADS = 24  # those that spoke last, of the threads whose notes wait
 MAX_NOTES_CHARS = 60_000  # of all these threads together: some 15 000 tokens

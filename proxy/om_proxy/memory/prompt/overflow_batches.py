@@ -1,5 +1,5 @@
 """Choose what leaves a prompt that did not fit the model's window: everything but what the request
-itself asks (docs/spec/behaviour.md#refused-prompts).
+itself asks (docs/contributing/behaviour.md#refused-prompts).
 
 Otherwise the request fails, so no threshold counts. Buffered notes become active. The other
 messages are observed at once, oldest first, in batches as large as an observation reads, as many as

@@ -56,8 +56,8 @@ def _guess_tokens(raw: bytes) -> int:
 
 def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
     """Return the newest whole blocks that fit `context.tail_limit`, and whether any block was left
-    out: a last resort (docs/spec/behaviour.md#tail-limit). The newest block stays even if it does
-    not fit."""
+    out: a last resort (docs/contributing/behaviour.md#tail-limit). The newest block stays even if
+    it does not fit."""
     if limit is None or forwarded_tokens(pieces) <= limit:
         return pieces, False
     # tokens of the newest pieces, by their number: summed once, not for each start

@@ -1,4 +1,4 @@
-"""Fuse what words found with what vectors find similar (docs/spec/recall.md#vectors).
+"""Fuse what words found with what vectors find similar (docs/contributing/recall.md#vectors).
 
 Scores are fused, not ranks. By ranks the weaker list pushes good results down as far as it pushes
 bad ones: LoCoMo's R@10 falls from .80 to .72.

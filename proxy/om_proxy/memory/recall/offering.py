@@ -2,7 +2,7 @@
 
 The decision depends on the request's own members and its model server alone, so it is the same in
 every request of a client: a provider's prompt cache begins with the tools
-(docs/spec/recall.md#offered).
+(docs/contributing/recall.md#offered).
 """
 
 from __future__ import annotations

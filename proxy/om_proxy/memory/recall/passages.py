@@ -1,8 +1,8 @@
 """Cut a message into passages: the units that the index holds and ranking reads.
 
-What is indexed of a message stands in docs/spec/recall.md#what-is-indexed. A passage has words of
-its own, and *side words*: the speaker's name and the date, which a question may name although the
-message does not say them.
+What is indexed of a message stands in docs/contributing/recall.md#what-is-indexed. A passage has
+words of its own, and *side words*: the speaker's name and the date, which a question may name
+although the message does not say them.
 
 A *visit* is a run of messages of one thread without a pause of more than VISIT_PAUSE_S.
 """

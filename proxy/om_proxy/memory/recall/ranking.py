@@ -4,7 +4,8 @@ The score is BM25 with what a chat needs beside it. A short message is understoo
 around it, and an answer is often next to the words of the question. Long answers and tool results
 hold every word, so they give way to what the user said. The words of a question are often spread
 over a few messages, so a short message counts what the ones around it have and it lacks. The
-constants were chosen on half of LoCoMo's conversations; docs/recall-quality.md has the figures.
+constants were chosen on half of LoCoMo's conversations; docs/contributing/recall-quality.md has the
+figures.
 """
 
 from __future__ import annotations

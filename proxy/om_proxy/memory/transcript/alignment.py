@@ -3,7 +3,7 @@ alignment.
 
 A *run* is a stretch of pairs without a gap on either side. An *anchor* is a pair by fingerprint or
 tool id. Beside weights there are rules of proof
-(docs/spec/reconcile.md#destructive-needs-proof):
+(docs/contributing/reconcile.md#destructive-needs-proof):
 
 - A run beyond a gap counts only if it holds an anchor that is unique in the thread, or that stands
   where both begin.
@@ -34,7 +34,7 @@ from om_proxy.memory.transcript.matching import (
 # aligned
 MAX_ALIGNED_CELLS = 160_000
 
-# docs/spec/reconcile.md#alignment; in hundredths, as those of matching.py
+# docs/contributing/reconcile.md#alignment; in hundredths, as those of matching.py
 ANCHORED_RUN_SCORE = 200
 # a tool step inside a turn: however many there were, folding them is likelier than taking them back
 SKIP_TOOL_STEP_SCORE = -1

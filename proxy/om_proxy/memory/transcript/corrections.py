@@ -8,7 +8,7 @@ where the client shows it until the next notes cover it. Two cells tell of it:
     corrected  the same sent message, where its new text is stored; it is stored nowhere yet if the
                request brings no new message
 
-What is no correction (docs/spec/reconcile.md#other-words):
+What is no correction (docs/contributing/reconcile.md#other-words):
 
 - a text that says the same, only looks different, or is a part of the stored one (wordings.py);
 - what a client shows that renders old messages in its own way: a stretch of at least

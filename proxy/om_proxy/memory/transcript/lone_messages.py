@@ -1,5 +1,5 @@
 """Place requests that show nothing of the conversation: a lone message, or tool results alone
-(docs/spec/reconcile.md#lone-messages)."""
+(docs/contributing/reconcile.md#lone-messages)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ GroupKey = TypeVar("GroupKey", bound=Hashable)
 SPEAKING_ROLES = ("user", "assistant")
 REMINDER_ROLES = ("system", "developer")  # in mid-conversation clients move them about
 
-# docs/spec/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order they
-# are made
+# docs/contributing/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order
+# they are made
 (
     SAME_BY_ID_SCORE,
     ALTERED_BY_ID_SCORE,

@@ -3,7 +3,7 @@ client took back.
 
 Most clients send everything they hold on every call; some send a window or only the newest message;
 agents compact, fold and prune; people edit, regenerate and go back to an older branch. The cases
-are named in the table of docs/spec/reconcile.md#cases. `reconcile` walks from the cheapest
+are named in the table of docs/contributing/reconcile.md#cases. `reconcile` walks from the cheapest
 certainty to the dearest guess:
 
 1. a recorded attempt with the same bytes, or one that this request begins with: nothing of the

@@ -1,5 +1,5 @@
 """Tell a coding agent's side request from its conversation: a title, a tag, a summary of something
-else (docs/spec/behaviour.md#side-requests).
+else (docs/contributing/behaviour.md#side-requests).
 
 Coding agents offer tools with every request of the conversation, and with none of their small ones:
 of 110 recorded requests of three agents 89 offered tools, and of the 21 without only a compaction

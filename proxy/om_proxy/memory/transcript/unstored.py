@@ -1,5 +1,5 @@
 """Reconcile turns that could not be stored with what other processes have stored meanwhile
-(docs/spec/storage.md#turns-that-waited).
+(docs/contributing/storage.md#turns-that-waited).
 
 A waiting turn was computed from a state that no longer stands. What becomes of it is what would
 have become of it if it had been stored at its time:
@@ -260,7 +260,7 @@ class _Merging:
     def _repeats_first_request(self, turn: WaitingTurn) -> bool:
         """Return whether the turn is a lone message that equals the thread's first one. Unless the
         client sends only what is new, that is a retry wherever it comes
-        (docs/spec/reconcile.md#lone-messages)."""
+        (docs/contributing/reconcile.md#lone-messages)."""
         styles = {self.now.style, self.spooled.style}
         return (
             not self.now.coverage

@@ -38,7 +38,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The consequence of a request for the transcript. `apply_turn` carries it out when the turn is
     complete."""
 
-    case: str  # a word of the table in docs/spec/reconcile.md#cases
+    case: str  # a word of the table in docs/contributing/reconcile.md#cases
     # live messages with a higher seq are superseded when the turn commits; None: none is
     cut_seq: int | None = None
     end: int  # the end of the transcript it was computed against

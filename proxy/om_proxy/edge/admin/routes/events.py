@@ -1,4 +1,4 @@
-"""The routes about what happened to memories (docs/spec/seeing.md#events)."""
+"""The routes about what happened to memories (docs/contributing/seeing.md#events)."""
 
 from __future__ import annotations
 

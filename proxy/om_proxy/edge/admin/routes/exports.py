@@ -34,7 +34,7 @@ class ExportQuery(Query, frozen=True):
 
 
 class ExportRecord(Struct, frozen=True, kw_only=True):
-    """One line of an export; docs/spec/seeing.md lists the fields of each kind."""
+    """One line of an export; docs/contributing/seeing.md lists the fields of each kind."""
 
     om: Annotated[
         Literal[

@@ -40,7 +40,7 @@ _Number = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | str | None
 
 
 class RecallBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The parameters of the actor model's tool (docs/spec/recall.md#the-tool)."""
+    """The parameters of the actor model's tool (docs/contributing/recall.md#the-tool)."""
 
     mode: Literal["search", "messages", "threads"] | None = None
     query: _Text = None
