@@ -12,7 +12,7 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import reencryption
+from om_proxy.storage.sql import reencryption
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.key_rotation_contract import NEW, OLD, KeyRotationContract, OpenWith, fill
 
@@ -64,10 +64,16 @@ async def test_a_key_change_that_breaks_off_changes_nothing(
     keys = await fill(store)
     log = next(key for key in keys if key.thread == RESOURCE_THREAD)
     before = [(await store.load(key)).log.entries for key in keys]
-    for step in ("rewrite_messages", "rewrite_notes", "rewrite_reflection", "rewrite_events"):
+    steps = [*reencryption.SEALED_TABLES, None]
+    for step in steps:
         with monkeypatch.context() as broken:
-            broken.setattr(reencryption._KeyChange, step, lambda _: 1 // 0)
-            with pytest.raises(StorageError, match="ZeroDivisionError"):
+            if step is None:
+                broken.setattr(reencryption, "SELECT_EVENTS", "SELECT no_column")
+            else:
+                unknown = step._replace(columns=("no_column",))
+                tables = tuple(unknown if table is step else table for table in steps[:-1])
+                broken.setattr(reencryption, "SEALED_TABLES", tables)
+            with pytest.raises(StorageError, match="no such column"):
                 await store.forget(log._replace(thread="A"))
         server = await open_with(OLD)
         assert [(await server.load(key)).log.entries for key in keys] == before

@@ -8,8 +8,7 @@ from om_proxy.memory.model import Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.postgres.commit import LOCK_ROW
-from om_proxy.storage.postgres.session import UNIX_NOW, Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, Session
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_rows import Backlog
 

@@ -28,7 +28,6 @@ from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.postgres import rows
-from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import was_forgotten_since
 from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
 from om_proxy.storage.postgres.session import Session
@@ -40,6 +39,7 @@ from om_proxy.storage.postgres.turn_statement import (
 )
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import (
+    DATA_KEY,
     ENTRY,
     EVENT,
     MESSAGE,

@@ -12,13 +12,11 @@ from om_proxy.storage.encryption.admission import (
 )
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.sql.columns import Columns
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
     from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
-DATA_KEY: Columns = {"id": "bytea", "master": "text", "wrapped": "bytea"}
 SELECT_MASTER = "SELECT master, key_store FROM om.encryption"
 # one process at a time looks whether a new database is to be encrypted
 LOCK_ENCRYPTION = "LOCK TABLE om.encryption IN EXCLUSIVE MODE"
@@ -32,7 +30,6 @@ KEEP_ADOPTED = """INSERT INTO om.secret SELECT 1, $1::bytea WHERE NOT EXISTS (SE
     ON CONFLICT (id) DO UPDATE SET value = excluded.value"""
 KEEP_FIRST = "INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING"
 SELECT_KEYS = "SELECT id, master, wrapped FROM om.data_key WHERE id = ANY ($1::bytea[])"
-INSERT_KEY = "INSERT INTO om.data_key VALUES ($1, $2, $3)"
 
 
 async def admit(

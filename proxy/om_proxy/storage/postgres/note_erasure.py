@@ -12,7 +12,6 @@ from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher
 from om_proxy.storage.postgres.commit import SharedCommit
 from om_proxy.storage.postgres.events import erase_event_texts
-from om_proxy.storage.postgres.quotes import RAISE_VERSIONS
 from om_proxy.storage.postgres.removal import CLEAR_OTHERS, lock_threads
 from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.postgres.session import Session
@@ -61,7 +60,7 @@ async def commit_erasing(
         row = stored[erasure.key]
         await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
         if erasure.key != key:
-            await session.execute(RAISE_VERSIONS, [row[0]])
+            await session.raise_versions([row[0]])
     written, _ = await commit.write(session)
     return written
 

@@ -7,10 +7,9 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.recall.message_ids import shorten_label
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK
-from om_proxy.storage.postgres.reencryption import change_key
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.row_decoding import find_quoting_look_ups
+from om_proxy.storage.sql.reencryption import change_key
 
 MESSAGES_PER_PAGE = 500
 HAS_LOOK_UPS = """EXISTS (SELECT FROM om.message
@@ -25,9 +24,6 @@ SELECT_QUOTING = f"""SELECT id, key_id, seq, look_ups FROM om.thread JOIN om.mes
     ORDER BY id, seq LIMIT {MESSAGES_PER_PAGE}"""
 CLEAR_SOME = """UPDATE om.message SET look_ups = NULL
     WHERE thread_id = $1 AND seq = ANY ($2::bigint[])"""
-# `rewound`: those who hold a thread read it in full
-RAISE_VERSIONS = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
-    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = ANY ($1::bigint[])"""
 SELECT_KEEPING = f"SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2 AND {HAS_LOOK_UPS}"
 CLEAR_ALL = """UPDATE om.message SET look_ups = NULL
     WHERE look_ups IS NOT NULL AND thread_id = ANY ($1::bigint[])"""
@@ -51,7 +47,7 @@ async def remove_quotes(session: Session, key: Key, label: str, keyring: Keyring
         if keyring.separate is not None:
             await change_key(session, id_, keyring)
     if quoting:
-        await session.execute(RAISE_VERSIONS, list(quoting))
+        await session.raise_versions([*quoting])
 
 
 async def remove_look_ups(session: Session, tenant: str, resource: str) -> None:
@@ -59,5 +55,5 @@ async def remove_look_ups(session: Session, tenant: str, resource: str) -> None:
     these threads: all of them are going."""
     keeping = [row[0] for row in await session.select(SELECT_KEEPING, tenant, resource)]
     if keeping:
-        for sql in (RAISE_VERSIONS, CLEAR_ALL):
-            await session.execute(sql, keeping)
+        await session.raise_versions(keeping)
+        await session.execute(CLEAR_ALL, keeping)

@@ -9,11 +9,10 @@ from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
-from om_proxy.storage.postgres.encryption import INSERT_KEY
 from om_proxy.storage.postgres.removal import delete_rows
-from om_proxy.storage.postgres.session import UNIX_NOW, Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, Session
 from om_proxy.storage.sql.columns import (
+    DATA_KEY,
     ENTRY,
     MESSAGE,
     OBSERVATION,
@@ -104,8 +103,7 @@ class Restoration:
         if not found:
             raise self._create_conflict()
         row = WrittenRow(*found[0])
-        for key in self.keys.new_keys:
-            await session.execute(INSERT_KEY, *key)
+        await session.insert("data_key", DATA_KEY, self.keys.new_keys)
         await session.execute(INSERT_MESSAGES, *row, *self._messages)
         await session.execute(UPSERT_OBSERVATIONS, *row, *self._observations)
         await session.execute(INSERT_ENTRIES, row.row_id, *self._entries)

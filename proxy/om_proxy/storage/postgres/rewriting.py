@@ -22,8 +22,7 @@ import asyncpg
 
 from om_proxy.errors import StorageError
 from om_proxy.storage.postgres.pool import CONNECT_TIMEOUT_S, DRIVER_ERRORS, translate_error
-from om_proxy.storage.postgres.session import SchemaNames, Session
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
+from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
 
 ALL_TABLES = ""  # its number: all tables were rewritten with it, or later
 LOOK_INTERVAL_S = 0.5

@@ -21,6 +21,10 @@ from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 # A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OWN_SCHEMA = re.compile(r"\bom\.")
+NEXT_VERSION = "nextval('om.version')"
+# `rewound`: those who hold a thread read it in full
+RAISE_VERSIONS = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
+    FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = ANY ($1::bigint[])"""
 # The machine's clock: that of the server, which all processes on it have in common.
 UNIX_NOW = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -68,10 +72,20 @@ class Session:
     async def execute_many(self, sql: str, parameters: Sequence[Row]) -> None:
         await self.connection.executemany(self._qualify(sql), parameters)
 
+    async def select_many(self, sql: str, parameters: Sequence[Row]) -> list[Row]:
+        found: list[Row] = await self.connection.fetchmany(self._qualify(sql), parameters)
+        return found
+
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         if rows:
             sql = write_insert(table, tuple(columns.items()))
             await self.execute(sql, *transpose(rows, columns))
+
+    async def raise_versions(self, ids: Sequence[int]) -> None:
+        await self.execute(RAISE_VERSIONS, list(ids))
+
+    async def request_erasure(self) -> None:
+        """Do nothing: a server rewrites its tables when it is told to (rewriting.py)."""
 
     def take_event_places(self, count: int) -> int:
         """Return the first of `count` places for events in this session's transaction."""

@@ -59,7 +59,6 @@ from om_proxy.storage.postgres.forgotten_names import (
     select_forgotten_at,
 )
 from om_proxy.storage.postgres.generation_removal import drop_generations
-from om_proxy.storage.postgres.key_rows import SchemaKeyRows
 from om_proxy.storage.postgres.listing import (
     INFO_COLUMNS,
     select_all,
@@ -71,20 +70,18 @@ from om_proxy.storage.postgres.listing import (
 from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
-from om_proxy.storage.postgres.quotes import RAISE_VERSIONS
 from om_proxy.storage.postgres.record_keeping import PostgresRecords
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
 from om_proxy.storage.postgres.search import PostgresSearch
-from om_proxy.storage.postgres.session import UNIX_NOW, SchemaNames, Session
+from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, SchemaNames, Session
 from om_proxy.storage.postgres.totals import add_up_threads
-from om_proxy.storage.postgres.turn_statement import NEXT_VERSION
 from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.session import IS_THREAD
-from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.store_description import Promise, StoreTotals
@@ -117,7 +114,12 @@ DEFAULT_OPTIONS = PostgresOptions()
 
 
 class PostgresStore(
-    ThreadRowMethods, PostgresSearch, PostgresVectors, PostgresRecords, TenantMoveMethods
+    ThreadRowMethods,
+    PostgresSearch,
+    PostgresVectors,
+    PostgresRecords,
+    TenantMoveMethods,
+    KeyRowMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
@@ -138,10 +140,9 @@ class PostgresStore(
         self._masters = masters
         self._keys = Keyring(encryption.select_wrapped_keys, masters)
         self._separate = separate
-        key_rows = SchemaKeyRows(pool)
-        self._doomed = DoomedKeys(separate, key_rows)
+        self._doomed = DoomedKeys(separate, self)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.key_rotation = KeyRotation(self._keys, key_rows)
+        self.key_rotation = KeyRotation(self._keys, self)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -577,10 +578,6 @@ class PostgresStore(
 
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._pool.transact(work, MOVE_TIMEOUT_S)
-
-    @staticmethod
-    async def _raise_versions(session: SqlSession, ids: Sequence[int]) -> None:
-        await session.execute(RAISE_VERSIONS, list(ids))
 
     async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.write(lambda s: s.select(sql, *parameters))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from om_proxy.storage.postgres.encryption import DATA_KEY
 from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import UNIX_NOW
+from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW
 from om_proxy.storage.sql.columns import (
+    DATA_KEY,
     EVENT,
     MESSAGE,
     THREAD,
@@ -23,8 +23,6 @@ from om_proxy.storage.sql.columns import (
     write_values,
 )
 from om_proxy.storage.sql.session import IS_THREAD
-
-NEXT_VERSION = "nextval('om.version')"
 
 _KEY_PARAMETERS = 3
 _NAME_PARAMETERS = 2  # behind the columns of a new row

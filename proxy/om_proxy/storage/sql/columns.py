@@ -89,6 +89,7 @@ REFLECTION: Columns = {
     "model": "bytea",
 }
 ENTRY: Columns = {"position": "bigint", "observation_id": "bigint"}
+DATA_KEY: Columns = {"id": "bytea", "master": "text", "wrapped": "bytea"}
 EVENT: Columns = {"at": _FLOAT, "type": "text", "data": "text", "sealed": "bytea"}
 
 

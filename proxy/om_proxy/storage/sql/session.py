@@ -41,8 +41,17 @@ class Session(Protocol):
     async def execute_many(self, sql: str, parameters: Sequence[Row]) -> None:
         """Run one statement with each of these rows of parameters."""
 
+    async def select_many(self, sql: str, parameters: Sequence[Row]) -> list[Row]:
+        """Run one statement with each of these rows of parameters, and return all rows."""
+
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         """Write rows of these columns into a table of the store, in their order."""
+
+    async def raise_versions(self, ids: Sequence[int]) -> None:
+        """Give threads new versions, so that those who hold them read them in full."""
+
+    async def request_erasure(self) -> None:
+        """Ask for the bytes of removed rows to be overwritten, if the database can do that."""
 
 
 Work = Callable[[Session], Awaitable[T]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 from om_proxy.errors import StorageError
 from om_proxy.storage import row_decoding
@@ -58,8 +58,6 @@ UPDATE_EVENT = "UPDATE om.event SET (tenant, data, sealed) = ($2, $3, $4) WHERE 
 MOVE_EVENTS = "UPDATE om.event SET tenant = $2 WHERE tenant = $1 AND thread_id IS NULL"
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
 
-RaiseVersions = Callable[[Session, Sequence[int]], Awaitable[None]]
-
 
 class TenantMoveMethods(SqlStore):
     """`Store.move_tenant` of an SQL store."""
@@ -69,11 +67,6 @@ class TenantMoveMethods(SqlStore):
     @abstractmethod
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         """Run work in a transaction that may take minutes, and needs keys."""
-
-    @staticmethod
-    @abstractmethod
-    async def _raise_versions(session: Session, ids: Sequence[int]) -> None:
-        """Give threads new versions, so that those who hold them read them in full."""
 
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
@@ -85,7 +78,7 @@ class TenantMoveMethods(SqlStore):
         threads = messages = 0
         for (resource,) in await self._select(SELECT_RESOURCES, old):
             moving = MovingResource(old, new, resource, fingerprint, label_of)
-            moved = await self._move(ResourceMove(moving, self._keys, self._raise_versions))
+            moved = await self._move(ResourceMove(moving, self._keys))
             threads += moved.threads
             messages += moved.messages
         await self._write(lambda s: move_resource(s, old, new, NAMELESS_RESOURCE), is_long=True)
@@ -96,12 +89,9 @@ class TenantMoveMethods(SqlStore):
 class ResourceMove:
     """The move of one resource, as work in a transaction. The result counts what moved."""
 
-    def __init__(
-        self, resource: MovingResource, keyring: Keyring, raise_versions: RaiseVersions
-    ) -> None:
+    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
         self._resource = resource
         self._keyring = keyring
-        self._raise_versions = raise_versions
 
     async def __call__(self, session: Session) -> MoveResult:
         old, new, resource = self._resource.old, self._resource.new, self._resource.name
@@ -145,7 +135,7 @@ class ResourceMove:
         relabelled = rekeying.relabel(open_others(ciphers, others))
         new_others = session.encoder.encode_others(relabelled, ciphers)
         await session.execute(UPDATE_THREAD, id_, self._resource.new, new_others, new_state)
-        await self._raise_versions(session, [id_])
+        await session.raise_versions([id_])
         return len(messages)
 
     async def _select_messages(

@@ -15,9 +15,7 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.quotes import remove_look_ups
@@ -28,6 +26,7 @@ from om_proxy.storage.sqlite.removal import (
     delete_rows,
     insert_in_thread,
 )
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, REQUEST_ERASURE
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100

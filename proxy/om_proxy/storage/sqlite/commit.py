@@ -26,8 +26,7 @@ from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
-
-NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION
 
 
 def _split_columns(text: str) -> list[str]:
@@ -71,7 +70,6 @@ UPDATE_THREAD = f"""UPDATE thread SET (version, {", ".join(_UPDATED_COLUMNS)})
 UPDATE_TITLE = "UPDATE thread SET title = ?2 WHERE id = ?1"
 UPDATE_OTHERS = "UPDATE thread SET others = ?2 WHERE id = ?1"
 INSERT_KEY = "INSERT INTO data_key VALUES (?, ?, ?)"
-INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
 INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
     VALUES ({_list_placeholders(2 + len(_MESSAGE_COLUMNS))})"""

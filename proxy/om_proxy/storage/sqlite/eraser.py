@@ -35,7 +35,6 @@ from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, MergeStep, merge
 
 logger = structlog.get_logger("store")
 
-REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
 IS_ERASURE_PENDING = "SELECT asked > done FROM erasure"
 NOTE_ERASED = "UPDATE erasure SET done = max(done, ?)"
 

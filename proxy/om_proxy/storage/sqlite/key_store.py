@@ -11,16 +11,18 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from om_proxy.errors import StorageError, WrongKeyStore
 from om_proxy.storage.encryption.key_store import FORMAT, NOT_A_KEY_STORE, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
+from om_proxy.storage.sql.key_rows import HAS_OLDER_KEYS, rewrap_keys
 from om_proxy.storage.sqlite.connection_worker import as_storage_error
-from om_proxy.storage.sqlite.key_rows import HAS_OLDER_KEYS, rewrap_keys
 from om_proxy.storage.sqlite.queries import UNIX_NOW
 from om_proxy.storage.sqlite.schema import ensure_private_file
+from om_proxy.storage.sqlite.session import run_in_thread, translate
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -114,10 +116,12 @@ class SqliteKeyStore:
         await self._run(lambda db: db.executemany(sql, [(id_,) for id_ in ids]), writes=True)
 
     async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        return await self._run(lambda db: rewrap_keys(db, after, masters), writes=True)
+        rewrap = partial(rewrap_keys, after=after, masters=masters)
+        return await self._run(partial(run_in_thread, rewrap), writes=True)
 
     async def has_older(self, newest_master: str) -> bool:
-        found = await self._run(lambda db: db.execute(HAS_OLDER_KEYS, (newest_master,)).fetchone())
+        sql = translate(HAS_OLDER_KEYS)
+        found = await self._run(lambda db: db.execute(sql, (newest_master,)).fetchone())
         return bool(found[0])
 
     async def ping(self) -> None:

@@ -11,12 +11,11 @@ from om_proxy.storage.changes import NoteErasure, WrittenRow
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher
 from om_proxy.storage.sqlite import rows
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, SharedCommit
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
+from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.events import erase_event_texts
 from om_proxy.storage.sqlite.queries import IS_THREAD
-from om_proxy.storage.sqlite.quotes import RAISE_VERSION
 from om_proxy.storage.sqlite.removal import CLEAR_OTHERS
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, RAISE_VERSION, REQUEST_ERASURE
 
 UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
     WHERE thread_id = ? AND id = ?"""

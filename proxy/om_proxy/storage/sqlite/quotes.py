@@ -12,10 +12,13 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.recall.message_ids import shorten_label
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.row_decoding import find_quoting_look_ups
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
+from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sqlite.queries import select_rows
-from om_proxy.storage.sqlite.reencryption import change_key
-from om_proxy.storage.sqlite.session import SqliteSession
+from om_proxy.storage.sqlite.session import (
+    INCREMENT_SEQUENCE,
+    NEXT_VERSION,
+    SqliteSession,
+)
 
 MESSAGES_PER_PAGE = 500
 # `CROSS JOIN`: along the resource's threads, each by the index of its look-ups. Of one that is not
@@ -26,7 +29,6 @@ SELECT_QUOTING = f"""SELECT id, key_id, seq, look_ups FROM thread
     AND (key_id IS NOT NULL OR instr(look_ups, ?) > 0) ORDER BY id, seq LIMIT {MESSAGES_PER_PAGE}"""
 CLEAR_SOME = """UPDATE message SET look_ups = NULL
     WHERE thread_id = ? AND seq IN (SELECT value FROM json_each(?))"""
-RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
 RAISE_KEEPING = f"""UPDATE thread SET version = {NEXT_VERSION} WHERE tenant = ? AND resource = ?
     AND EXISTS (SELECT 1 FROM message INDEXED BY message_look_ups
         WHERE thread_id = thread.id AND look_ups IS NOT NULL)"""
@@ -44,20 +46,20 @@ async def remove_quotes(db: aiosqlite.Connection, key: Key, label: str, keyring:
     """Remove the look-ups that quote a forgotten thread, inside a transaction. `label`: of that
     thread. Copies of the file hold them too, where keys are apart: their threads get new keys."""
     quoting: dict[int, list[int]] = {}
+    session = SqliteSession(db)
     last = (0, 0)
     while page := await select_rows(
         db, SELECT_QUOTING, (*key[:2], *last, shorten_label(label).encode())
     ):
-        held = await keyring.hold(SqliteSession(db), [row[1] for row in page])
+        held = await keyring.hold(session, [row[1] for row in page])
         for id_, seqs in find_quoting_look_ups(page, held, label).items():
             quoting.setdefault(id_, []).extend(seqs)
         last = page[-1][0], page[-1][2]
     for id_, seqs in quoting.items():
         await db.execute(CLEAR_SOME, (id_, json.dumps(seqs)))
-        await db.execute(RAISE_VERSION, (id_,))
-        await db.execute(INCREMENT_SEQUENCE)
+        await session.raise_versions([id_])
         if keyring.separate is not None:
-            await change_key(db, id_, keyring)
+            await change_key(session, id_, keyring)
 
 
 async def remove_look_ups(db: aiosqlite.Connection, tenant: str, resource: str) -> None:

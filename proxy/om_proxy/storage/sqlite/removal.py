@@ -21,10 +21,10 @@ from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.memory_keys import hold_key
+from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION, Commit
+from om_proxy.storage.sqlite.commit import Commit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.events import insert_events, remove_from_log_events
 from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import (
@@ -36,8 +36,12 @@ from om_proxy.storage.sqlite.queries import (
     select_rows,
 )
 from om_proxy.storage.sqlite.quotes import has_quotes, remove_quotes
-from om_proxy.storage.sqlite.reencryption import change_key
-from om_proxy.storage.sqlite.session import SqliteSession
+from om_proxy.storage.sqlite.session import (
+    INCREMENT_SEQUENCE,
+    NEXT_VERSION,
+    REQUEST_ERASURE,
+    SqliteSession,
+)
 
 SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
@@ -204,7 +208,7 @@ async def _remove_from_log(
     await db.execute(CLEAR_OTHERS, key[:2])
     await db.execute(INCREMENT_SEQUENCE)
     # copies of the file hold what it told of the thread
-    key_id = await change_key(db, log_id, keyring)
+    key_id = await change_key(SqliteSession(db), log_id, keyring)
     part = ForgetResult(events=event_count, backups=keyring.say_of_copies(key_id))
     return removed.add(plan.add_to(part))
 

@@ -12,18 +12,16 @@ from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import (
-    INCREMENT_SEQUENCE,
     INSERT_INTERRUPTED,
     INSERT_KEY,
-    NEXT_VERSION,
     UPSERT_BEGINNING,
     UPSERT_ENTRIES,
     UPSERT_OBSERVATIONS,
     UPSERT_REFLECTION,
     Statement,
 )
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
 from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, REQUEST_ERASURE
 from om_proxy.storage.stored_rows import WholeThread
 
 _COLUMN_COUNT = len(row_decoding.THREAD_COLUMNS.split(","))

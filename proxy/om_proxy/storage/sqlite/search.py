@@ -15,8 +15,8 @@ from om_proxy.storage.passage_index import IndexCheck
 from om_proxy.storage.sql.search import FoundWord, SearchMethods, check_index
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
-from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE, Eraser
-from om_proxy.storage.sqlite.session import run_in_thread
+from om_proxy.storage.sqlite.eraser import Eraser
+from om_proxy.storage.sqlite.session import REQUEST_ERASURE, run_in_thread
 
 COUNT_WORD = "SELECT count(*) FROM passage_words WHERE passage_words MATCH ?"
 FIND_WORD = (

@@ -19,6 +19,11 @@ from om_proxy.storage.sqlite.rows import ROW_ENCODER
 
 T = TypeVar("T")
 
+NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
+INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
+RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
+REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
+
 _SQLITE_BY_PATTERN = tuple(
     (re.compile(pattern), sqlite)
     for pattern, sqlite in (
@@ -73,10 +78,24 @@ class SqliteSession:
     async def execute_many(self, sql: str, parameters: Iterable[Row]) -> None:
         await self._run(lambda db: db.executemany(translate(sql), parameters))
 
+    async def select_many(self, sql: str, parameters: Iterable[Row]) -> list[Row]:
+        def select(db: sqlite3.Connection) -> list[Row]:
+            return [found for row in parameters for found in db.execute(translate(sql), row)]
+
+        return await self._run(select)
+
     async def insert(self, table: str, columns: Columns, rows: Iterable[Row]) -> None:
         values = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"
         await self._run(lambda db: db.executemany(sql, rows))
+
+    async def raise_versions(self, ids: Iterable[int]) -> None:
+        for id_ in ids:
+            await self.execute(RAISE_VERSION, id_)
+            await self.execute(INCREMENT_SEQUENCE)
+
+    async def request_erasure(self) -> None:
+        await self.execute(REQUEST_ERASURE)
 
 
 class ThreadSession(SqliteSession):

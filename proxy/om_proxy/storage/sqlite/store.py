@@ -50,17 +50,17 @@ from om_proxy.storage.listing import (
 )
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql import memory_keys
-from om_proxy.storage.sql.session import Session, Work
+from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
-from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, Commit, SharedCommit
+from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
-from om_proxy.storage.sqlite.key_rows import FileKeyRows
 from om_proxy.storage.sqlite.listing import (
     select_all,
     select_idle,
@@ -69,7 +69,6 @@ from om_proxy.storage.sqlite.listing import (
     select_threads,
 )
 from om_proxy.storage.sqlite.promise import create_promise
-from om_proxy.storage.sqlite.quotes import RAISE_VERSION
 from om_proxy.storage.sqlite.record_keeping import SqliteRecords
 from om_proxy.storage.sqlite.restoring import Restoration
 from om_proxy.storage.sqlite.schema import (
@@ -109,7 +108,14 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords, TenantMoveMethods):
+class SqliteStore(
+    ThreadRowMethods,
+    SqliteSearch,
+    SqliteVectors,
+    SqliteRecords,
+    TenantMoveMethods,
+    KeyRowMethods,
+):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
@@ -135,14 +141,13 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords, 
         self._masters = masters
         self._keys = Keyring(queries.select_wrapped_keys, masters)
         self._separate = separate
-        key_rows = FileKeyRows(reader, writer)
-        self._doomed = DoomedKeys(separate, key_rows)
+        self._doomed = DoomedKeys(separate, self)
         secret_row = encryption.SecretRow(reader, writer, masters)
         self._secret = StoreSecret(secret_row.keep, secret_row.adopt)
         self._forgetting = Forgetting(
             writer, reader, eraser, self._keys, self._doomed, self._secret
         )
-        self.key_rotation = KeyRotation(self._keys, key_rows)
+        self.key_rotation = KeyRotation(self._keys, self)
         self._probe: VersionProbe | None = None
 
     @classmethod
@@ -550,12 +555,6 @@ class SqliteStore(ThreadRowMethods, SqliteSearch, SqliteVectors, SqliteRecords, 
 
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._writer.run(lambda db: work(SqliteSession(db)))
-
-    @staticmethod
-    async def _raise_versions(session: Session, ids: Sequence[int]) -> None:
-        for id_ in ids:
-            await session.execute(RAISE_VERSION, id_)
-            await session.execute(INCREMENT_SEQUENCE)
 
 
 async def _write_sequence(db: aiosqlite.Connection) -> None:
