@@ -3,6 +3,7 @@ page by page."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -50,16 +51,16 @@ SELECT_SUMMARIES = f"""SELECT generation, count(*), sum(tokens)::bigint,
         count(*) FILTER (WHERE kind = 'reflection'), max(at) FROM {_WITH_OBSERVATION}
     WHERE entry.{OF_THREAD} AND generation < $4 GROUP BY generation ORDER BY generation DESC"""
 SELECT_BEGINNINGS = f"SELECT number, why, at FROM om.generation WHERE {OF_THREAD}"
-_LATEST_OTHERS = """SELECT key_id, tenant, resource, thread, id, coverage, turn_at FROM om.thread
+_LATEST_OTHERS = """SELECT key_id, thread, id, coverage, turn_at FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND shared = true AND pending > 0 AND thread <> $3
     ORDER BY turn_at DESC NULLS LAST, id DESC LIMIT $4"""
 _TAIL_BEGIN = """SELECT min(seq) FROM (SELECT seq FROM om.message AS newer
     WHERE newer.thread_id = latest.id AND newer.live = 1 AND newer.seq > latest.coverage
     ORDER BY newer.seq DESC LIMIT $5) AS newest"""
-SELECT_OTHER_TAILS = f"""SELECT key_id, tenant, resource, thread, {row_decoding.MESSAGE_COLUMNS}
+# without an order: SQLite would sort the texts
+SELECT_OTHER_TAILS = f"""SELECT key_id, thread, latest.id, turn_at, {row_decoding.MESSAGE_COLUMNS}
     FROM ({_LATEST_OTHERS}) AS latest
-    JOIN om.message ON thread_id = latest.id AND live = 1 AND seq >= ({_TAIL_BEGIN})
-    ORDER BY turn_at DESC NULLS LAST, latest.id DESC, seq"""
+    JOIN om.message ON thread_id = latest.id AND live = 1 AND seq >= ({_TAIL_BEGIN})"""
 
 
 class ThreadRowMethods(SqlStore):
@@ -131,9 +132,10 @@ class ThreadRowMethods(SqlStore):
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         parameters = (*key, threads, messages)
         found = await self._select_texts(_decode_tail_message, SELECT_OTHER_TAILS, *parameters)
+        in_order = sorted(found, key=lambda each: (each[0], each[1].seq))
         return tuple(
-            (Key(*names), tuple(message for _, message in tail))
-            for names, tail in groupby(found, key=itemgetter(0))
+            (key._replace(thread=place[-1]), tuple(message for _, message in tail))
+            for place, tail in groupby(in_order, key=itemgetter(0))
         )
 
 
@@ -142,8 +144,10 @@ def _decode_stored_observation(row: Row, cipher: RowCipher) -> StoredObservation
 
 
 def _decode_tail_message(row: Row, cipher: RowCipher) -> tuple[Row, Message]:
-    """Return the names of the thread, and the message."""
-    return row[:3], row_decoding.decode_message(row[3:], cipher)
+    """Return the place and name of the thread, the latest first, and the message."""
+    thread, id_, turn_at = row[:3]
+    place = (math.inf if turn_at is None else -turn_at, -id_, thread)
+    return place, row_decoding.decode_message(row[3:], cipher)
 
 
 async def select_generations(
