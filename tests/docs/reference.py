@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,19 +287,30 @@ groups:
     )
 
 
-def admin_api_page() -> str:
+# Parameters of so many routes that their meaning stands once.
+SHARED_PARAMETERS = ("tenant", "resource", "name", "If-Match", "limit", "cursor")
+MIN_ROUTES_TO_SHARE = 4
+
+
+def admin_api_page(with_answers: bool = False) -> str:
+    """The routes with what they take. The site's page also has the fields of the answers."""
     document = build_openapi()
+    schemas = document["components"]["schemas"]
     operations = [
         (method.upper(), path, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
+    shared = _shared_parameters(operations)
+    bodies = {name for *_, operation in operations if (name := _body_name(operation))}
     return joined(
         "# Admin API",
         MADE_BY,
         """\
 The API is below `/om/v1` and speaks JSON. Times are Unix seconds. `GET /om/v1/openapi.json` answers
-its OpenAPI document, from which this page is made.
+its OpenAPI document, from which this page is made; `om-proxy api GET /openapi.json` prints it without
+a server. It has the fields of each answer, too, and so has this page in the site that `scripts/site`
+makes.
 
 - Your own credential reaches your own threads. With `auth.token_required` it reaches nothing: then
   only the admin token counts.
@@ -308,50 +320,96 @@ its OpenAPI document, from which this page is made.
 - A change has a JSON body, with the header `Content-Type: application/json`, or the method `DELETE`.
   With `If-Match: <ETag>` it is refused with 409 if the thread has changed since; without it, it is
   made on what is stored. `If-None-Match` answers 304 where nothing has changed.
-- Unknown names in a query or a body are refused with 400. [Errors](errors.md) lists the codes.""",
-        "## Routes",
-        table(
-            ("route", "what it does"),
-            (
-                (f"`{method} {path}`", operation["summary"])
-                for method, path, operation in operations
-            ),
-        ),
-        "See [erase](../guides/erase.md) for what forgetting removes, and when.",
-        "## Queries",
-        table(("name", "routes", "meaning"), _query_rows(operations)),
+- Unknown names in a query or a body are refused with 400. [Errors](errors.md) lists the codes.
+
+[Erase](../guides/erase.md) says what forgetting removes, and when.""",
+        "## Parameters of many routes",
+        _bullets(shared),
         *(
             part
-            for name, schema in document["components"]["schemas"].items()
-            for part in _schema_section(name, schema)
+            for method, path, operation in operations
+            for part in _route_section(method, path, operation, set(shared), with_answers)
+        ),
+        "## Bodies",
+        *(part for name in schemas if name in bodies for part in _schema_section(name, schemas)),
+        *(
+            part
+            for name in schemas
+            if with_answers and name not in bodies
+            for part in (
+                "## Answers" if name == "ErrorBody" else "",
+                *_schema_section(name, schemas),
+            )
         ),
     )
 
 
-def _query_rows(
+def _shared_parameters(
     operations: Iterable[tuple[str, str, dict[str, Any]]],
-) -> list[tuple[str, str, str]]:
-    """One row a name and meaning, with the routes that take it."""
-    routes: dict[tuple[str, str], list[str]] = {}
-    for method, path, operation in operations:
-        for parameter in operation.get("parameters", ()):
-            if parameter["in"] != "path":
-                row = (parameter["name"], parameter["description"])
-                routes.setdefault(row, []).append(f"{method} {path.removeprefix('/om/v1')}")
-    return [(f"`{name}`", code(paths), text) for (name, text), paths in routes.items()]
+) -> list[tuple[str, str]]:
+    """Name and meaning of each parameter that several routes have with the same meaning."""
+    routes = Counter(
+        (parameter["name"], parameter["description"])
+        for *_, operation in operations
+        for parameter in operation.get("parameters", ())
+        if parameter["name"] in SHARED_PARAMETERS and parameter["in"] != "path"
+    )
+    return [row for row, times in routes.items() if times >= MIN_ROUTES_TO_SHARE]
 
 
-def _schema_section(name: str, schema: dict[str, Any]) -> Iterator[str]:
-    if not (properties := schema.get("properties")):
-        return
-    yield f"## {name}"
-    yield schema.get("description", "")
-    yield table(
-        ("field", "type", "meaning"),
-        (
-            (f"`{field}`", _type_of(part), part.get("description", ""))
-            for field, part in properties.items()
-        ),
+def _bullets(rows: Iterable[tuple[str, str]]) -> str:
+    lines = (f"- `{name}`: {text}" if text else f"- `{name}`" for name, text in rows)
+    return "\n".join(lines).replace("<n>", "\\<n>")
+
+
+def _route_section(
+    method: str,
+    path: str,
+    operation: dict[str, Any],
+    shared: set[tuple[str, str]],
+    with_answers: bool,
+) -> Iterator[str]:
+    yield f"### {method} {path}"
+    parameters = [
+        (parameter["name"], parameter["description"])
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] != "path"
+    ]
+    body, answer = _body_name(operation), _answer_name(operation)
+    yield " ".join(
+        [
+            operation["summary"],
+            *([f"Body: [{body}](#{body.lower()})."] if body else []),
+            *([f"Answer: [{answer}](#{answer.lower()})."] if answer and with_answers else []),
+        ]
+    )
+    yield _bullets(row for row in parameters if row not in shared)
+    if also := [name for name, text in parameters if (name, text) in shared]:
+        yield f"Takes {code(also)}."
+
+
+def _body_name(operation: dict[str, Any]) -> str:
+    content = operation.get("requestBody", {}).get("content", {})
+    return _schema_name(content)
+
+
+def _answer_name(operation: dict[str, Any]) -> str:
+    return _schema_name(operation["responses"]["200"].get("content", {}))
+
+
+def _schema_name(content: dict[str, Any]) -> str:
+    schema = content.get("application/json", {}).get("schema", {})
+    return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
+def _schema_section(name: str, schemas: dict[str, Any]) -> Iterator[str]:
+    schema = schemas[name]
+    yield f"### {name}"
+    yield " ".join(schema.get("description", "").split())
+    yield "\n".join(
+        f"- `{field}` ({_type_of(part)})"
+        + (f": {text}" if (text := part.get("description")) else "")
+        for field, part in schema.get("properties", {}).items()
     )
 
 
@@ -426,12 +484,26 @@ def _event_fields(schema: dict[str, Any], text_fields: Sequence[str]) -> str:
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
+# Commands that have an argument with the same meaning before it is told once.
+MIN_COMMANDS_TO_SHARE = 4
+
+
 def cli_page() -> str:
     exit_statuses = " ".join((exit_status.__doc__ or "").partition("\n\n")[2].split())
     top = build_parser()
-    options = table(("argument", "meaning"), _option_rows(top))
-    sections = [part for group in GROUPS for part in _group_sections(group, list_parsers(top))]
-    return joined("# Commands", MADE_BY, exit_statuses, options, *sections)
+    parsers = list_parsers(top)
+    times = Counter(row for parser in parsers.values() for row in _option_rows(parser))
+    shared = [row for row, count in times.items() if count >= MIN_COMMANDS_TO_SHARE]
+    sections = [part for group in GROUPS for part in _group_sections(group, parsers, shared)]
+    return joined(
+        "# Commands",
+        MADE_BY,
+        exit_statuses,
+        _bullets(_option_rows(top)),
+        "## Arguments of many commands",
+        _bullets(shared),
+        *sections,
+    )
 
 
 def list_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -448,7 +520,9 @@ def list_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
     }
 
 
-def _group_sections(group: Group, parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+def _group_sections(
+    group: Group, parsers: dict[str, argparse.ArgumentParser], shared: Sequence[tuple[str, str]]
+) -> Iterator[str]:
     """Yield the sections of a group. A family has one for each of its commands."""
     yield f"## {group.title[0].upper()}{group.title[1:]}"
     for row in group.commands:
@@ -456,16 +530,23 @@ def _group_sections(group: Group, parsers: dict[str, argparse.ArgumentParser]) -
             yield f"**om-proxy {row.name}**: {sentence(row.help)}"
             for member in row.commands:
                 name = f"{row.name} {member.name}"
-                yield from command_section(name, parsers[name], member.help)
+                yield from command_section(name, parsers[name], member.help, shared)
         else:
-            yield from command_section(row.name, parsers[row.name], row.help)
+            yield from command_section(row.name, parsers[row.name], row.help, shared)
 
 
-def command_section(name: str, parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+def command_section(
+    name: str,
+    parser: argparse.ArgumentParser,
+    summary: str,
+    shared: Sequence[tuple[str, str]] = (),
+) -> Iterator[str]:
     yield f"### om-proxy {name}"
     yield parser.description or sentence(summary)
     rows = _option_rows(parser)
-    yield table(("argument", "meaning"), rows) if rows else ""
+    yield _bullets(row for row in rows if row not in shared)
+    if also := [name for name, text in rows if (name, text) in shared]:
+        yield f"Takes {code(also)}."
     yield parser.epilog or ""
 
 
@@ -479,9 +560,9 @@ def _option_rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
 
 def _option(action: argparse.Action) -> str:
     if not action.option_strings:
-        return f"`{action.metavar or action.dest.upper()}`"
+        return str(action.metavar or action.dest.upper())
     value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
-    return f"`{action.option_strings[-1]}{value}`"
+    return f"{action.option_strings[-1]}{value}"
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
