@@ -57,8 +57,6 @@ SAME_WITHOUT = (
     "SELECT DISTINCT resource",
     "AND thread = '{RESOURCE_THREAD}'",
     'LOCK_LINES = f"""SELECT 1 FROM om.ledger',  # a lock
-    # candidates of a list, whose query names the tenant (the line of the walk stands further left)
-    '\n            query.add("tenant = {}", selection.tenant)',
 )
 
 
@@ -283,8 +281,8 @@ OTHERS = (
     ),
     # what people are shown of their own tenant alone
     Mutant(
-        f"{_SQLITE}/listing.py",
-        "walk.append(_Condition(OF_TENANT, (selection.tenant,)))",
+        "proxy/om_proxy/storage/sql/listing.py",
+        "walk.append(Condition(OF_TENANT, (selection.tenant,)))",
         "pass",
         STORE,
     ),

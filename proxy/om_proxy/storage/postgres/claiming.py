@@ -8,8 +8,8 @@ from om_proxy.memory.model import Key
 from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.postgres.commit import LOCK_ROW
-from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, Session
-from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.postgres.session import NEXT_VERSION, Session
+from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.stored_rows import Backlog
 
 TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)

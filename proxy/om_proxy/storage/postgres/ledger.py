@@ -19,7 +19,7 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.postgres.session import UNIX_NOW, Session
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.sql.columns import Columns, transpose, write_unnest
 from om_proxy.storage.sql.ledger import (
     INSERT_LINES,
@@ -27,6 +27,7 @@ from om_proxy.storage.sql.ledger import (
     ON_CONFLICT,
     SUM_COLUMNS,
 )
+from om_proxy.storage.sql.session import UNIX_NOW
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400

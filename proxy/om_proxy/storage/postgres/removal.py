@@ -22,13 +22,13 @@ from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.events import delete_events, insert_events, remove_from_log_events
 from om_proxy.storage.postgres.queries import select_memories
 from om_proxy.storage.postgres.quotes import HAS_LOOK_UPS, LOCK_LOOK_UPS, remove_quotes
-from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, Session
+from om_proxy.storage.postgres.session import NEXT_VERSION, Session
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.reencryption import change_key
-from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD
+from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
 from om_proxy.storage.sql.thread_rows import select_generations
 
 # the thread, all that share its resource's log, and all that may quote it

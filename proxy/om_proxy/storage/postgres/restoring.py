@@ -10,7 +10,7 @@ from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.commit import UPSERT_OBSERVATIONS, UPSERT_REFLECTION
 from om_proxy.storage.postgres.removal import delete_rows
-from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, Session
+from om_proxy.storage.postgres.session import NEXT_VERSION, Session
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     ENTRY,
@@ -23,7 +23,7 @@ from om_proxy.storage.sql.columns import (
     transpose,
     write_unnest,
 )
-from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.stored_rows import WholeThread
 
 # $1 to $3: key; $4: when it began; $5: the delivered reply; $6: the row id that it keeps

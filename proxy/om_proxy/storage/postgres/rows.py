@@ -11,6 +11,13 @@ from om_proxy.storage.sql.rows import RowEncoder
 ROW_ENCODER = RowEncoder(encode_text)
 
 
+# a thread that shares its log reads that of its resource
+INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count, generation, title,
+    failures, parked, thread.id, coverage > 0, pending, model, state, CASE WHEN shared THEN (
+        SELECT shared_log.log_tokens FROM om.thread AS shared_log WHERE shared_log.tenant = thread.tenant
+        AND shared_log.resource = thread.resource AND shared_log.thread = '') END, thread.key_id"""
+
+
 def has_plain_title(title: str | None) -> bool:
     """Return whether the title can be searched by what it begins with: it has no lone surrogate."""
     if title is None:

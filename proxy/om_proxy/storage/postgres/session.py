@@ -25,8 +25,6 @@ NEXT_VERSION = "nextval('om.version')"
 # `rewound`: those who hold a thread read it in full
 RAISE_VERSIONS = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
     FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = ANY ($1::bigint[])"""
-# The machine's clock: that of the server, which all processes on it have in common.
-UNIX_NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 
 class SchemaNames:

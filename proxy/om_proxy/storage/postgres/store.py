@@ -35,14 +35,6 @@ from om_proxy.storage.ledger_lines import (
     LedgerSum,
 )
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
-from om_proxy.storage.listing import (
-    IdleThread,
-    ResourceInfo,
-    ThreadInfo,
-    ThreadPage,
-    ThreadPlace,
-    ThreadSelection,
-)
 from om_proxy.storage.postgres import (
     claiming,
     encryption,
@@ -59,29 +51,24 @@ from om_proxy.storage.postgres.forgotten_names import (
     select_forgotten_at,
 )
 from om_proxy.storage.postgres.generation_removal import drop_generations
-from om_proxy.storage.postgres.listing import (
-    INFO_COLUMNS,
-    select_all,
-    select_idle,
-    select_resource,
-    select_resources,
-    select_threads,
-)
 from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.record_keeping import PostgresRecords
 from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
 from om_proxy.storage.postgres.restoring import Restoration
+from om_proxy.storage.postgres.rows import INFO_COLUMNS
 from om_proxy.storage.postgres.search import PostgresSearch
-from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW, SchemaNames, Session
+from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
 from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.key_rows import KeyRowMethods
-from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.listing import ListingMethods
+from om_proxy.storage.sql.resources import ResourceMethods
+from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.store_description import Promise, StoreTotals
@@ -120,11 +107,14 @@ class PostgresStore(
     PostgresRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    ListingMethods,
+    ResourceMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
     _info_columns = INFO_COLUMNS
+    _has_plain_title = "has_plain_title"
 
     def __init__(
         self,
@@ -278,39 +268,6 @@ class PostgresStore(
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         return await self._pool.read(lambda s: claiming.select_due(s, now, limit))
 
-    async def threads(
-        self,
-        tenant: str | None,
-        resource: str | None = None,
-        cursor: Key | None = None,
-        limit: int = 100,
-    ) -> tuple[ThreadInfo, ...]:
-        return await self._pool.read(
-            lambda s: select_all(s, tenant, resource, cursor, limit, self._keys)
-        )
-
-    async def find_threads(
-        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
-    ) -> ThreadPage:
-        return await self._pool.read(
-            lambda s: select_threads(s, selection, after, limit, self._keys), is_snapshot=True
-        )
-
-    async def idle_threads(
-        self, before: float, after: ThreadPlace | None = None, limit: int = 100
-    ) -> tuple[IdleThread, ...]:
-        return await self._pool.read(lambda s: select_idle(s, before, after, limit))
-
-    async def resources(
-        self, tenant: str, after: str | None = None, limit: int = 100
-    ) -> tuple[ResourceInfo, ...]:
-        return await self._pool.read(
-            lambda s: select_resources(s, tenant, after, limit, self._keys)
-        )
-
-    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._pool.read(lambda s: select_resource(s, tenant, resource, self._keys))
-
     async def webhook_state(self, name: str) -> WebhookState | None:
         found = await self._select(event_rows.SELECT_WEBHOOK, name)
         return WebhookState(*found[0]) if found else None
@@ -333,8 +290,10 @@ class PostgresStore(
     ) -> T:
         return await self._pool.transact(work, LONG_TIMEOUT_S if is_long or is_background else None)
 
-    async def _read_sealed(self, work: Work[T]) -> T:
-        return await self._keys.retry_unopened(lambda: self._pool.read(work))
+    async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
+        return await self._keys.retry_unopened(
+            lambda: self._pool.read(work, is_snapshot=is_snapshot)
+        )
 
     # ── writing ──
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from om_proxy.storage.postgres.session import UNIX_NOW
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql.session import UNIX_NOW
 from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 2_000  # some milliseconds

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.session import NEXT_VERSION, UNIX_NOW
+from om_proxy.storage.postgres.session import NEXT_VERSION
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     EVENT,
@@ -22,7 +22,7 @@ from om_proxy.storage.sql.columns import (
     write_unnest,
     write_values,
 )
-from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 
 _KEY_PARAMETERS = 3
 _NAME_PARAMETERS = 2  # behind the columns of a new row

@@ -23,9 +23,9 @@ from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.storage.newest_passages import find_newest_passages
 from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.sql.columns import Columns, list_names
-from om_proxy.storage.sql.listing import ACTIVE_AT, decode_infos, select_lacking, write_lacking
 from om_proxy.storage.sql.session import IS_THREAD, Session
 from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.thread_infos import ACTIVE_AT, decode_infos, select_lacking, write_lacking
 
 if TYPE_CHECKING:
     from om_proxy.storage.base import Store

@@ -20,6 +20,8 @@ IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
 OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
 # the first column of rows of a memory: of the same snapshot as the row
 KEY_OF_ROW = "(SELECT thread.key_id FROM om.thread WHERE thread.id = thread_id)"
+# The clock of the machine that all processes on the database have in common.
+UNIX_NOW = "extract(epoch FROM clock_timestamp())::float8"
 MAX_NUMBER = 2**63 - 1  # stands for a bound or a limit that is not given
 
 T = TypeVar("T")

@@ -30,9 +30,9 @@ class SqlStore(ABC):
         """Run work that reads with one statement, which is its own snapshot."""
 
     @abstractmethod
-    async def _read_sealed(self, work: Work[T]) -> T:
+    async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
         """Run work that reads texts, and needs keys for it. Keys beside the texts are of the same
-        snapshot."""
+        snapshot. `is_snapshot`: so are its statements."""
 
     @abstractmethod
     async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:

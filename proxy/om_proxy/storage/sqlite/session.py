@@ -12,9 +12,11 @@ from typing import Any, TypeVar, cast
 import aiosqlite
 
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql import session as sql_session
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
+from om_proxy.storage.sqlite.queries import UNIX_NOW
 from om_proxy.storage.sqlite.rows import ROW_ENCODER
 
 T = TypeVar("T")
@@ -28,17 +30,23 @@ _SQLITE_BY_PATTERN = tuple(
     (re.compile(pattern), sqlite)
     for pattern, sqlite in (
         (r"\bom\.", ""),
+        (re.escape(sql_session.UNIX_NOW), UNIX_NOW),
         (r"= ANY \(\$(\d+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(?\1))"),
+        (
+            r"unnest\(\$(\d+)::\w+\[\]\) AS (\w+) \((\w+)\)",
+            r"(SELECT value AS \3 FROM json_each(?\1)) AS \2",
+        ),
         (r"::\w+(\[\])?", ""),
         (r"\$(\d+)", r"?\1"),
         # an index serves its own expression or condition, letter by letter
         (r"= true\b", "= 1"),
+        (r"= false\b", "= 0"),
         (r"\bcoalesce\(", "ifnull("),
         (r"\bIS DISTINCT FROM\b", "IS NOT"),
         # a file has one writer at a time
         (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)( SKIP LOCKED)?", ""),
         # a hint for SQLite alone
-        (r"/\* (INDEXED BY \w+) \*/", r"\1"),
+        (r"/\* (INDEXED BY \w+|\+) \*/", r"\1"),
         (r"\bjson_array_elements\(", "json_each("),
         (r"(\w+\.value) ->> (\d)", r"json_extract(\1, '$[\2]')"),
     )

@@ -40,17 +40,11 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.listing import (
-    IdleThread,
-    ResourceInfo,
-    ThreadInfo,
-    ThreadPage,
-    ThreadPlace,
-    ThreadSelection,
-)
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.listing import ListingMethods
+from om_proxy.storage.sql.resources import ResourceMethods
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
@@ -61,13 +55,6 @@ from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_c
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.forgetting import Forgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
-from om_proxy.storage.sqlite.listing import (
-    select_all,
-    select_idle,
-    select_resource,
-    select_resources,
-    select_threads,
-)
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.record_keeping import SqliteRecords
 from om_proxy.storage.sqlite.restoring import Restoration
@@ -115,11 +102,14 @@ class SqliteStore(
     SqliteRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    ListingMethods,
+    ResourceMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
     _info_columns = rows.INFO_COLUMNS
+    _has_plain_title = "title < x''"  # every TEXT comes before the empty BLOB
 
     def __init__(
         self,
@@ -262,7 +252,7 @@ class SqliteStore(
     async def _read_one(self, work: Work[_Read]) -> _Read:
         return await self._reader.run_alone(lambda db: work(SqliteSession(db)))
 
-    async def _read_sealed(self, work: Work[_Read]) -> _Read:
+    async def _read_sealed(self, work: Work[_Read], *, is_snapshot: bool = False) -> _Read:
         return await self._keys.retry_unopened(
             lambda: self._reader.run(lambda db: work(SqliteSession(db)))
         )
@@ -337,39 +327,6 @@ class SqliteStore(
         return await self._writer.run(
             lambda db: claiming.lease_due(db, select_due, holder, seconds)
         )
-
-    async def threads(
-        self,
-        tenant: str | None,
-        resource: str | None = None,
-        cursor: Key | None = None,
-        limit: int = 100,
-    ) -> tuple[ThreadInfo, ...]:
-        return await self._reader.run_alone(
-            lambda db: select_all(db, tenant, resource, cursor, limit, self._keys)
-        )
-
-    async def find_threads(
-        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
-    ) -> ThreadPage:
-        return await self._reader.run(
-            lambda db: select_threads(db, selection, after, limit, self._keys)
-        )
-
-    async def idle_threads(
-        self, before: float, after: ThreadPlace | None = None, limit: int = 100
-    ) -> tuple[IdleThread, ...]:
-        return await self._reader.run_alone(lambda db: select_idle(db, before, after, limit))
-
-    async def resources(
-        self, tenant: str, after: str | None = None, limit: int = 100
-    ) -> tuple[ResourceInfo, ...]:
-        return await self._reader.run(
-            lambda db: select_resources(db, tenant, after, limit, self._keys)
-        )
-
-    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._reader.run(lambda db: select_resource(db, tenant, resource, self._keys))
 
     # ── writing ──
 
