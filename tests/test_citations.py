@@ -28,7 +28,7 @@ from om_proxy.memory.transcript import (
 )
 from om_proxy.settings import Settings
 from om_proxy.settings.report import NOT_IN_EFFECT
-from tests.test_docs import ROOT, committed, named, raised_classes
+from tests.test_docs import ROOT, committed, named
 
 SPEC = ROOT / "docs" / "contributing"
 RECORDS = {"speed.md", "recall-quality.md"}  # of measuring, with wide tables
@@ -254,14 +254,6 @@ def test_cells() -> None:
     """The kinds of cells are those that the module's head names."""
     kinds = re.findall(r"^    (\w+) +\S", verdict.__doc__ or "", flags=re.MULTILINE)
     assert [kind.strip("`") for kind, _ in rows("reconcile.md", "Cells")] == kinds
-
-
-def test_statuses_of_errors() -> None:
-    """Each status that a client can get from an error of the proxy, and no other."""
-    statuses = {
-        status for cell, _ in rows("http.md", "Errors") for status in re.findall(r"\d{3}", cell)
-    }
-    assert statuses == {str(kind.status) for kind in raised_classes()}
 
 
 def test_sessions() -> None:
