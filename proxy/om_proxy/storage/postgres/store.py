@@ -29,16 +29,10 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyrin
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
-from om_proxy.storage.ledger_lines import (
-    LedgerBatch,
-    LedgerQuery,
-    LedgerSum,
-)
 from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.postgres import (
     claiming,
     encryption,
-    ledger,
     queries,
     schema,
 )
@@ -66,6 +60,7 @@ from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.resources import ResourceMethods
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
@@ -107,6 +102,7 @@ class PostgresStore(
     PostgresRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    LedgerMethods,
     ListingMethods,
     ResourceMethods,
 ):
@@ -276,11 +272,8 @@ class PostgresStore(
         found = await self._select(queries.SELECT_DELIVERED, *key)
         return found[0][0] if found else None
 
-    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
-        return await self._pool.read(lambda s: ledger.select_sums(s, query), LONG_TIMEOUT_S)
-
-    async def _read_one(self, work: Work[T]) -> T:
-        return await self._pool.read(work)
+    async def _read_one(self, work: Work[T], *, is_long: bool = False) -> T:
+        return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None)
 
     async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:
         return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None, is_snapshot=True)
@@ -375,11 +368,6 @@ class PostgresStore(
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
         await self._write_one(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
 
-    async def prune_ledger(self, now: float) -> None:
-        """Remove old lines, some in each transaction, so that no commit waits for long."""
-        while await self._pool.transact(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S):
-            continue
-
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if not events:
             return
@@ -455,9 +443,6 @@ class PostgresStore(
         if parked:
             return await self._pool.write(lambda s: claiming.park(s, key))
         return await self._pool.transact(lambda s: claiming.revive(s, key))
-
-    async def add_to_ledger(self, batch: LedgerBatch) -> None:
-        await self._pool.transact(partial(ledger.add_batch, batch=batch), LONG_TIMEOUT_S)
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)

@@ -26,8 +26,9 @@ class SqlStore(ABC):
     _info_columns: ClassVar[str]
 
     @abstractmethod
-    async def _read_one(self, work: Work[T]) -> T:
-        """Run work that reads with one statement, which is its own snapshot."""
+    async def _read_one(self, work: Work[T], *, is_long: bool = False) -> T:
+        """Run work that reads with one statement, which is its own snapshot. `is_long`: as in
+        `_read_snapshot`."""
 
     @abstractmethod
     async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:

@@ -16,7 +16,6 @@ from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.quotes import remove_look_ups
 from om_proxy.storage.sqlite.removal import (
@@ -24,6 +23,7 @@ from om_proxy.storage.sqlite.removal import (
     DeletedRows,
     delete_in_thread,
     delete_rows,
+    fold_resources,
     insert_in_thread,
 )
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, REQUEST_ERASURE

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import aiosqlite
@@ -20,13 +21,13 @@ from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
 from om_proxy.storage.sqlite.commit import Commit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.events import insert_events, remove_from_log_events
-from om_proxy.storage.sqlite.ledger import fold_resources
 from om_proxy.storage.sqlite.queries import (
     IS_THREAD,
     OF_THREAD,
@@ -41,6 +42,7 @@ from om_proxy.storage.sqlite.session import (
     NEXT_VERSION,
     REQUEST_ERASURE,
     SqliteSession,
+    run_in_thread,
 )
 
 SELECT_SHARERS = (
@@ -245,3 +247,9 @@ async def _uncover_thread(
         (count, tokens),
     )
     await _commit(db, thread, after, keyring)
+
+
+def fold_resources(db: sqlite3.Connection, tenant: str, resources: Iterable[str]) -> None:
+    """Fold these resources; see `fold_resource`."""
+    for resource in resources:
+        run_in_thread(partial(fold_resource, tenant=tenant, resource=resource), db)

@@ -35,20 +35,16 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyrin
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.ledger_lines import (
-    LedgerBatch,
-    LedgerQuery,
-    LedgerSum,
-)
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.resources import ResourceMethods
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sqlite import claiming, encryption, ledger, queries, rows
+from om_proxy.storage.sqlite import claiming, encryption, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
@@ -102,6 +98,7 @@ class SqliteStore(
     SqliteRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    LedgerMethods,
     ListingMethods,
     ResourceMethods,
 ):
@@ -249,7 +246,7 @@ class SqliteStore(
     async def load(self, key: Key) -> Memory:
         return await self._read_sealed(lambda s: queries.select_memory(s, key, self._keys))
 
-    async def _read_one(self, work: Work[_Read]) -> _Read:
+    async def _read_one(self, work: Work[_Read], *, is_long: bool = False) -> _Read:
         return await self._reader.run_alone(lambda db: work(SqliteSession(db)))
 
     async def _read_sealed(self, work: Work[_Read], *, is_snapshot: bool = False) -> _Read:
@@ -448,19 +445,6 @@ class SqliteStore(
 
     async def park(self, key: Key, parked: bool) -> bool:
         return await self._writer.run(lambda db: claiming.update_parked(db, key, parked))
-
-    async def add_to_ledger(self, batch: LedgerBatch) -> None:
-        await self._writer.write(partial(ledger.add_batch, batch=batch))
-
-    async def prune_ledger(self, now: float) -> None:
-        """Remove old lines, some in each transaction, so that no commit waits for long."""
-        while await self._writer.write(
-            lambda db: ledger.delete_old_lines(db, now), is_background=True
-        ):
-            continue
-
-    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
-        return await self._reader.run_alone(lambda db: ledger.select_sums(db, query))
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         await self._forgetting.note_name(key, at)
