@@ -29,7 +29,7 @@ import time
 from msgspec.structs import replace
 
 from om_proxy.apis import refusals
-from om_proxy.apis.additions import REQUEST_FAULT_STATUSES, Addition, Trial, is_refusal
+from om_proxy.apis.additions import NOTHING, REQUEST_FAULT_STATUSES, Addition, Trial, is_refusal
 from om_proxy.apis.api import Unreadable
 from om_proxy.background.scheduler import Background
 from om_proxy.edge.buffered_response import buffer_body, look_for_error
@@ -78,6 +78,11 @@ class Attempts:
             return await self.send_body(exchange, exchange.body)
         additions = list_additions(turn, exchange.recall)
         trial.limit_to(additions)
+        if additions is NOTHING:  # the client's own bytes: their acceptance teaches nothing
+            answer = await self.send_body(exchange, exchange.body)
+            if answer.told_status < MIN_ERROR_STATUS:
+                return answer
+            return await self._send_after_refusal(exchange, trial, answer)
         if trial.sent is not additions:
             turn = exchange.turn = self._simplify(exchange, turn, trial)
         answer = await self._send_looked_into(exchange, self._write_body(exchange, turn))

@@ -84,7 +84,7 @@ def _may_spend(headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules) -
 
 def is_preflight(headers: Headers) -> bool:
     """Return whether a browser asks if a page may send its request. It asks without a credential."""
-    return any(name == PREFLIGHT_HEADER for name, _ in headers)
+    return PREFLIGHT_HEADER in [name for name, _ in headers]
 
 
 def _is_foreign_host(host: str) -> bool:

@@ -73,6 +73,11 @@ class AdmissionLimits(Protocol):
     def body_timeout(self) -> float: ...
 
 
+def find_max_small_bytes(limits: AdmissionLimits) -> int:
+    """Return the size of the largest small body."""
+    return max(1, limits.body // SMALL_BODY_DIVISOR)
+
+
 class BodyPool:
     """The bodies of one kind, large or small. `is_overfull`: whether they hold too much now."""
 
@@ -108,15 +113,10 @@ class Admission:
     def held_bytes(self) -> int:
         return self.small_bodies.held_bytes + self.large_bodies.held_bytes
 
-    @property
-    def max_small_bytes(self) -> int:
-        """The size of the largest small body."""
-        return max(1, self.limits().body // SMALL_BODY_DIVISOR)
-
     def _has_too_many_small(self, pool: BodyPool) -> bool:
         limits = self.limits()
         return (
-            pool.held_bytes > limits.in_flight * max(1, limits.body // SMALL_BODY_DIVISOR)
+            pool.held_bytes > limits.in_flight * find_max_small_bytes(limits)
             or self.budget.held_bytes > limits.memory
         )
 
@@ -211,9 +211,10 @@ class BufferedBodyPermit:
     async def receive(self) -> Message:
         if not self._has_begun:
             self._has_begun = True
+            limits = self._admission.limits()
             self._admission.check_capacity()
-            self._max_small_bytes = self._admission.max_small_bytes
-            size = self._read_announced_size()
+            self._max_small_bytes = find_max_small_bytes(limits)
+            size = self._read_announced_size(limits.body)
             is_large = size > self._max_small_bytes
             if is_large and not await self._reserve_room(size):
                 return {"type": "http.disconnect"}
@@ -244,7 +245,7 @@ class BufferedBodyPermit:
         if bytes_before is None:
             return
         received = self._bytes - bytes_before
-        min_progress = max(1, self._admission.max_small_bytes // MIN_PROGRESS_DIVISOR)
+        min_progress = max(1, self._max_small_bytes // MIN_PROGRESS_DIVISOR)
         has_progress = received >= min_progress
         self._stalled_checks = 0 if has_progress else self._stalled_checks + 1
         is_fast_enough = received >= self._charged // (BODY_WEIGHT * MAX_CHECKS_PER_BODY)
@@ -254,10 +255,10 @@ class BufferedBodyPermit:
     def is_stalled(self) -> bool:
         return self._stalled_checks >= MAX_STALLED_CHECKS
 
-    def _read_announced_size(self) -> int:
+    def _read_announced_size(self, limit: int) -> int:
         """Return the announced length in bytes; 0 if none is announced."""
         size = parse_content_length(self._scope["headers"]) or 0
-        if size > (limit := self._admission.limits().body):
+        if size > limit:
             raise make_too_large(limit)
         return size
 

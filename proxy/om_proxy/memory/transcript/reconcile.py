@@ -179,8 +179,9 @@ def _match_recorded_request(
     sent_count = sent.count
     if view is None or view.count != sent_count or not transcript.is_live(view.seq):
         return None
-    is_newest = transcript.end == (view.reply or view.seq)
-    is_unanswered = transcript.end == view.seq and not view.reply
+    end = transcript.end
+    is_newest = end == (view.reply or view.seq)
+    is_unanswered = end == view.seq and not view.reply
     is_certain = is_newest and (hints.sdk_retry or hints.undelivered or is_unanswered)
     if not is_certain and (
         sent_count == 1 or hints.history == "new" or _answers_newest_calls(transcript, sent)
@@ -189,11 +190,11 @@ def _match_recorded_request(
     has_user_spoken = any(m.role == "user" for m in transcript.marks_after(view.seq))
     if has_user_spoken and not transcript.is_prefix_view(view):
         return None  # a window of repeated texts looks the same
-    cut_seq = view.seq if transcript.end != view.seq else None
+    cut_seq = view.seq if end != view.seq else None
     return Verdict(
         case="rewind" if has_user_spoken else "retry",
         cut_seq=cut_seq,
-        end=transcript.end,
+        end=end,
         after_seq=view.seq,
         cells=view.cells,
         style=transcript.style,
