@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.edge.base_url import has_path_thread, split_path, take_names_from_path
-from om_proxy.edge.headers import select_request_headers
+from om_proxy.edge.headers import NOT_FORWARDED, select_request_headers
 from om_proxy.errors import BadRequest
 from om_proxy.identity.callers import identify
 from om_proxy.identity.identity_rules import IdentityRules
@@ -98,7 +98,9 @@ def test_headers_win() -> None:
         scope(b"/r/ada/t/kitchen/v1", (b"x-resource-id", b"bob"), (b"a", b"b"))
     )
     assert identify(request["headers"], rules, b"s").key == ("local", "bob", "kitchen")
-    assert select_request_headers(request["headers"], {b"x-resource-id"}) == [(b"a", b"b")]
+    assert select_request_headers(request["headers"], NOT_FORWARDED | {b"x-resource-id"}) == [
+        (b"a", b"b")
+    ]
     assert has_path_thread(request)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.edge.headers import (
+    NOT_FORWARDED,
     ask_uncompressed,
     is_event_stream,
     replace_credential,
@@ -37,7 +38,9 @@ def test_request() -> None:
         (b"x-om-thread", b"t"),
         (b"x-thread-id", b"t"),
     ]
-    assert select_request_headers([*HOP, *ours, *ENDS], drop={b"x-thread-id"}) == ENDS
+    assert (
+        select_request_headers([*HOP, *ours, *ENDS], drop=NOT_FORWARDED | {b"x-thread-id"}) == ENDS
+    )
 
 
 def test_response() -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from om_proxy.edge.headers import select_request_headers
+from om_proxy.edge.headers import NOT_FORWARDED, select_request_headers
 from om_proxy.errors import Unauthorized
 from om_proxy.identity.callers import identify, identify_off_route
 from om_proxy.identity.identity_rules import IdentityRules
@@ -147,7 +147,7 @@ def test_session_headers_are_forwarded() -> None:
     sent = headers(
         OPENCODE | {"x-litellm-session-id": "a", "helicone-session-id": "b", "x-om-thread": "t"}
     )
-    assert select_request_headers(sent, {b"x-thread-id"}) == sent[:-1]
+    assert select_request_headers(sent, NOT_FORWARDED | {b"x-thread-id"}) == sent[:-1]
 
 
 SIGNING = b"0123456789abcdef0123456789abcdef"

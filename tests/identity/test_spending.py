@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from om_proxy.identity.callers import identify
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.spending import is_preflight, may_spend_operator_key
 from om_proxy.identity.tenants import find_tenant
@@ -120,3 +121,16 @@ def test_a_preflight_is_known_by_its_header() -> None:
     """A browser names the method of the page's request."""
     assert is_preflight([(b"access-control-request-method", b"POST")])
     assert not is_preflight([(b"origin", b"https://evil.example")])
+
+
+@pytest.mark.parametrize("rules", [RULES, OPEN, KEYED])
+@pytest.mark.parametrize("sent", [*LOCAL, *FOREIGN, *FORWARDED, *REBOUND])
+def test_an_identified_caller_may_spend_the_same(
+    sent: list[tuple[str, str]], rules: IdentityRules
+) -> None:
+    """A chat request is identified first, and its caller knows what it may spend."""
+    keys = [[("authorization", "Bearer key-a")]] if rules is KEYED else [*NO_KEYS, *ANY_KEYS]
+    for key in keys:
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in [*sent, *key]]
+        caller = identify(headers, rules, SECRET)
+        assert caller.may_spend_operator_key == may_spend_operator_key(headers, rules)

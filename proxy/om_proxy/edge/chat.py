@@ -186,9 +186,7 @@ class ChatRoute:
             if request
             else choose_upstream(scope, config, body)
         )
-        headers = config.select_upstream_headers(
-            scope["headers"], upstream, has_memory=caller.key is not None
-        )
+        headers = config.select_upstream_headers(scope["headers"], upstream, caller)
         rules = config.identity
         return Exchange(
             scope, body, request, caller, upstream, started, rules=rules, headers=headers

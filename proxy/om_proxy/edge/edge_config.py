@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from om_proxy.apis.api import Api, Request
-from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
+from om_proxy.edge.headers import (
+    CREDENTIAL_HEADERS,
+    NOT_FORWARDED,
+    replace_credential,
+    select_request_headers,
+)
 from om_proxy.errors import BadRequest, Forbidden, Unauthorized
+from om_proxy.identity.callers import Caller
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
 from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
 from om_proxy.identity.tenants import find_own_token, has_provider_credential
@@ -67,7 +73,7 @@ class EdgeConfig:
             *headers.resource_headers,
             *GATEWAY_KEY_HEADERS,
         )
-        own_headers = frozenset(name.encode() for name in identity_headers)
+        own_headers = NOT_FORWARDED.union(name.encode() for name in identity_headers)
         if keys:  # then the caller's credential is for the proxy, not for the upstream
             own_headers |= CREDENTIAL_HEADERS
         return cls(
@@ -99,11 +105,14 @@ class EdgeConfig:
         )
 
     def select_upstream_headers(
-        self, headers: Sequence[Header], upstream: UpstreamSettings, *, has_memory: bool = False
+        self,
+        headers: Sequence[Header],
+        upstream: UpstreamSettings,
+        caller: Caller | None = None,
     ) -> list[Header]:
         """Return the headers that go upstream, with a credential for the upstream and none for this
         proxy. Raise Forbidden for a caller who may not spend the operator's key: the upstream's, or
-        that of a memory model if the request has memory.
+        that of a memory model if the request has memory. `caller`: None on a route without memory.
 
         A browser's preflight names no model, so it is refused if there is any such key: the page's
         own request may spend it.
@@ -115,10 +124,10 @@ class EdgeConfig:
             )
         if (
             upstream.api_key is not None
-            or (has_memory and self.pays_memory)
-            or (self.has_operator_key and is_preflight(headers))
+            or (self.pays_memory and caller is not None and caller.key is not None)
+            or (caller is None and self.has_operator_key and is_preflight(headers))
         ):
-            self._require_spender(headers)
+            self._require_spender(headers, caller)
         return self.select_admitted_headers(headers, upstream)
 
     def check_own_memory(self, headers: Sequence[Header]) -> None:
@@ -127,8 +136,13 @@ class EdgeConfig:
         if self.has_operator_key:
             self._require_spender(headers)
 
-    def _require_spender(self, headers: Sequence[Header]) -> None:
-        if not may_spend_operator_key(headers, self.identity):
+    def _require_spender(self, headers: Sequence[Header], caller: Caller | None = None) -> None:
+        may_spend = (
+            may_spend_operator_key(headers, self.identity)
+            if caller is None
+            else caller.may_spend_operator_key
+        )
+        if not may_spend:
             raise Forbidden(SPENDING_MESSAGE)
 
     def select_admitted_headers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
 from om_proxy.server.headers import HOP_BY_HOP_HEADERS, Header, find_header
@@ -19,17 +19,16 @@ _CONTROL_CHARACTERS = bytes([*range(0x09), *range(0x0A, 0x20), 0x7F])
 CREDENTIAL_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
-def select_request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
+def select_request_headers(
+    headers: Sequence[Header], drop: frozenset[bytes] = NOT_FORWARDED
+) -> list[Header]:
     """Return the client's headers that go upstream. Names are in lower case, as ASGI has them.
-    `drop` names further headers to leave out (the identity aliases)."""
-    connection_names = _list_connection_headers(headers)
+    `drop` names those to leave out: NOT_FORWARDED, and the identity aliases."""
+    drop = _add_connection_names(drop, headers)
     return [
         header
         for header in headers
-        if (name := header[0]) not in NOT_FORWARDED
-        and not name.startswith(OWN_HEADER_PREFIX)
-        and name not in drop
-        and name not in connection_names
+        if header[0] not in drop and not header[0].startswith(OWN_HEADER_PREFIX)
     ]
 
 
@@ -44,13 +43,11 @@ def select_response_headers(headers: Sequence[Header]) -> list[Header]:
     if _has_control_character(b"".join([value for _, value in headers])):
         headers = [header for header in headers if not _has_control_character(header[1])]
     lower_headers = [(name.lower(), value) for name, value in headers]
-    connection_names = _list_connection_headers(lower_headers)
+    drop = _add_connection_names(HOP_BY_HOP_HEADERS, lower_headers)
     return [
         header
         for header in lower_headers
-        if (name := header[0]) not in HOP_BY_HOP_HEADERS
-        and not name.startswith(OWN_HEADER_PREFIX)
-        and name not in connection_names
+        if header[0] not in drop and not header[0].startswith(OWN_HEADER_PREFIX)
     ]
 
 
@@ -92,9 +89,9 @@ def _has_control_character(value: bytes) -> bool:
     return value.translate(None, _CONTROL_CHARACTERS) != value
 
 
-def _list_connection_headers(headers: Sequence[Header]) -> Collection[bytes]:
-    """Return the names of the headers that `Connection` lists: they are not forwarded."""
+def _add_connection_names(names: frozenset[bytes], headers: Sequence[Header]) -> frozenset[bytes]:
+    """Return the names with those that `Connection` lists: they are not forwarded."""
     values = [value for name, value in headers if name == b"connection"]
     if all(value == b"keep-alive" for value in values):  # nearly all requests
-        return ()
-    return {token.strip().lower() for value in values for token in value.split(b",")}
+        return names
+    return names.union(token.strip().lower() for value in values for token in value.split(b","))

@@ -7,7 +7,7 @@ The tenant comes only from the verified credential. A request in doubt gets no m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -28,6 +28,7 @@ from om_proxy.identity.identity_rules import (
     TIMEZONE_HEADER,
     IdentityRules,
 )
+from om_proxy.identity.spending import decide_spending
 from om_proxy.identity.tenants import select_tenant
 from om_proxy.identity.thread_names import (
     RequestNames,
@@ -66,6 +67,7 @@ class Caller:
     # if False, `key.resource` is the thread itself, and resource scope is impossible
     has_named_resource: bool = False
     is_for_one_thread: bool = False  # whether a token lets it read this thread alone
+    may_spend_operator_key: bool = False  # identity/spending.py
 
     def choose_look_up_scope(self, configured: Scope | None) -> Scope:
         """Return how far the caller's look-ups reach. `configured`: `retrieval.scope`."""
@@ -118,7 +120,9 @@ def _identify(
     values_by_name = group_by_name(headers)
     tenant = select_tenant(values_by_name, rules, secret)
     names = read_names(values_by_name, rules, tenant)
-    return _make_caller(values_by_name, rules, tenant, names), names
+    caller = _make_caller(values_by_name, rules, tenant, names)
+    may_spend = decide_spending(values_by_name, rules)
+    return replace(caller, may_spend_operator_key=may_spend), names
 
 
 def _make_caller(
