@@ -29,33 +29,38 @@ from om_proxy.turns.accounting import AccountedTurn
 from om_proxy.turns.shadow import ShadowPrompt
 from om_proxy.turns.turn import PreparedTurn
 
-CALLER_CREDENTIAL_HEADERS = (
-    b"authorization",
-    b"x-api-key",
-    b"api-key",
-    b"openai-organization",
-    b"openai-project",
+CALLER_CREDENTIAL_HEADERS = frozenset(
+    (
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"openai-organization",
+        b"openai-project",
+    )
 )
 
 # What else an inherited memory call takes along: by these, gateways know who asks, and where the
 # words may go.
-GATEWAY_HEADERS = (
-    b"http-referer",
-    b"x-title",
-    b"cf-access-client-id",
-    b"cf-access-client-secret",
-    b"cf-access-token",
-    b"apikey",
-    b"x-goog-api-key",
-    b"x-goog-user-project",
-    b"ocp-apim-subscription-key",
-    b"openai-beta",
-    b"anthropic-version",
-    b"anthropic-beta",
-    b"x-model-authorization",  # NeMo Guardrails
-    b"oe-key",  # EdgeOne
-    b"oe-ai-provider",
+GATEWAY_HEADERS = frozenset(
+    (
+        b"http-referer",
+        b"x-title",
+        b"cf-access-client-id",
+        b"cf-access-client-secret",
+        b"cf-access-token",
+        b"apikey",
+        b"x-goog-api-key",
+        b"x-goog-user-project",
+        b"ocp-apim-subscription-key",
+        b"openai-beta",
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"x-model-authorization",  # NeMo Guardrails
+        b"oe-key",  # EdgeOne
+        b"oe-ai-provider",
+    )
 )
+CARRIED_HEADERS = CALLER_CREDENTIAL_HEADERS | GATEWAY_HEADERS
 GATEWAY_HEADER_BEGINNINGS = (
     b"cf-aig-",
     b"x-portkey-",
@@ -198,9 +203,7 @@ def select_carried(headers: Sequence[Header]) -> tuple[Header, ...]:
         [
             (name, value)
             for name, value in headers
-            if name in CALLER_CREDENTIAL_HEADERS
-            or name in GATEWAY_HEADERS
-            or name.startswith(GATEWAY_HEADER_BEGINNINGS)
+            if name in CARRIED_HEADERS or name.startswith(GATEWAY_HEADER_BEGINNINGS)
         ]
     )
 
