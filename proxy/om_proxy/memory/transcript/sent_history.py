@@ -45,10 +45,9 @@ def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
 def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
     """Return the digests of all but the last messages, which continue known digests where those
     suffice. A short list keeps none: hashing it again takes no time."""
-    is_hashed = isinstance(raws, HashedMessages)
-    if not is_hashed and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
+    if not isinstance(raws, HashedMessages) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
         return NO_DIGESTS
-    cached = raws.digests if is_hashed else NO_DIGESTS
+    cached = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
     if not cached.has_digests_at(counts):
         cached = NO_DIGESTS
     stable_count = max(len(raws) - REHASHED_MESSAGES, cached.count)
