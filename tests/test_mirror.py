@@ -39,6 +39,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "storage/postgres/test_failover.py": "what stands of a server that lost its newest commits",
     "storage/postgres/test_starts.py": "processes that start together, or while another one migrates",
     "storage/postgres/test_races.py": "what several processes do at once on one server",
+    "storage/sqlite/test_totals.py": "how sums over a file are read page by page",
     "storage/sqlite/test_listing.py": "how many rows of a file a page of a list looks at",
     "storage/sqlite/test_key_rows.py": "the master key of a file is changed while it is used",
     "storage/postgres/test_key_rows.py": "the master key of a schema is changed while it is used",

@@ -9,27 +9,33 @@ import pytest
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.store_description import StoreTotals
 from tests.storage.memory_builder import store_covered
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 7, 8, 100])
-async def test_pages_add_up_to_the_whole(tmp_path: Path, page_size: int) -> None:
+async def test_pages_add_up_to_the_whole(
+    tmp_path: Path, page_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However the threads fall on pages, each counts once."""
     store = await SqliteStore.open(tmp_path / "om.db")
     try:
         for number in range(7):
             await store_covered(store, Key("t", "r", str(number)), 3 + number, 2)
-        statements: list[tuple[Any, ...]] = []
+        whole = await store.totals(0.0)
+        page_count = 0
+        select = SqliteSession.select
 
-        async def read_rows(sql: str, *parameters: Any) -> list[Row]:
-            statements.append(parameters)
-            return await store._select(sql, *parameters)
+        async def count_pages(session: SqliteSession, sql: str, *parameters: Any) -> list[Row]:
+            nonlocal page_count
+            page_count += 1
+            return await select(session, sql, *parameters)
 
-        assert await add_up_threads(read_rows, 0.0, page_size) == await store.totals(0.0)
-        assert len(statements) == 7 // page_size + 1
+        monkeypatch.setattr(SqliteSession, "select", count_pages)
+        assert await store.totals(0.0, page_size) == whole
+        assert page_count == 7 // page_size + 1
     finally:
         await store.close()
 
@@ -37,6 +43,6 @@ async def test_pages_add_up_to_the_whole(tmp_path: Path, page_size: int) -> None
 async def test_no_page_has_no_sums(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "om.db")
     try:
-        assert await add_up_threads(store._select, 0.0, 1) == StoreTotals()
+        assert await store.totals(0.0, 1) == StoreTotals()
     finally:
         await store.close()

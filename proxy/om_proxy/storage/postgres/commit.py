@@ -45,7 +45,6 @@ from om_proxy.storage.sql.columns import (
     MESSAGE,
     OBSERVATION,
     REFLECTION,
-    THREAD,
     list_names,
     list_parameters,
     transpose,
@@ -160,7 +159,7 @@ class Commit:
             before.title != after.title,
             writes_others,
         )
-        values = dict(zip(THREAD, row, strict=True))
+        values = dict(zip(rows.THREAD, row, strict=True))
         self._thread_row = [values[name] for name in self._shape.columns]
         kept_count = count_kept_generations(before, after, generations)
         if kept_count is not None:

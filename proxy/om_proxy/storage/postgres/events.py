@@ -37,6 +37,7 @@ from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.sql.memory_keys import hold_key_of
 from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
+from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.stored_events import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
@@ -163,7 +164,7 @@ async def insert_thread_events(
             return
 
 
-async def delete_events(session: Session, thread_ids: Sequence[int]) -> int:
+async def delete_events(session: SqlSession, thread_ids: Sequence[int]) -> int:
     """Delete the events of these threads, inside a transaction. Return how many there were."""
     if not thread_ids:
         return 0

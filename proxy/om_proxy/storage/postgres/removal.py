@@ -29,6 +29,7 @@ from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
+from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.thread_rows import select_generations
 
 # the thread, all that share its resource's log, and all that may quote it
@@ -75,7 +76,7 @@ async def lock_threads(session: Session, sql: str, *parameters: object) -> list[
     return locked
 
 
-async def delete_rows(session: Session, ids: list[int], keyring: Keyring) -> ForgetResult:
+async def delete_rows(session: SqlSession, ids: list[int], keyring: Keyring) -> ForgetResult:
     """Delete the rows of threads and shared logs that are locked, with their keys. Return their
     numbers."""
     if not ids:

@@ -6,6 +6,8 @@ from om_proxy.memory.model import Memory
 from om_proxy.storage.encoding import encode_text
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.sql import columns
+from om_proxy.storage.sql.columns import Columns
 from om_proxy.storage.sql.rows import RowEncoder
 
 ROW_ENCODER = RowEncoder(encode_text)
@@ -16,6 +18,15 @@ INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, tur
     failures, parked, thread.id, coverage > 0, pending, model, state, CASE WHEN shared THEN (
         SELECT shared_log.log_tokens FROM om.thread AS shared_log WHERE shared_log.tenant = thread.tenant
         AND shared_log.resource = thread.resource AND shared_log.thread = '') END, thread.key_id"""
+
+
+# SQLite finds the last three in the title and the state
+THREAD: Columns = {
+    **columns.THREAD,
+    "has_plain_title": "boolean",
+    "log_tokens": "bigint",
+    "reflected_tokens": "bigint",
+}
 
 
 def has_plain_title(title: str | None) -> bool:

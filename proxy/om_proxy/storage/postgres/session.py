@@ -79,6 +79,10 @@ class Session:
             sql = write_insert(table, tuple(columns.items()))
             await self.execute(sql, *transpose(rows, columns))
 
+    async def draw_version(self) -> int:
+        [(version,)] = await self.select(f"SELECT {NEXT_VERSION}")
+        return int(version)
+
     async def raise_versions(self, ids: Sequence[int]) -> None:
         await self.execute(RAISE_VERSIONS, list(ids))
 

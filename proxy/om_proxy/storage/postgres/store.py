@@ -26,6 +26,7 @@ from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasur
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
@@ -34,6 +35,7 @@ from om_proxy.storage.postgres import (
     claiming,
     encryption,
     queries,
+    rows,
     schema,
 )
 from om_proxy.storage.postgres import events as event_rows
@@ -49,12 +51,9 @@ from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.record_keeping import PostgresRecords
-from om_proxy.storage.postgres.removal import ThreadCame, mark_bytes, remove_thread
-from om_proxy.storage.postgres.restoring import Restoration
-from om_proxy.storage.postgres.rows import INFO_COLUMNS
+from om_proxy.storage.postgres.removal import ThreadCame, delete_rows, mark_bytes, remove_thread
 from om_proxy.storage.postgres.search import PostgresSearch
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
-from om_proxy.storage.postgres.totals import add_up_threads
 from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
@@ -63,15 +62,17 @@ from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.resources import ResourceMethods
+from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
+from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.sql.totals import TotalsMethods
+from om_proxy.storage.store_description import Promise
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
-    WholeThread,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_LOCK_ATTEMPTS = 20  # of threads with what they share
 MIGRATION_TIMEOUT_S = 600.0
+LOCK_THREAD = f"SELECT id, version FROM om.thread WHERE {IS_THREAD} FOR UPDATE"
 
 
 class PostgresOptions(NamedTuple):
@@ -105,12 +107,20 @@ class PostgresStore(
     LedgerMethods,
     ListingMethods,
     ResourceMethods,
+    RestoringMethods,
+    TotalsMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
-    _info_columns = INFO_COLUMNS
+    _info_columns = rows.INFO_COLUMNS
     _has_plain_title = "has_plain_title"
+    _log_tokens = "log_tokens"
+    _reflected_tokens = "reflected_tokens"
+    _encoder = rows.ROW_ENCODER
+    _thread_columns = rows.THREAD
+    _version_columns = ("version", "rewound")
+    _rows_have_versions = True
 
     def __init__(
         self,
@@ -186,14 +196,6 @@ class PostgresStore(
         self._keys.close()
         if self._separate:
             await self._separate.close()
-
-    async def totals(self, now: float) -> StoreTotals:
-        return await add_up_threads(
-            lambda sql, *parameters: self._pool.read(
-                lambda s: s.select(sql, *parameters), LONG_TIMEOUT_S
-            ),
-            now,
-        )
 
     async def ping(self) -> None:
         """Take a number from the sequence: a server that is read-only refuses that."""
@@ -391,7 +393,7 @@ class PostgresStore(
         callers: bool = True,
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
-        await self._doomed.destroy()  # left by processes that have ended
+        await self._finish_deletion()  # left by processes that have ended
         return await self._pool.write(
             lambda s: claiming.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
@@ -427,17 +429,19 @@ class PostgresStore(
     async def _adopt_secret(self, secret: bytes) -> None:
         await self._pool.transact(lambda s: encryption.adopt_secret(s, secret, self._masters))
 
-    async def restore(
-        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
-    ) -> Memory:
-        keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
-        encode = partial(Restoration, thread, over, keys, self._keys, keeps_row=keeps_row)
-        restoration = await run_off_loop(len(thread.messages), encode)
-        row = await self._pool.transact(restoration.write, LONG_TIMEOUT_S)
-        if over:
-            await self._doomed.destroy()
-        self._keys.note_row(row.row_id, row.version, keys.key_id)
-        return row.add_to(thread.memory)
+    @staticmethod
+    def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
+        return rows.encode_thread(memory, ciphers, writes_others=True)
+
+    async def _delete_version(self, session: SqlSession, key: Key, version: int) -> bool:
+        for id_, stored_version in await session.select(LOCK_THREAD, *key):
+            if stored_version == version:
+                await delete_rows(session, [id_], self._keys)
+                return True
+        return False
+
+    async def _finish_deletion(self) -> None:
+        await self._doomed.destroy()
 
     async def park(self, key: Key, parked: bool) -> bool:
         if parked:

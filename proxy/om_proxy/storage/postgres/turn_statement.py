@@ -10,12 +10,12 @@ from functools import cache
 from typing import NamedTuple
 
 from om_proxy.storage.postgres.events import write_event_id
+from om_proxy.storage.postgres.rows import THREAD
 from om_proxy.storage.postgres.session import NEXT_VERSION
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     EVENT,
     MESSAGE,
-    THREAD,
     Columns,
     list_names,
     list_parameters,

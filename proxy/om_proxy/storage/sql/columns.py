@@ -13,7 +13,7 @@ from typing import Any
 Columns = Mapping[str, str]  # names with their types, in order
 
 _FLOAT = "double precision"
-# those of `row_decoding.THREAD_COLUMNS`, and those that PostgreSQL has besides
+# those of `row_decoding.THREAD_COLUMNS`
 THREAD: Columns = {
     "next_seq": "bigint",
     "next_id": "bigint",
@@ -38,9 +38,6 @@ THREAD: Columns = {
     "others": "bytea",
     "key_id": "bytea",
     "state": "bytea",
-    "has_plain_title": "boolean",
-    "log_tokens": "bigint",
-    "reflected_tokens": "bigint",
 }
 MESSAGE: Columns = {
     "seq": "bigint",

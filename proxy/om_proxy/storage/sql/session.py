@@ -49,6 +49,9 @@ class Session(Protocol):
     async def insert(self, table: str, columns: Columns, rows: Sequence[Row]) -> None:
         """Write rows of these columns into a table of the store, in their order."""
 
+    async def draw_version(self) -> int:
+        """Return a version that no row has."""
+
     async def raise_versions(self, ids: Sequence[int]) -> None:
         """Give threads new versions, so that those who hold them read them in full."""
 

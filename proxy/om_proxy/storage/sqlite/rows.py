@@ -13,6 +13,14 @@ INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, tur
 WITHOUT_CAUSE = "state = CAST(json_remove(CAST(state AS TEXT), '$.cause') AS BLOB)"
 
 
+def write_count_in_state(name: str) -> str:
+    """Return the SQL for a number of the state; 0 for what is none."""
+    text = "CAST(state AS TEXT)"
+    return (
+        f"iif(json_valid({text}), ifnull(CAST(json_extract({text}, '$.{name}') AS INTEGER), 0), 0)"
+    )
+
+
 def encode_text(text: str) -> str | bytes:
     """Return the text as SQLite can hold it. TEXT cannot hold a lone surrogate, so a text with one
     is a BLOB."""

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
+DRAW_VERSION = f"{INCREMENT_SEQUENCE} RETURNING value"
 RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
 REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
 
@@ -42,6 +43,8 @@ _SQLITE_BY_PATTERN = tuple(
         (r"= true\b", "= 1"),
         (r"= false\b", "= 0"),
         (r"\bcoalesce\(", "ifnull("),
+        (r"\bgreatest\(", "max("),
+        (r"\bleast\(", "min("),
         (r"\bIS DISTINCT FROM\b", "IS NOT"),
         # a file has one writer at a time
         (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)( SKIP LOCKED)?", ""),
@@ -96,6 +99,10 @@ class SqliteSession:
         values = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"
         await self._run(lambda db: db.executemany(sql, rows))
+
+    async def draw_version(self) -> int:
+        [(version,)] = await self.select(DRAW_VERSION)
+        return int(version)
 
     async def raise_versions(self, ids: Iterable[int]) -> None:
         for id_ in ids:

@@ -32,18 +32,22 @@ from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasur
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
-from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY
+from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.columns import THREAD
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.resources import ResourceMethods
-from om_proxy.storage.sql.session import Work
+from om_proxy.storage.sql.restoring import RestoringMethods
+from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
+from om_proxy.storage.sql.totals import TotalsMethods
 from om_proxy.storage.sqlite import claiming, encryption, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
@@ -53,7 +57,7 @@ from om_proxy.storage.sqlite.forgetting import Forgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.record_keeping import SqliteRecords
-from om_proxy.storage.sqlite.restoring import Restoration
+from om_proxy.storage.sqlite.rows import ROW_ENCODER
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
     check_schema,
@@ -64,17 +68,15 @@ from om_proxy.storage.sqlite.schema import (
 )
 from om_proxy.storage.sqlite.search import SqliteSearch
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
-from om_proxy.storage.sqlite.totals import add_up_threads
 from om_proxy.storage.sqlite.vectors import SqliteVectors
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
-from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.store_description import Promise
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.stored_events import EventPage, WebhookState
 from om_proxy.storage.stored_rows import (
     Backlog,
-    WholeThread,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ _Read = TypeVar("_Read")
 IN_MEMORY = ":memory:"
 # how long to wait for another process's lock; a commit holds it for milliseconds
 BUSY_TIMEOUT_S = 5.0
+# its rows go with it
+DELETE_THREAD = f"DELETE FROM om.thread WHERE {IS_THREAD} AND version = $4 RETURNING id"
 
 COMMON_PRAGMAS = ("foreign_keys = ON", "secure_delete = ON")
 WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
@@ -101,12 +105,20 @@ class SqliteStore(
     LedgerMethods,
     ListingMethods,
     ResourceMethods,
+    RestoringMethods,
+    TotalsMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
     _info_columns = rows.INFO_COLUMNS
     _has_plain_title = "title < x''"  # every TEXT comes before the empty BLOB
+    _log_tokens = rows.write_count_in_state("log_tokens")
+    _reflected_tokens = rows.write_count_in_state("reflected_tokens")
+    _encoder = ROW_ENCODER
+    _thread_columns = THREAD
+    _version_columns = ("version",)
+    _rows_have_versions = False
 
     def __init__(
         self,
@@ -216,9 +228,6 @@ class SqliteStore(
             if self._separate:
                 await self._separate.close()
 
-    async def totals(self, now: float) -> StoreTotals:
-        return await add_up_threads(self._select, now)
-
     async def clock(self) -> float:
         """Return this machine's clock, which all processes on a file share."""
         return self._clock()
@@ -316,8 +325,7 @@ class SqliteStore(
         callers: bool = True,
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
-        await self._forgetting.resume_erasure()  # left by processes that have ended
-        await self._doomed.destroy()
+        await self._finish_deletion()  # left by processes that have ended
         select_due = partial(claiming.select_due, now=now, limit=limit, skip=skip, callers=callers)
         if not await self._reader.run_alone(select_due):
             return ()  # without disturbing the writer
@@ -430,18 +438,19 @@ class SqliteStore(
     async def adopt_secret(self, secret: bytes) -> bool:
         return await self._secret.adopt(secret)
 
-    async def restore(
-        self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
-    ) -> Memory:
-        keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
-        encode = partial(Restoration, thread, over, keys, keeps_row=keeps_row)
-        restoration = await run_off_loop(len(thread.messages), encode)
-        row = await self._writer.write(restoration.write)
-        if over:
-            await self._forgetting.resume_erasure()
-            await self._doomed.destroy()
-        self._keys.note_row(row.row_id, row.version, keys.key_id)
-        return row.add_to(thread.memory)
+    @staticmethod
+    def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
+        return ROW_ENCODER.encode_thread(memory, ciphers, writes_others=True)
+
+    async def _delete_version(self, session: Session, key: Key, version: int) -> bool:
+        if not await session.select(DELETE_THREAD, *key, version):
+            return False
+        await session.request_erasure()
+        return True
+
+    async def _finish_deletion(self) -> None:
+        await self._forgetting.resume_erasure()
+        await self._doomed.destroy()
 
     async def park(self, key: Key, parked: bool) -> bool:
         return await self._writer.run(lambda db: claiming.update_parked(db, key, parked))
