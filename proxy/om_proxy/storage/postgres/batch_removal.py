@@ -13,12 +13,12 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.postgres.events import insert_events
-from om_proxy.storage.postgres.quotes import HAS_LOOK_UPS, LOCK_LOOK_UPS, remove_look_ups
-from om_proxy.storage.postgres.removal import CLEAR_OTHERS, delete_rows, lock_threads
+from om_proxy.storage.postgres.removal import CLEAR_OTHERS, LOCK_LOOK_UPS, delete_rows, lock_threads
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.columns import transpose
 from om_proxy.storage.sql.ledger import fold_resource
+from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_look_ups
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100

@@ -50,6 +50,7 @@ from om_proxy.storage.sql.columns import (
     transpose,
     write_unnest,
 )
+from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.stored_events import MAX_EVENTS
 
@@ -91,8 +92,6 @@ DELETE_REFLECTION = "DELETE FROM om.reflection WHERE thread_id = $1"
 # no generation holds.
 PRUNE_ENTRIES = """DELETE FROM om.entry WHERE thread_id = $1 AND generation NOT IN (
     SELECT DISTINCT generation FROM om.entry WHERE thread_id = $1 ORDER BY generation DESC LIMIT $2)"""
-PRUNE_OBSERVATIONS = f"""DELETE FROM om.observation
-    WHERE thread_id = $1 AND state = 'log' AND {_IS_IN_NO_LOG}"""
 PRUNE_BEGINNINGS = """DELETE FROM om.generation WHERE thread_id = $1 AND number < (
     SELECT min(generation) FROM om.entry WHERE thread_id = $1)"""
 # `FOR SHARE` would let two commits wait for each other that both go on to write the row.

@@ -18,20 +18,23 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.postgres.commit import Commit
+from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, Commit
 from om_proxy.storage.postgres.events import delete_events, insert_events, remove_from_log_events
 from om_proxy.storage.postgres.queries import select_memories
-from om_proxy.storage.postgres.quotes import HAS_LOOK_UPS, LOCK_LOOK_UPS, remove_quotes
 from om_proxy.storage.postgres.session import NEXT_VERSION, Session
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
+from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_quotes
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.thread_rows import select_generations
 
+# Who forgets holds this lock alone: a commit that keeps look-ups is seen by the forgetting, or its
+# turn finds the forgetting's event.
+LOCK_LOOK_UPS = f"SELECT pg_advisory_xact_lock({LOOK_UPS_LOCK})"
 # the thread, all that share its resource's log, and all that may quote it
 SELECT_SHARERS = f"""SELECT id, thread, version, shared FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = $3 OR thread = '' OR shared OR {HAS_LOOK_UPS})

@@ -46,7 +46,6 @@ from om_proxy.storage.postgres.forgotten_names import (
     note_name,
     select_forgotten_at,
 )
-from om_proxy.storage.postgres.generation_removal import drop_generations
 from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.promise import create_promise
@@ -58,6 +57,7 @@ from om_proxy.storage.postgres.vectors import PostgresVectors
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -104,6 +104,7 @@ class PostgresStore(
     PostgresRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    GenerationRemovalMethods,
     LedgerMethods,
     ListingMethods,
     ResourceMethods,
@@ -511,13 +512,6 @@ class PostgresStore(
         await self._doomed.destroy()  # of what was told of other threads; the notes' own key stays
         erased = mark_bytes(ForgetResult(observations=count), [None], self._keys)
         return row.add_to(change.after), erased
-
-    async def drop_generations(
-        self, key: Key, expected_version: int, numbers: Sequence[int]
-    ) -> int:
-        return await self._pool.transact(
-            lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
-        )
 
     async def wait_erased(self) -> None:
         """Wait for keys to be destroyed. The bytes of removed rows stay until the server rewrites

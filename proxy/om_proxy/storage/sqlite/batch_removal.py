@@ -15,9 +15,9 @@ from om_proxy.storage import row_decoding
 from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.sql.quotes import remove_look_ups
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import select_rows
-from om_proxy.storage.sqlite.quotes import remove_look_ups
 from om_proxy.storage.sqlite.removal import (
     CLEAR_OTHERS,
     DeletedRows,
@@ -26,7 +26,7 @@ from om_proxy.storage.sqlite.removal import (
     fold_resources,
     insert_in_thread,
 )
-from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, REQUEST_ERASURE
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, REQUEST_ERASURE, SqliteSession
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100
@@ -83,7 +83,7 @@ async def remove_batch(
     names = {key.resource for key in keys}
     for name in names:
         await db.execute(CLEAR_OTHERS, (tenant, name))
-        await remove_look_ups(db, tenant, name)
+        await remove_look_ups(SqliteSession(db), tenant, name)
     is_last = len(keys) == len(listed)
     if is_last:
         logs = await select_rows(

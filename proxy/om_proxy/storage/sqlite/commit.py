@@ -22,11 +22,12 @@ from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, chan
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.forgetting import FirstTurn
+from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
-from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, translate
 
 
 def _split_columns(text: str) -> list[str]:
@@ -90,12 +91,9 @@ UPSERT_REFLECTION = _build_upsert(
     "reflection", ("thread_id",), _split_columns(row_decoding.REFLECTION_COLUMNS)
 )
 UPSERT_BEGINNING = _build_upsert("generation", ("thread_id", "number"), ["why", "at"])
-# Keep the newest ?2 generations that have entries, with this one. Then delete the observations that
-# no generation holds.
+# Keep the newest ?2 generations that have entries, with this one.
 PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (
     SELECT DISTINCT generation FROM entry WHERE thread_id = ?1 ORDER BY generation DESC LIMIT ?2)"""
-PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
-    SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 PRUNE_BEGINNINGS = """DELETE FROM generation WHERE thread_id = ?1 AND number < (
     SELECT min(generation) FROM entry WHERE thread_id = ?1)"""
 DELETE_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
@@ -145,7 +143,7 @@ class Commit:
         if kept_count is not None:
             self._statements += [
                 (PRUNE_ENTRIES, [(kept_count,)]),
-                (PRUNE_OBSERVATIONS, [()]),
+                (translate(PRUNE_OBSERVATIONS), [()]),
                 (PRUNE_BEGINNINGS, [()]),
             ]
 

@@ -18,7 +18,6 @@ from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_name
-from om_proxy.storage.sqlite.generation_removal import drop_generations
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.store_secret import StoreSecret
@@ -122,14 +121,6 @@ class Forgetting:
             return NO_HELD_KEYS
         keys = [erasure.key for erasure in erasures]
         return await self._reader.run(lambda db: hold_erased(SqliteSession(db), keys, self._keys))
-
-    async def drop_generations(
-        self, key: Key, expected_version: int, numbers: Sequence[int]
-    ) -> int:
-        return await self._writer.write(
-            lambda db: drop_generations(db, key, expected_version, numbers),
-            is_background=True,
-        )
 
     async def erase(self, removed: ForgetResult) -> ForgetResult:
         """Erase the bytes now. Return the result with what is true of them."""

@@ -15,11 +15,12 @@ from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.events import erase_event_texts
 from om_proxy.storage.sqlite.queries import IS_THREAD
 from om_proxy.storage.sqlite.removal import CLEAR_OTHERS
-from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, RAISE_VERSION, REQUEST_ERASURE
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, REQUEST_ERASURE
 
 UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
     WHERE thread_id = ? AND id = ?"""
 SELECT_ROW = f"SELECT id, version, key_id FROM thread WHERE {IS_THREAD}"
+RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
 SELECT_RESOURCE_ROWS = "SELECT id FROM thread WHERE tenant = ? AND resource = ?"
 
 

@@ -23,6 +23,7 @@ from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_t
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
+from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_quotes, write_label
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
 from om_proxy.storage.sqlite.commit import Commit
@@ -36,13 +37,13 @@ from om_proxy.storage.sqlite.queries import (
     select_memory,
     select_rows,
 )
-from om_proxy.storage.sqlite.quotes import has_quotes, remove_quotes
 from om_proxy.storage.sqlite.session import (
     INCREMENT_SEQUENCE,
     NEXT_VERSION,
     REQUEST_ERASURE,
     SqliteSession,
     run_in_thread,
+    translate,
 )
 
 SELECT_SHARERS = (
@@ -118,12 +119,18 @@ def remove_lone_thread(
     nothing, if there is a shared log or a look-up that may mention it: `remove_thread` does that,
     in many more hops to this thread. Raise Conflict as that does. `label`: of the thread."""
     if key.thread != RESOURCE_THREAD and (
-        db.execute(SELECT_KEYS, resource_key(key)).fetchone() or has_quotes(db, key, label)
+        db.execute(SELECT_KEYS, resource_key(key)).fetchone() or _has_quotes(db, key, label)
     ):
         return None
     deleted = _remove_rows(db, key, expected_version, event)
     fold_resources(db, key.tenant, [key.resource])
     return deleted
+
+
+def _has_quotes(db: sqlite3.Connection, key: Key, label: str) -> bool:
+    """Return whether any look-up quotes this thread, or may quote it because it is encrypted."""
+    parameters = (*key[:2], 0, 0, write_label(label))
+    return db.execute(translate(SELECT_QUOTING), parameters).fetchone() is not None
 
 
 def _remove_rows(
@@ -158,7 +165,7 @@ async def remove_thread(
     removed = deleted.settle_keys(keyring)
     if key.thread != RESOURCE_THREAD:
         removed = await _remove_from_log(db, key, label_of, removed, keyring)
-        await remove_quotes(db, key, label_of(key), keyring)
+        await remove_quotes(SqliteSession(db), key, label_of(key), keyring)
     await run_in_connection_thread(
         db, lambda connection: fold_resources(connection, key.tenant, [key.resource])
     )

@@ -24,7 +24,7 @@ T = TypeVar("T")
 NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 DRAW_VERSION = f"{INCREMENT_SEQUENCE} RETURNING value"
-RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
+RAISE_VERSIONS = f"UPDATE om.thread SET version = {NEXT_VERSION} WHERE id = ANY ($1::bigint[])"
 REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
 
 _SQLITE_BY_PATTERN = tuple(
@@ -37,6 +37,7 @@ _SQLITE_BY_PATTERN = tuple(
             r"unnest\(\$(\d+)::\w+\[\]\) AS (\w+) \((\w+)\)",
             r"(SELECT value AS \3 FROM json_each(?\1)) AS \2",
         ),
+        (r"\bposition\((\$\d+)::\w+ IN (\w+)\)", r"instr(\2, \1)"),
         (r"::\w+(\[\])?", ""),
         (r"\$(\d+)", r"?\1"),
         # an index serves its own expression or condition, letter by letter
@@ -105,9 +106,8 @@ class SqliteSession:
         return int(version)
 
     async def raise_versions(self, ids: Iterable[int]) -> None:
-        for id_ in ids:
-            await self.execute(RAISE_VERSION, id_)
-            await self.execute(INCREMENT_SEQUENCE)
+        await self.execute(RAISE_VERSIONS, [*ids])
+        await self.execute(INCREMENT_SEQUENCE)
 
     async def request_erasure(self) -> None:
         await self.execute(REQUEST_ERASURE)

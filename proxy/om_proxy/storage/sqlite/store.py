@@ -39,6 +39,7 @@ from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.columns import THREAD
+from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -102,6 +103,7 @@ class SqliteStore(
     SqliteRecords,
     TenantMoveMethods,
     KeyRowMethods,
+    GenerationRemovalMethods,
     LedgerMethods,
     ListingMethods,
     ResourceMethods,
@@ -494,11 +496,6 @@ class SqliteStore(
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         return await self._forgetting.commit_erasing(commit, change.after, erasures, held)
-
-    async def drop_generations(
-        self, key: Key, expected_version: int, numbers: Sequence[int]
-    ) -> int:
-        return await self._forgetting.drop_generations(key, expected_version, numbers)
 
     async def wait_erased(self) -> None:
         await self._forgetting.wait_erased()
