@@ -3,16 +3,18 @@ what is erased after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.changes import ForgetBatch, NoteErasure
+from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.memory_keys import hold_erased
+from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.sqlite import batch_removal, note_erasure, removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
@@ -23,30 +25,25 @@ from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.store_secret import StoreSecret
 
 
-class Forgetting:
-    """The `StoredRemoval` part of the contract. `eraser`: None: the store is in memory."""
+class SqliteForgetting(SqlStore):
+    """The `StoredRemoval` of an SQLite file."""
 
-    def __init__(
-        self,
-        writer: ConnectionWorker,
-        reader: ConnectionWorker,
-        eraser: Eraser | None,
-        keys: Keyring,
-        doomed: DoomedKeys,
-        secret: StoreSecret,
-    ) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._eraser = eraser
-        self._keys = keys
-        self._doomed = doomed
-        self._secret = secret
+    _writer: ConnectionWorker
+    _reader: ConnectionWorker
+    _eraser: Eraser | None  # None: the store is in memory
+    _doomed: DoomedKeys
+    _secret: StoreSecret
+    _generations: int | None
 
-    async def note_name(self, key: Key, at: float) -> None:
+    @abstractmethod
+    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
+        """Return what a commit is encrypted with."""
+
+    async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)
         await self._writer.write(lambda db: note_name(db, digest, at))
 
-    async def find_forgotten_at(self, key: Key) -> float | None:
+    async def forgotten_at(self, key: Key) -> float | None:
         digests = await self._secret.digest_names(key)
         [(at,)] = await self._reader.run_alone(
             lambda db: select_rows(db, SELECT_FORGOTTEN_AT, digests)
@@ -54,7 +51,12 @@ class Forgetting:
         return None if at is None else float(at)
 
     async def forget(
-        self, key: Key, expected_version: int | None, event: Event | None, *, defers_erasure: bool
+        self,
+        key: Key,
+        expected_version: int | None = None,
+        event: Event | None = None,
+        *,
+        defers_erasure: bool = False,
     ) -> ForgetResult:
         """Remove the thread, also from the file: deleted content is overwritten, and the
         write-ahead log is truncated."""
@@ -76,14 +78,14 @@ class Forgetting:
         if defers_erasure and self._eraser:
             await self._eraser.erase_soon(removed.threads + removed.messages)
             return removed._replace(database="pending", log="pending")
-        return await self.erase(removed)
+        return await self._erase(removed)
 
     async def forget_batch(
         self,
         tenant: str,
-        resource: str | None,
-        describe_forgotten: Callable[[Key], Event] | None,
-        active_before: float | None,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
     ) -> ForgetBatch:
         """Remove some threads. The bytes are erased after the last batch."""
         defers_erasure = active_before is not None
@@ -99,36 +101,41 @@ class Forgetting:
             if batch.is_last:
                 result = result._replace(database="pending", log="pending")
         elif batch.is_last:
-            return batch._replace(result=await self.erase(result))
+            return batch._replace(result=await self._erase(result))
         return batch._replace(result=await self._doomed.settle(result))
 
     async def commit_erasing(
-        self, commit: SharedCommit, after: Memory, erasures: Sequence[NoteErasure], held: HeldKeys
+        self,
+        change: Change,
+        erasures: Sequence[NoteErasure],
+        wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        """Write the commit, and take these notes out of everything that has them. `held`: of
-        `hold_erased`."""
+        """Write the commit, and take these notes out of everything that has them."""
+        held = await self._hold_erased(erasures)
+        keys = await self._prepare_keys(change.before, change.after)
+        commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._writer.write(
             lambda db: note_erasure.commit_erasing(db, commit, erasures, held)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
-        erased = await self.erase(ForgetResult(observations=count))
-        return row.add_to(after), erased
+        erased = await self._erase(ForgetResult(observations=count))
+        return row.add_to(change.after), erased
 
-    async def hold_erased(self, erasures: Sequence[NoteErasure]) -> HeldKeys:
+    async def _hold_erased(self, erasures: Sequence[NoteErasure]) -> HeldKeys:
         """Return the data keys of the memories. What has another key by the commit also has another
         version: a conflict."""
-        if self._keys.masters is None:
+        if self._masters is None:
             return NO_HELD_KEYS
         keys = [erasure.key for erasure in erasures]
         return await self._reader.run(lambda db: hold_erased(SqliteSession(db), keys, self._keys))
 
-    async def erase(self, removed: ForgetResult) -> ForgetResult:
+    async def _erase(self, removed: ForgetResult) -> ForgetResult:
         """Erase the bytes now. Return the result with what is true of them."""
         if self._eraser is not None and not await self._eraser.erase():
             removed = removed._replace(database="pending", log="pending")
         return await self._doomed.settle(removed)
 
-    async def resume_erasure(self) -> None:
+    async def _resume_erasure(self) -> None:
         """Start the eraser if forgotten bytes are pending: this process has ended in between, or
         another one."""
         [(is_pending,)] = await self._reader.run_alone(
@@ -139,6 +146,6 @@ class Forgetting:
 
     async def wait_erased(self) -> None:
         if self._eraser is not None:
-            await self.resume_erasure()
+            await self._resume_erasure()
             await self._eraser.wait()
         await self._doomed.wait_destroyed()

@@ -28,14 +28,13 @@ from om_proxy.memory.model import (
     Message,
 )
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
+from om_proxy.storage.changes import Change, MoveResult, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.columns import THREAD
@@ -54,7 +53,7 @@ from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.eraser import Eraser
-from om_proxy.storage.sqlite.forgetting import Forgetting
+from om_proxy.storage.sqlite.forgetting import SqliteForgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
 from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.record_keeping import SqliteRecords
@@ -101,6 +100,7 @@ class SqliteStore(
     SqliteSearch,
     SqliteVectors,
     SqliteRecords,
+    SqliteForgetting,
     TenantMoveMethods,
     KeyRowMethods,
     GenerationRemovalMethods,
@@ -145,9 +145,6 @@ class SqliteStore(
         self._doomed = DoomedKeys(separate, self)
         secret_row = encryption.SecretRow(reader, writer, masters)
         self._secret = StoreSecret(secret_row.keep, secret_row.adopt)
-        self._forgetting = Forgetting(
-            writer, reader, eraser, self._keys, self._doomed, self._secret
-        )
         self.key_rotation = KeyRotation(self._keys, self)
         self._probe: VersionProbe | None = None
 
@@ -207,7 +204,7 @@ class SqliteStore(
             store._keys.separate = separate
             await reader.run_alone(_read_sequence)
             store._probe = None if is_in_memory else VersionProbe(database)
-            await store._forgetting.resume_erasure()
+            await store._resume_erasure()
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:
@@ -451,54 +448,11 @@ class SqliteStore(
         return True
 
     async def _finish_deletion(self) -> None:
-        await self._forgetting.resume_erasure()
+        await self._resume_erasure()
         await self._doomed.destroy()
 
     async def park(self, key: Key, parked: bool) -> bool:
         return await self._writer.run(lambda db: claiming.update_parked(db, key, parked))
-
-    async def note_forgotten(self, key: Key, at: float) -> None:
-        await self._forgetting.note_name(key, at)
-
-    async def forgotten_at(self, key: Key) -> float | None:
-        return await self._forgetting.find_forgotten_at(key)
-
-    async def forget(
-        self,
-        key: Key,
-        expected_version: int | None = None,
-        event: Event | None = None,
-        *,
-        defers_erasure: bool = False,
-    ) -> ForgetResult:
-        return await self._forgetting.forget(
-            key, expected_version, event, defers_erasure=defers_erasure
-        )
-
-    async def forget_batch(
-        self,
-        tenant: str,
-        resource: str | None = None,
-        describe_forgotten: Callable[[Key], Event] | None = None,
-        active_before: float | None = None,
-    ) -> ForgetBatch:
-        return await self._forgetting.forget_batch(
-            tenant, resource, describe_forgotten, active_before
-        )
-
-    async def commit_erasing(
-        self,
-        change: Change,
-        erasures: Sequence[NoteErasure],
-        wakeup: ResourceWakeup | None = None,
-    ) -> tuple[Memory, ForgetResult]:
-        held = await self._forgetting.hold_erased(erasures)
-        keys = await self._prepare_keys(change.before, change.after)
-        commit = SharedCommit(change, None, wakeup, self._generations, [keys])
-        return await self._forgetting.commit_erasing(commit, change.after, erasures, held)
-
-    async def wait_erased(self) -> None:
-        await self._forgetting.wait_erased()
 
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._writer.run(lambda db: work(SqliteSession(db)))
