@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, Unwritable
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, extend_chain
-from om_proxy.storage.forwarding_store import ForwardingStore
-from om_proxy.storage.preview_store import REFUSED_METHODS, PreviewStore
+from om_proxy.storage.preview_store import PreviewStore
 from om_proxy.storage.spool_budget import MAX_SPOOLED_BYTES
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, item
@@ -74,7 +73,3 @@ async def test_other_writes_are_refused(
 ) -> None:
     with pytest.raises(Unwritable):
         await write(PreviewStore(base_store))
-
-
-def test_a_refused_method_is_one_of_the_contract() -> None:
-    assert all(hasattr(ForwardingStore, name) for name in REFUSED_METHODS)

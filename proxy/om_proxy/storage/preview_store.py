@@ -5,48 +5,58 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from om_proxy.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
 from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.forwarding_store import Method
 from om_proxy.storage.merging_store import MergingStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spooled_resource import SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns
 
-# what no preview needs
-REFUSED_METHODS = (
-    "add_events",
-    "set_webhook_state",
-    "prune_events",
-    "set_due",
-    "lease",
-    "mark_delivered",
-    "note_forgotten",
-    "forget",
-    "forget_batch",
-    "add_audit",
-    "add_receipt",
-    "drop_generations",
-    "commit_erasing",
-    "move_tenant",
-    "add_to_ledger",
-    "prune_records",
-    "prune_ledger",
-    "index_passages",
-    "write_vectors",
-    "outdate_index",
-    "drop_index",
-    "park",
-)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def refuse(method: Method[P, T]) -> Method[P, T]:
+    """Return this method of a store as one that no preview needs."""
+
+    async def refused(_self: PreviewStore, /, *_args: P.args, **_options: P.kwargs) -> T:
+        raise Unwritable("a preview changes nothing")
+
+    return refused
 
 
 class PreviewStore(MergingStore):
     """Reads from `inner`, and from what was committed to this very store. It lives as long as one
-    preview. The methods of REFUSED_METHODS raise Unwritable; they are made below."""
+    preview. Other methods that write raise Unwritable."""
+
+    add_events = refuse(Store.add_events)
+    set_webhook_state = refuse(Store.set_webhook_state)
+    prune_events = refuse(Store.prune_events)
+    set_due = refuse(Store.set_due)
+    lease = refuse(Store.lease)
+    mark_delivered = refuse(Store.mark_delivered)
+    note_forgotten = refuse(Store.note_forgotten)
+    forget = refuse(Store.forget)
+    forget_batch = refuse(Store.forget_batch)
+    add_audit = refuse(Store.add_audit)
+    add_receipt = refuse(Store.add_receipt)
+    drop_generations = refuse(Store.drop_generations)
+    commit_erasing = refuse(Store.commit_erasing)
+    move_tenant = refuse(Store.move_tenant)
+    add_to_ledger = refuse(Store.add_to_ledger)
+    prune_records = refuse(Store.prune_records)
+    prune_ledger = refuse(Store.prune_ledger)
+    index_passages = refuse(Store.index_passages)
+    write_vectors = refuse(Store.write_vectors)
+    outdate_index = refuse(Store.outdate_index)
+    drop_index = refuse(Store.drop_index)
+    park = refuse(Store.park)
 
     def __init__(
         self, inner: Store, find_cached: Callable[[Key], Memory | None] = lambda _: None
@@ -90,11 +100,3 @@ class PreviewStore(MergingStore):
 
     async def close(self) -> None:
         """Do nothing: the store behind goes on."""
-
-
-async def _refuse(_store: PreviewStore, *_args: Any, **_options: Any) -> None:
-    raise Unwritable("a preview changes nothing")
-
-
-for _name in REFUSED_METHODS:
-    setattr(PreviewStore, _name, _refuse)
