@@ -18,15 +18,15 @@ LONGEST_FILES = [
     Path(__file__).with_name("e2e") / "tenancy" / "test_tenancy.py",
     Path(__file__).with_name("storage") / "postgres" / "test_store.py",
     Path(__file__).with_name("storage") / "sqlite" / "test_store.py",
-    Path(__file__).with_name("edge") / "dashboard" / "test_pages_in_browser.py",
+    Path(__file__).with_name("management") / "dashboard" / "test_pages_in_browser.py",
     Path(__file__).with_name("storage") / "redis" / "test_store.py",
-    Path(__file__).with_name("storage") / "test_spooling_store.py",
+    Path(__file__).with_name("storage") / "spooling" / "test_spooling_store.py",
     Path(__file__).with_name("e2e") / "test_hostile_texts.py",
     Path(__file__).with_name("storage") / "postgres" / "test_store_behind_pooler.py",
     Path(__file__).with_name("e2e") / "replicas" / "test_replicas.py",
 ]
 
-# as in telemetry/logs.py, which the tests of stores do not import
+# as in observability/telemetry/logs.py, which the tests of stores do not import
 LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 
 TESTS_OF_STORES = Path(__file__).with_name("storage")

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from om_proxy.agents.models import Price, create_encoder
 from om_proxy.memory.notes.sections import split_by_thread
-from om_proxy.models import Price, create_encoder
 from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted

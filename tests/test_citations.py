@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents.reflector import REQUESTED_SHARES
-from om_proxy.identity.sessions import CLIENT_SESSIONS
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.transcript import (
     alignment,
@@ -26,8 +25,9 @@ from om_proxy.memory.transcript import (
     reconcile,
     verdict,
 )
-from om_proxy.settings import Settings
-from om_proxy.settings.report import NOT_IN_EFFECT
+from om_proxy.settings.config import Settings
+from om_proxy.settings.config.report import NOT_IN_EFFECT
+from om_proxy.settings.identity.sessions import CLIENT_SESSIONS
 from tests.test_docs import ROOT, committed, named
 
 SPEC = ROOT / "docs" / "contributing"

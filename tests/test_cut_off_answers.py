@@ -18,14 +18,14 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.agents.direct import Direct
-from om_proxy.agents.litellm_adapter import LiteLLM
-from om_proxy.agents.llm import Prompt, Routed, Target
-from om_proxy.errors import ModelBusy
+from om_proxy.agents.model_access.direct import Direct
+from om_proxy.agents.model_access.litellm_adapter import LiteLLM
+from om_proxy.agents.model_access.llm import Prompt, Routed, Target
+from om_proxy.common.errors import ModelBusy
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.model import Memory
-from om_proxy.upstream import AiohttpTransport
+from om_proxy.wire.upstream import AiohttpTransport
 from tests.memory.building import KEY, chat, chunk
 from tests.support.performing import INHERITED, Parts, open_parts
 from tests.support.upstream_server import Call, run_upstream_server, script_answer

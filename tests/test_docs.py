@@ -18,21 +18,27 @@ import orjson
 import pytest
 
 from om_proxy.cli.parser import build_parser
+from om_proxy.common.errors import OmError
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import OWN_HEADER_PREFIX
-from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.edge.receipt import build_receipt
+from om_proxy.edge.replies.receipt import build_receipt
+from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.vocabulary import ERROR_CODE_ROWS
-from om_proxy.errors import OmError
-from om_proxy.identity.callers import Caller, identify
-from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.transcript.reconcile import Hints, History
-from om_proxy.reasons import Reason, Status
-from om_proxy.settings import Settings, UpstreamSettings, list_warnings, parse, render_settings
-from om_proxy.settings.report import NOT_IN_EFFECT
-from om_proxy.settings.watching import LIVE_SETTINGS, RESTART_PREFIXES
+from om_proxy.settings.config import (
+    Settings,
+    UpstreamSettings,
+    list_warnings,
+    parse,
+    render_settings,
+)
+from om_proxy.settings.config.report import NOT_IN_EFFECT
+from om_proxy.settings.config.watching import LIVE_SETTINGS, RESTART_PREFIXES
+from om_proxy.settings.identity.callers import Caller, identify
+from om_proxy.settings.identity.identity_rules import IdentityRules
 from tests.docs import reference
 from tests.memory.clients import build_thread, chat, raw
 
@@ -48,7 +54,7 @@ CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
 # says every word for the pages: what is looked for elsewhere is not proven by it
 LISTS = "proxy/om_proxy/edge/vocabulary.py"
-METRICS_TABLE = "proxy/om_proxy/figures/metrics.py"
+METRICS_TABLE = "proxy/om_proxy/observability/figures/metrics.py"
 
 
 @cache
@@ -234,7 +240,7 @@ def test_every_reference_page_is_made() -> None:
 def test_request_headers() -> None:
     """The table names our request headers and the shipped aliases, with all their values."""
     rows = table("request")
-    modules = (ROOT / "proxy/om_proxy/identity").glob("*.py")
+    modules = (ROOT / "proxy/om_proxy/settings/identity").glob("*.py")
     code = "".join(ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in modules)
     assert {name.lower() for name in rows} == set(re.findall(r"x-om-[a-z]+", code))
     aliases = re.findall(r"`(x-[a-z-]+)`", (rows["X-OM-Thread"] + rows["X-OM-Resource"]).lower())
@@ -274,7 +280,7 @@ def test_response_headers() -> None:
     exchange.recall = RecallRecord(Offer.OFFERED, "recall", is_whole=True)
     fixed = {name.decode() for name, _ in build_receipt(exchange)}
     source = ast.parse(
-        (ROOT / "proxy/om_proxy/turns/prompt_builder.py").read_text(encoding="utf-8")
+        (ROOT / "proxy/om_proxy/engine/turns/prompt/prompt_builder.py").read_text(encoding="utf-8")
     )
     counted = {
         f"x-om-{key.value}"
@@ -483,14 +489,17 @@ def test_what_is_not_in_effect_is_marked() -> None:
 
 def test_what_is_not_marked_is_read() -> None:
     """A setting that nothing in the program reads carries the mark."""
+    settings = ROOT / "proxy/om_proxy/settings/config"
     sources = [
-        file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"
+        file
+        for file in modules()
+        if "proxy" in file.parts and file.parent not in {settings, settings / "sections"}
     ]
     sources.remove(ROOT / LISTS)
     sources += [
-        ROOT / "proxy/om_proxy/settings/effective.py",
-        ROOT / "proxy/om_proxy/settings/snapshot.py",
-        ROOT / "proxy/om_proxy/settings/service.py",
+        ROOT / "proxy/om_proxy/settings/config/effective.py",
+        ROOT / "proxy/om_proxy/settings/config/snapshot.py",
+        ROOT / "proxy/om_proxy/settings/config/sections/service.py",
     ]
     program = "\n".join(file.read_text(encoding="utf-8") for file in sources)
     unread = {key for key in leaves() if not is_read(key, program)}
@@ -534,7 +543,7 @@ def test_a_setting_that_nothing_reads_is_found() -> None:
 # each key that storage and retention are set by → a test that shows what the page says of it
 SHOWN_BY = {
     "storage.url": ("e2e/test_postgres.py", "test_a_command_line_that_cannot_start"),
-    "storage.required": ("cli/test_serve.py", "test_serve_without_a_usable_store"),
+    "storage.required": ("cli/commands/test_serve.py", "test_serve_without_a_usable_store"),
     "storage.prefix": ("storage/redis/test_pool.py", "test_two_prefixes_share_nothing"),
     "storage.connections": (
         "storage/postgres/test_pool.py",
@@ -550,19 +559,22 @@ SHOWN_BY = {
         "storage/postgres/test_promise.py",
         "test_a_power_cut_may_lose_the_turns_of_the_last_second",
     ),
-    "storage.search": ("test_composition.py", "test_a_search_right_after_an_import"),
+    "storage.search": ("app/test_composition.py", "test_a_search_right_after_an_import"),
     "storage.encryption_key": (
         "storage/sqlite/test_encryption.py",
         "test_another_key_or_none_is_refused",
     ),
     "storage.keys_url": ("e2e/test_separate_keys.py", "test_a_key_store_goes_away_and_comes_back"),
     "background.external": ("e2e/test_external_work.py", "test_a_worker_does_the_work"),
-    "retention.ttl_days": ("background/test_retention.py", "test_threads_go_by_their_age"),
+    "retention.ttl_days": ("engine/background/test_retention.py", "test_threads_go_by_their_age"),
     "retention.max_observations": (
-        "memory_cache/test_memories.py",
+        "engine/memory_cache/test_memories.py",
         "test_log_is_kept_within_its_limit",
     ),
-    "retention.max_reflections": ("background/test_retention.py", "test_older_generations_go"),
+    "retention.max_reflections": (
+        "engine/background/test_retention.py",
+        "test_older_generations_go",
+    ),
     "retention.generations": ("storage/sqlite/test_store.py", "test_older_generations_go"),
 }
 
@@ -598,7 +610,8 @@ def rooms() -> set[str]:
     return {
         entry.name + "/" if entry.is_dir() else entry.stem
         for entry in entries
-        if not entry.name.startswith("__") and (entry.is_dir() or entry.suffix == ".py")
+        if not entry.name.startswith("__")
+        and ((entry / "__init__.py").is_file() or entry.suffix == ".py")
     }
 
 
@@ -606,7 +619,11 @@ def test_rooms() -> None:
     """The table of rooms is the tree."""
     section = ARCHITECTURE.partition("## Rooms")[2].partition("Imports go down")[0]
     rows = re.findall(r"^\| ((?:`[\w/]+`(?: · )?)+) \|", section, flags=re.M)
-    assert {name for row in rows for name in re.findall(r"`([\w/]+)`", row)} == rooms()
+    names = [name for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+    assert {name.partition("/")[0] + "/" for name in names} == rooms()
+    for name in names:
+        place = ROOT / "proxy/om_proxy" / name
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name
 
 
 def test_floors() -> None:
@@ -621,7 +638,7 @@ def test_floors() -> None:
     ]
     (sentence,) = re.findall(r"Imports go down: (.*?)\. The import", ARCHITECTURE, flags=re.S)
     order = [floor.strip("` ").split(" | ") for floor in " ".join(sentence.split()).split(" → ")]
-    assert order == [layer.split(" : ") for layer in layers]
+    assert order == [re.split(r" [:|] ", layer) for layer in layers]
 
 
 @pytest.mark.parametrize(
@@ -637,7 +654,7 @@ def test_the_path_of_a_request(text: str) -> None:
     for file in files:
         assert (ROOT / "proxy/om_proxy" / file).is_file(), file
     for function in re.findall(r"\bengine\.(?!py\b)(\w+)", drawn):
-        source = ROOT / "proxy/om_proxy/turns/engine.py"
+        source = ROOT / "proxy/om_proxy/engine/turns/engine.py"
         assert f"def {function}(" in source.read_text(encoding="utf-8")
 
 
@@ -719,14 +736,15 @@ def test_every_exception_has_its_reason() -> None:
 
 
 def test_every_error_is_drawn() -> None:
-    """The tree in `errors.py` holds every class of ours, with the status the edge answers."""
-    drawn = (ROOT / "proxy/om_proxy/errors.py").read_text(encoding="utf-8").split('"""')[1]
+    """The tree in `common/errors.py` holds every class of ours, with the status the edge
+    answers."""
+    drawn = (ROOT / "proxy/om_proxy/common/errors.py").read_text(encoding="utf-8").split('"""')[1]
 
     def below(kind: type[OmError]) -> Iterator[type[OmError]]:
         yield kind
         for one in kind.__subclasses__():
             yield from below(one)
 
-    for kind in {kind for kind in below(OmError) if kind.__module__ == "om_proxy.errors"}:
+    for kind in {kind for kind in below(OmError) if kind.__module__ == "om_proxy.common.errors"}:
         (status,) = re.findall(rf"\b{kind.__name__}\b +(\d+|–)", drawn) or [None]
         assert status in (str(kind.status), "–", None if kind is OmError else ""), kind

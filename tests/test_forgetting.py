@@ -13,21 +13,21 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.apis.api import Reply
-from om_proxy.apis.registry import CHAT
-from om_proxy.errors import Conflict
-from om_proxy.identity.callers import Caller
+from om_proxy.agents.model_access.llm import Answer, Prompt, Target
+from om_proxy.agents.models import TokenCounter
+from om_proxy.common.errors import Conflict
+from om_proxy.engine.memory_cache.removal import MemoryRemoval
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory_cache.removal import MemoryRemoval
-from om_proxy.models import TokenCounter
+from om_proxy.settings.identity.callers import Caller
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.engine import Engine
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.registry import CHAT
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
 from tests.support.performing import SMALL, Parts, StoreOpener, open_parts

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "proxy" / "om_proxy"
 TESTS = ROOT / "tests"
 # every decision is made in these, by value: each module can be tested alone
-PURE_ROOMS = ("memory", "identity", "apis")
+PURE_ROOMS = ("memory", "settings/identity", "wire/apis")
 ROOMS = (
     ".",
     *sorted(
@@ -30,8 +30,8 @@ TESTS_OF_SEVERAL_MODULES = {
     "memory/test_behaviour_tables.py": "the tables of docs/contributing/behaviour.md, whichever module holds a row",
     "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
     "edge/test_carried.py": "what of a request goes along with memory's own calls: code and page agree",
-    "upstream/test_tls.py": "all of the room, behind TLS",
-    "moving/test_round_trips.py": "exports of any threads, between stores of all kinds",
+    "wire/upstream/test_tls.py": "all of the room, behind TLS",
+    "management/moving/test_round_trips.py": "exports of any threads, between stores of all kinds",
     "storage/sqlite/test_ended_process.py": "what stands in a file after a process ended anywhere",
     "storage/postgres/test_ended_process.py": "what stands in a schema after a process ended anywhere",
     "storage/redis/test_ended_process.py": "what stands in a server after a process ended anywhere",
@@ -44,8 +44,8 @@ TESTS_OF_SEVERAL_MODULES = {
     "storage/sqlite/test_key_rows.py": "the master key of a file is changed while it is used",
     "storage/postgres/test_key_rows.py": "the master key of a schema is changed while it is used",
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
-    "demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
-    "apis/test_bounds.py": "how much a body may make any module of the room do",
+    "cli/demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
+    "wire/apis/test_bounds.py": "how much a body may make any module of the room do",
     "test_citations.py": "what code and tests cite of docs/contributing",
     "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
     "test_examples.py": "examples/",
@@ -64,10 +64,10 @@ TESTS_OF_SEVERAL_MODULES = {
 
 # module of a pure room → where its rules are tested
 MODULES_TESTED_ELSEWHERE = {
-    "apis/chat/round_chunks.py": "apis/chat/test_splice.py",
-    "identity/identity_rules.py": "identity/test_callers.py",
-    "memory/message_view.py": "apis/chat/test_chat_message_corpus.py",
-    "memory/transcript/digests.py": "apis/test_split.py",
+    "wire/apis/chat/look_ups/round_chunks.py": "wire/apis/chat/look_ups/test_splice.py",
+    "settings/identity/identity_rules.py": "settings/identity/test_callers.py",
+    "memory/message_view.py": "wire/apis/chat/test_chat_message_corpus.py",
+    "memory/transcript/digests.py": "wire/apis/test_split.py",
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
@@ -75,11 +75,11 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
-    "apis/json_text.py": "apis/test_bounds.py",
-    "apis/registry.py": "apis/test_message_summary.py",
-    "apis/chat/chat_api.py": "apis/test_api.py",
-    "apis/lone_surrogates.py": "apis/test_bounds.py",
-    "apis/chat/rounds.py": "apis/chat/test_splice.py",
+    "wire/apis/json_text.py": "wire/apis/test_bounds.py",
+    "wire/apis/registry.py": "wire/apis/test_message_summary.py",
+    "wire/apis/chat/chat_api.py": "wire/apis/test_api.py",
+    "wire/apis/lone_surrogates.py": "wire/apis/test_bounds.py",
+    "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }
 
 
@@ -89,12 +89,9 @@ def find_modules(room: str) -> set[str]:
 
 def find_subjects(room: str) -> set[str]:
     """The names that a test file of the room may begin with."""
-    if room != ".":
-        return find_modules(room)
-    folders = {path.name for path in (*PACKAGE.iterdir(), *TESTS.iterdir()) if path.is_dir()}
-    return (
-        find_modules(room) | folders
-    )  # a whole room in one file, or the tests of a folder of helpers, such as bench
+    places = [*(PACKAGE / room).iterdir(), *(TESTS.iterdir() if room == "." else ())]
+    # a whole room in one file, or the tests of a folder of helpers, such as bench
+    return find_modules(room) | {path.name for path in places if path.is_dir()}
 
 
 def is_about(test: str, subject: str) -> bool:
@@ -113,7 +110,10 @@ def test_a_test_file_is_named_after_a_module_of_its_room(room: str) -> None:
     assert unlike == {name for name in TESTS_OF_SEVERAL_MODULES if Path(name).parent == Path(room)}
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room.split("/")[0] in PURE_ROOMS])
+@pytest.mark.parametrize(
+    "room",
+    [room for room in ROOMS if f"{room}/".startswith(tuple(f"{pure}/" for pure in PURE_ROOMS))],
+)
 def test_each_pure_module_has_a_test_file_of_its_name(room: str) -> None:
     """Or stands in the table, with the file that tests its rules."""
     tests = {file.stem for file in (TESTS / room).glob("test_*.py")}

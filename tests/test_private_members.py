@@ -38,13 +38,13 @@ _ITS_CYCLE = (
 
 # module of ours → member → its library, and why there is no other way
 USED: dict[str, dict[str, tuple[str, str]]] = {
-    "om_proxy.models.encodings": {
+    "om_proxy.agents.models.encodings": {
         "_mergeable_ranks": (
             "tiktoken",
             "27 MB of an encoding that only pickling reads; nothing public lets go of them",
         ),
     },
-    "om_proxy.cli.workers": {
+    "om_proxy.cli.serving.workers": {
         "uvicorn.supervisors.Multiprocess": (
             "uvicorn",
             "several workers; uvicorn.run offers no way to end with one that fails",
@@ -55,19 +55,19 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "_server": ("uvicorn", "the server that such a process runs"),
     },
-    "om_proxy.server.graceful_server": {
+    "om_proxy.wire.server.graceful_server": {
         "_exit": ("os", "public in spite of its name: it ends the process at once"),
     },
-    "om_proxy.server.expect_continue": {_CYCLE: _ITS_CYCLE},
-    "om_proxy.server.http10": {_CYCLE: _ITS_CYCLE},
-    "om_proxy.server.protocol": {
+    "om_proxy.wire.server.expect_continue": {_CYCLE: _ITS_CYCLE},
+    "om_proxy.wire.server.http10": {_CYCLE: _ITS_CYCLE},
+    "om_proxy.wire.server.protocol": {
         _CYCLE: _ITS_CYCLE,
         "_start_asgi_task": (
             "uvicorn",
             "the one place where a request begins to be served, at once or after the one before it",
         ),
     },
-    "om_proxy.server.upgrade": {
+    "om_proxy.wire.server.upgrade": {
         "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": (
             "uvicorn",
             "the protocol that ours is made from",
@@ -87,7 +87,7 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "_conn": ("aiosqlite", "the connection of sqlite3 for that work"),
     },
-    "om_proxy.upstream.connection": {
+    "om_proxy.wire.upstream.connection": {
         "aiohttp.client_proto.ResponseHandler": (
             "aiohttp",
             "the protocol that ours is made from: whose answer a packet is",
@@ -116,13 +116,13 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         "_parser": ("aiohttp", "whether a head of an answer that nobody asked for has begun"),
         "_should_close": ("aiohttp", "marks a connection that must serve no other request"),
     },
-    "om_proxy.upstream.connector": {
+    "om_proxy.wire.upstream.connector": {
         "aiohttp.client_proto.ResponseHandler": ("aiohttp", "what a connector makes"),
         "_create_connection": ("aiohttp", "makes a new connection: ours goes by running time"),
         "_factory": ("aiohttp", "puts our protocol into its connections"),
         "_loop": ("aiohttp", "the event loop that the connector's protocols get"),
     },
-    "om_proxy.upstream.transport": {
+    "om_proxy.wire.upstream.transport": {
         "aiohttp.http_exceptions.HttpProcessingError": ("aiohttp", "what its parser raises"),
         "_buffer": (
             "aiohttp",
@@ -199,8 +199,8 @@ def test_what_is_found(case: str) -> None:
 def test_what_is_inherited_is_found() -> None:
     """What a class of ours reads, calls or replaces of a library's class."""
     found = found_in(
-        inspect.getsource(importlib.import_module("om_proxy.server.protocol")),
-        "om_proxy.server.protocol",
+        inspect.getsource(importlib.import_module("om_proxy.wire.server.protocol")),
+        "om_proxy.wire.server.protocol",
     )
     assert "_start_asgi_task" in set(found)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from om_proxy.settings import parse
-from om_proxy.settings.report import list_warnings
+from om_proxy.settings.config import parse
+from om_proxy.settings.config.report import list_warnings
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("long agent runs", "chat with daily visits", "cheap actor")

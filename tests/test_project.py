@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from om_proxy import models
-from om_proxy.models import model_warnings, price_list, small_models
+from om_proxy.agents import models
+from om_proxy.agents.models import model_warnings, price_list, small_models
 
 OPENAI, ROUTER = "https://api.openai.com/v1", "https://openrouter.ai/api/v1"
 NOVEMBER = date(2026, 11, 28)

@@ -10,18 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.identity.callers import Caller
+from om_proxy.agents.models import TokenCounter
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import resource_key
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.models import TokenCounter
-from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.settings.identity.callers import Caller
+from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.engine import Engine
-from tests.memory.building import KEY, chat
-from tests.support.faulty_store import Faulty
-from tests.support.performing import SMALL, open_parts
-from tests.turns.test_engine import (
+from tests.engine.turns.test_engine import (
     UNBUFFERED,
     Turns,
     assistant,
@@ -30,6 +27,9 @@ from tests.turns.test_engine import (
     request,
     user,
 )
+from tests.memory.building import KEY, chat
+from tests.support.faulty_store import Faulty
+from tests.support.performing import SMALL, open_parts
 
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import orjson
 
-from om_proxy.agents.credentials import KEY_VARIABLES
-from om_proxy.agents.litellm_adapter import LiteLLM, _import_litellm
-from om_proxy.agents.llm import Image, Prompt, Target
-from om_proxy.errors import ModelError
-from om_proxy.telemetry import logs
+from om_proxy.agents.model_access.credentials import KEY_VARIABLES
+from om_proxy.agents.model_access.litellm_adapter import LiteLLM, _import_litellm
+from om_proxy.agents.model_access.llm import Image, Prompt, Target
+from om_proxy.common.errors import ModelError
+from om_proxy.observability.telemetry import logs
 
 PROMPT = Prompt(
     "CANARY-SYSTEM",

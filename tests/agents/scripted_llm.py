@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.errors import ModelError
+from om_proxy.agents.model_access.llm import Answer, Prompt, Target
+from om_proxy.common.errors import ModelError
 
 
 @dataclass

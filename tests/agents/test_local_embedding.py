@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.agents import local_embedding
 from om_proxy.agents.local_embedding import LocalModels
-from om_proxy.errors import ModelError
+from om_proxy.common.errors import ModelError
 from tests.agents.onnx_file import write_model
 
 TOKEN_VECTORS = [(9.0, 9.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (3.0, 3.0), (0.0, 5.0)]

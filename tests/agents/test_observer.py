@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from om_proxy.agents.call_bill import CallBill, PaidCall
-from om_proxy.agents.llm import Abilities, Image, Target
-from om_proxy.agents.model_limits import UnknownAbilities
+from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
+from om_proxy.agents.model_access.llm import Abilities, Image, Target
+from om_proxy.agents.model_access.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observer, ObserverTask
-from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
+from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong, Unusable
 from om_proxy.memory.usage import Usage
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, texts, words

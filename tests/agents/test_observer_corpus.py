@@ -15,14 +15,14 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.agents.llm import Target
+from om_proxy.agents.model_access.llm import Target
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
-from om_proxy.errors import Unusable
+from om_proxy.common.errors import Unusable
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory, Reflection, replace_log
 from om_proxy.memory.notes.observations import parse_observation
-from om_proxy.settings.memory import ObservationSettings
+from om_proxy.settings.config.sections.memory import ObservationSettings
 from tests.agents.corpus import HONEST, UNUSABLE, USABLE, Entry
 from tests.agents.corpus.forms import long
 from tests.agents.corpus.wordlist import sentence

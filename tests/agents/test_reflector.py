@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.agents import wording
-from om_proxy.agents.call_bill import CallBill
-from om_proxy.agents.dialect import write_body
-from om_proxy.agents.llm import Answer, Target
+from om_proxy.agents.model_access.call_bill import CallBill
+from om_proxy.agents.model_access.dialect import write_body
+from om_proxy.agents.model_access.llm import Answer, Target
 from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
-from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
+from om_proxy.common.errors import CutOff, ModelBusy, ModelError, Unusable
 from om_proxy.memory.notes.cut_off import Finish
 from om_proxy.memory.usage import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from om_proxy.agents import wording
-from om_proxy.agents.llm import Answer, Image, Target
-from om_proxy.agents.model_limits import UnknownAbilities
+from om_proxy.agents.model_access.llm import Answer, Image, Target
+from om_proxy.agents.model_access.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observed, ObserverTask
 from om_proxy.agents.reflector import Reflected, Reflector
-from om_proxy.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
+from om_proxy.common.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.cut_off import Finish
 from tests.agents.messages import assistant, messages, user

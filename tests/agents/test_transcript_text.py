@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.agents.llm import Image
+from om_proxy.agents.model_access.llm import Image
 from om_proxy.agents.transcript_text import RenderedTranscript, render_transcript
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from tests.agents.messages import NOON, assistant, message, messages, result, user

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents import wording
-from om_proxy.errors import ModelError
+from om_proxy.agents.models import TokenCounter
+from om_proxy.common.errors import ModelError
 from om_proxy.memory.dates import annotate
 from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.memory.notes.observations import parse_observation, parse_reflection
-from om_proxy.models import TokenCounter
 from tests.agents.scripted_llm import words
 
 # What the observer must be taught (docs/contributing/behaviour.md#observer-output) and words that

@@ -30,14 +30,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.apis.registry import read_item
-from om_proxy.identity.callers import identify
-from om_proxy.identity.identity_rules import IdentityRules
-from om_proxy.identity.keyed_hashes import fingerprint_key
+from om_proxy.agents.models.price_list import _read_table
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message, Observation, extend_chain
-from om_proxy.models.price_list import _read_table
+from om_proxy.settings.identity.callers import identify
+from om_proxy.settings.identity.identity_rules import IdentityRules
+from om_proxy.settings.identity.keyed_hashes import fingerprint_key
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.wire.apis.registry import read_item
 from tests.bench.long_thread import (
     ServedProxy,
     find_free_port,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from om_proxy.models import Price
+from om_proxy.agents.models import Price
 
 Segment = tuple[
     Hashable, int

@@ -23,10 +23,10 @@ import asyncpg
 import uvloop
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key, Memory, Message, extend_chain
-from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.values.listing import ThreadSelection
 from tests.bench.stores import read_server
 from tests.storage.memory_builder import MemoryBuilder, item
 from tests.support.postgres_server import find_postgres_url, own_schema

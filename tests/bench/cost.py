@@ -29,10 +29,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from om_proxy.agents.models import Price, find_price
+from om_proxy.engine.policy import resolve_model
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.models import Price, find_price
-from om_proxy.policy import resolve_model
-from om_proxy.telemetry import logs
+from om_proxy.observability.telemetry import logs
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new

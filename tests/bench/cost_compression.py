@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from om_proxy.agents.models import create_encoder
 from om_proxy.memory.model import Memory
-from om_proxy.models import create_encoder
 from tests.bench.note_taker import RESULT
 from tests.bench.replaying import Timed, counted
 from tests.e2e.replay import Message

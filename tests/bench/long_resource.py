@@ -23,8 +23,8 @@ import uvloop
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
-from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.bench.capacity import Figure, Server, add_turn, make_figure, make_text
 from tests.storage.memory_builder import MemoryBuilder, item
 from tests.support.postgres_server import find_postgres_url, own_schema

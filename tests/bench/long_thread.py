@@ -30,10 +30,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.apis.registry import read_item
-from om_proxy.identity.callers import identify
-from om_proxy.identity.identity_rules import IdentityRules
-from om_proxy.identity.keyed_hashes import fingerprint_key
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import (
     Item,
@@ -44,7 +40,11 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
+from om_proxy.settings.identity.callers import identify
+from om_proxy.settings.identity.identity_rules import IdentityRules
+from om_proxy.settings.identity.keyed_hashes import fingerprint_key
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.wire.apis.registry import read_item
 
 PROMISED = 1.5  # times the shortest thread's time
 TAIL = 40  # raw messages every thread ends with

@@ -25,16 +25,16 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from om_proxy.apis.indexed_text import read_indexed_text
+from om_proxy.engine.message_index import BATCH_MESSAGES, IndexingSource, MessageIndex
 from om_proxy.memory.model import Key, Message
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.ranking import rank
 from om_proxy.memory.recall.words import STOP_WORDS, query_words
-from om_proxy.message_index import BATCH_MESSAGES, IndexingSource, MessageIndex
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.wire.apis.indexed_text import read_indexed_text
 from tests.bench.stores import read_cpu_s
 from tests.storage.memory_builder import MemoryBuilder
 from tests.storage.search_contract import add_said, store_thread

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from om_proxy.agents.embedding import EmbeddingModels
-from om_proxy.facts import Facts
-from om_proxy.look_ups.similar_messages import Comparison
+from om_proxy.engine.message_vectors import LOCAL_BATCH_MESSAGES, MessageVectors
+from om_proxy.engine.recall.similar_messages import Comparison
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key
 from om_proxy.memory.recall.found import FoundPassage, RankedMessage
 from om_proxy.memory.recall.fusing import fuse
@@ -36,8 +36,8 @@ from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passage
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.vectors import StoredVector, encode_vector, write_embedded_text
 from om_proxy.memory.recall.words import query_words
-from om_proxy.message_vectors import LOCAL_BATCH_MESSAGES, MessageVectors
-from om_proxy.storage.searched_without_index import SearchedWithoutIndex
+from om_proxy.observability.facts import Facts
+from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.apis.chat.chat_message import view_parsed
-from om_proxy.app import App, create_app
+from om_proxy.agents.models import create_encoder
+from om_proxy.app.app import App, create_app
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
-from om_proxy.models import create_encoder
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.wire.apis.chat.chat_message import view_parsed
 from tests.bench.billing import Segment, Sent
 from tests.bench.note_taker import Asked, NoteTaker
 from tests.e2e.replay import Call, Message, Recorded

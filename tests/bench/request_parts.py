@@ -15,22 +15,22 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from om_proxy.apis.api import Reply
-from om_proxy.apis.registry import CHAT, read_usage
-from om_proxy.facts import Facts, TurnEnded
-from om_proxy.figures.figures import Figures
-from om_proxy.identity.callers import Caller
+from om_proxy.agents.models import TokenCounter
+from om_proxy.engine.turns.accounting import Accountant
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
+from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.engine.turns.unstored_entries import UnstoredEntries
 from om_proxy.memory.ledger import add_turn
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.models import TokenCounter
-from om_proxy.settings import WatchedSettings, parse
+from om_proxy.observability.facts import Facts, TurnEnded
+from om_proxy.observability.figures.figures import Figures
+from om_proxy.observability.ledger_writer import LedgerWriter
+from om_proxy.settings.config import WatchedSettings, parse
+from om_proxy.settings.identity.callers import Caller
 from om_proxy.storage.base import Store
-from om_proxy.storage.ledger_writer import LedgerWriter
-from om_proxy.turns.accounting import Accountant
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.turn import PreparedTurn
-from om_proxy.turns.unstored_entries import UnstoredEntries
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.registry import CHAT, read_usage
 from tests.memory.building import KEY
 from tests.support.performing import open_parts
 

@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.background.retention import Retention
+from om_proxy.engine.background.retention import Retention
+from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.settings import Settings
+from om_proxy.settings.config import Settings
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.records import ForgetResult
 from tests.storage.memory_builder import MemoryBuilder
 from tests.support.policies import build_policies
 from tests.support.postgres_server import find_postgres_url, own_schema

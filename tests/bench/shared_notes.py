@@ -26,10 +26,10 @@ from pathlib import Path
 import httpx
 import orjson
 
-from om_proxy.app import App, create_app
+from om_proxy.app.app import App, create_app
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.settings import parse
-from om_proxy.telemetry import logs
+from om_proxy.observability.telemetry import logs
+from om_proxy.settings.config import parse
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.loopback import serve_on_loopback

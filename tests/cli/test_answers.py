@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.cli.answers import print_report
-from tests.cli.commands import CONFIG, clean_environment, run_om_proxy
+from tests.cli.command_line import CONFIG, clean_environment, run_om_proxy
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.cli.answers import show_progress
 from om_proxy.memory.model import Key
-from tests.cli.commands import run_om_proxy
+from tests.cli.command_line import run_om_proxy
 from tests.cli.stored_memory import store_thread
 from tests.cli.test_answers import run_on_terminal
 

@@ -13,7 +13,7 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.memory.model import Key
-from tests.cli.commands import clean_environment
+from tests.cli.command_line import clean_environment
 from tests.cli.stored_memory import CONFIG, store_thread
 
 # what bash does at a TAB behind "$1"

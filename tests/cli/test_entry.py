@@ -11,7 +11,7 @@ import pytest
 
 from om_proxy import __version__
 from om_proxy.cli import main
-from tests.cli.commands import clean_environment
+from tests.cli.command_line import clean_environment
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from om_proxy.cli import main
 from om_proxy.cli.command_table import GROUPS
 from om_proxy.cli.entry import find_function
 from om_proxy.cli.options import Family
-from tests.cli.commands import clean_environment
+from tests.cli.command_line import clean_environment
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
@@ -57,7 +57,7 @@ def test_the_parser_imports_nothing_that_takes_time() -> None:
     """The help and `check` start as fast as before there were commands on memories."""
     code = (
         "import sys; from om_proxy.cli.parser import build_parser; build_parser()\n"
-        "slow = {'om_proxy.app', 'om_proxy.storage', 'msgspec', 'asyncio', 'rich', 'argcomplete', 'click'}\n"
+        "slow = {'om_proxy.app.app', 'om_proxy.storage', 'msgspec', 'asyncio', 'rich', 'argcomplete', 'click'}\n"
         "found = slow & set(sys.modules); assert not found, found"
     )
     done = subprocess.run(

@@ -19,7 +19,7 @@ import pytest
 from om_proxy.cli import main
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.cli.commands import clean_environment, run_om_proxy
+from tests.cli.command_line import clean_environment, run_om_proxy
 from tests.cli.stored_memory import (
     CONFIG,
     converse,

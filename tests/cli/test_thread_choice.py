@@ -14,7 +14,7 @@ from om_proxy.cli.thread_choice import (
     find_thread,
     read_tenants,
 )
-from om_proxy.errors import NotFound, UsageError
+from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from unittest import mock
 from zlib import crc32
 
-from om_proxy.apis.chat.splice import StreamSplice
-from om_proxy.apis.registry import CHAT
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import (
     OBSERVER,
@@ -22,8 +20,10 @@ from om_proxy.testing.scripted import (
     cue,
     message_text,
 )
-from tests.apis.chat.streamed_rounds import read_as_client
+from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
+from om_proxy.wire.apis.registry import CHAT
 from tests.clients.comments import STREAM_HEAD, join_chunks
+from tests.wire.apis.chat.streamed_rounds import read_as_client
 
 LOOK_UPS = "retrieval: true, "  # of the section `memory`
 OWN = "own-"  # ids of calls of the proxy's tool begin so

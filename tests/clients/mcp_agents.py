@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from om_proxy.edge.mcp.tools import TOOL_NAMES
+from om_proxy.management.mcp.tools import TOOL_NAMES
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.loopback import serve_on_loopback

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.identity.callers import identify
 from om_proxy.memory.model import Key
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
+from om_proxy.settings.identity.callers import identify
 from om_proxy.testing.scripted import RecordedRequest
 from tests.clients import recipes
 from tests.clients.conversation import conversation, price

@@ -15,10 +15,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from om_proxy.cli.parser import build_parser
-from om_proxy.errors import ConfigError
-from om_proxy.figures.metrics import METRICS_BY_NAME
-from om_proxy.server.graceful_server import STOP_TIMES
-from om_proxy.settings import Settings, list_warnings, parse
+from om_proxy.common.errors import ConfigError
+from om_proxy.observability.figures.metrics import METRICS_BY_NAME
+from om_proxy.settings.config import Settings, list_warnings, parse
+from om_proxy.wire.server.graceful_server import STOP_TIMES
 from tests.deployment.vendoring import FOLDER, KINDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.settings import Settings
+from om_proxy.settings.config import Settings
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.deployment.test_deployment import REPLICAS, read_compose
 from tests.support.free_port import free_port

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from om_proxy.demo import summary
-from om_proxy.demo.figures import DemoResult
-from om_proxy.demo.play import play_story
-from om_proxy.demo.story import load_story
-from om_proxy.demo.table import LINES_AROUND_ROWS, Board, render_sums
-from om_proxy.telemetry import logs
+from om_proxy.cli.demo import summary
+from om_proxy.cli.demo.figures import DemoResult
+from om_proxy.cli.demo.play import play_story
+from om_proxy.cli.demo.story import load_story
+from om_proxy.cli.demo.table import LINES_AROUND_ROWS, Board, render_sums
+from om_proxy.observability.telemetry import logs
 
 PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
 WIDTH_COLUMNS = 100

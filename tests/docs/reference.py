@@ -20,7 +20,6 @@ from om_proxy.cli import exit_status
 from om_proxy.cli.command_table import GROUPS
 from om_proxy.cli.options import Family, Group
 from om_proxy.cli.parser import build_parser
-from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.vocabulary import (
     ERROR_CODE_ROWS,
     REASON_ROWS,
@@ -28,10 +27,11 @@ from om_proxy.edge.vocabulary import (
     RESPONSE_HEADER_ROWS,
     Row,
 )
-from om_proxy.figures.metrics import FAILURE_CAUSES, LABEL_VALUES, METRICS
+from om_proxy.management.api.openapi import build_openapi
 from om_proxy.memory.events.parts import StoredPart
 from om_proxy.memory.events.status import MemoryStatus
-from om_proxy.settings.watching import needs_a_restart
+from om_proxy.observability.figures.metrics import FAILURE_CAUSES, LABEL_VALUES, METRICS
+from om_proxy.settings.config.watching import needs_a_restart
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from om_proxy.edge.admin.route import AdminRoute
+from om_proxy.management.api.route import AdminRoute
 from om_proxy.memory.model import Key, Memory
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER
 from tests.e2e.running import Chat, Running
-from tests.edge.admin.test_admin_api import BODIES, QUERIES
+from tests.management.api.test_admin_api import BODIES, QUERIES
 
 MEMORY_SETTINGS = (
     "observation: {message_tokens: 600, buffer_tokens: 150, block_timeout: 5s}, "

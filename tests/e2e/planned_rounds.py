@@ -13,9 +13,12 @@ from typing import Any
 import orjson
 
 from om_proxy.memory.model import Key
-from om_proxy.settings import Settings, WatchedSettings, parse
-from tests.apis.chat import test_whole_splice as whole
-from tests.apis.chat.streamed_rounds import (
+from om_proxy.settings.config import Settings, WatchedSettings, parse
+from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
+from tests.support.raw_client import RawClient, RawResponse
+from tests.support.upstream_server import SSE_HEAD, Call, Script, SeenRequest, chunk, script_answer
+from tests.wire.apis.chat.look_ups import test_whole_splice as whole
+from tests.wire.apis.chat.streamed_rounds import (
     DONE,
     calls_round,
     delta,
@@ -24,9 +27,6 @@ from tests.apis.chat.streamed_rounds import (
     text_round,
     their_call,
 )
-from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
-from tests.support.raw_client import RawClient, RawResponse
-from tests.support.upstream_server import SSE_HEAD, Call, Script, SeenRequest, chunk, script_answer
 
 QUERY = '{"query":"crates"}'
 RETRIEVAL = "retrieval: {enabled: true, offer: always, scope: resource}"

@@ -18,8 +18,8 @@ import orjson
 import structlog
 from structlog.typing import EventDict
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import RecordedRequest, ScriptedServer, cue
 from tests.e2e.running import Running, read_streamed_text

@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 import uvicorn
 
-from om_proxy.app import App, create_app
-from om_proxy.server.protocol import BoundedProtocol
-from om_proxy.settings import Settings, WatchedSettings, parse
+from om_proxy.app.app import App, create_app
+from om_proxy.settings.config import Settings, WatchedSettings, parse
+from om_proxy.wire.server.protocol import BoundedProtocol
 from tests.e2e.running import Clock
 from tests.support.raw_client import RawResponse, ask
 from tests.support.upstream_server import (
@@ -118,7 +118,7 @@ async def run_with_raw_upstream(
 @asynccontextmanager
 async def serve_app(app: App) -> AsyncIterator[int]:
     """Serve the app, and yield its port. The flags are those of
-    proxy/om_proxy/cli/uvicorn_server.py: the server adds no header to the upstream's."""
+    proxy/om_proxy/cli/serving/uvicorn_server.py: the server adds no header to the upstream's."""
     config = uvicorn.Config(
         app, http=BoundedProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,

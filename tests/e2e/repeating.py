@@ -10,11 +10,11 @@ import pytest
 from starlette.types import Receive, Send
 
 from om_proxy.agents.observer import Observer
-from om_proxy.event_feed.inline import InlineEvents
+from om_proxy.engine.event_feed.inline import InlineEvents
+from om_proxy.engine.turns.engine import Engine
 from om_proxy.testing import asgi
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
-from om_proxy.turns.engine import Engine
 from tests.e2e.running import Chat
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import openai
 import orjson
 
-from om_proxy.apis.chat.chat_message import view_parsed
-from om_proxy.app import create_app
+from om_proxy.agents.models import create_encoder
+from om_proxy.app.app import create_app
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
-from om_proxy.models import create_encoder
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer, split_into_deltas
+from om_proxy.wire.apis.chat.chat_message import view_parsed
 
 Message = dict[str, Any]
 SYSTEM = {

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.app import App, create_app
+from om_proxy.app.app import App, create_app
 from om_proxy.memory.model import Memory
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 

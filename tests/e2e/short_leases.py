@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from om_proxy import cli
-from om_proxy.background import leases, scheduler
+from om_proxy.engine.background import leases, scheduler
 
 LEASE_S = 2.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from om_proxy.models import TokenCounter
+from om_proxy.agents.models import TokenCounter
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, message_text
 from tests.e2e.running import Chat, Running, run_with_scripted_models

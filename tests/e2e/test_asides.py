@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import ProxyUnderTest, read_reason, run_with_raw_upstream
 
 T = b"X-OM-Thread: t"

@@ -9,12 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.apis.api import Reply
-from om_proxy.apis.chat.reply import ChatReplyReader
-from om_proxy.edge.reply_copy import ReplyCopy
-from om_proxy.off_loop import MANY_BYTES
-from om_proxy.server.budget import COPY_WEIGHT
-from om_proxy.turns.engine import Engine
+from om_proxy.common.off_loop import MANY_BYTES
+from om_proxy.edge.replies.reply_copy import ReplyCopy
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.server.capacity.budget import COPY_WEIGHT
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, run_with_raw_upstream
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import Call, script_answer
@@ -145,7 +145,7 @@ async def test_a_client_that_leaves_while_its_large_reply_is_read(
             ]
         )
 
-    monkeypatch.setattr("om_proxy.edge.reply_copy.run_off_loop", slowly)
+    monkeypatch.setattr("om_proxy.edge.replies.reply_copy.run_off_loop", slowly)
     monkeypatch.setattr(ReplyCopy, "finish", ask_again)
     large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
     assert len(large) > MANY_BYTES

@@ -26,12 +26,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.edge.admin.route import AdminRoute
-from om_proxy.edge.admin.route_table import ADMIN_ROUTES
-from om_proxy.event_feed.webhook_request import name_hook
+from om_proxy.engine.event_feed.webhook_request import name_hook
+from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.route_table import ADMIN_ROUTES
+from om_proxy.observability.tracing import spans
 from om_proxy.testing import asgi
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.tracing import spans
 from tests.e2e.furnished import (
     MEMORY_SETTINGS,
     NAME_CANARIES,
@@ -46,7 +46,7 @@ from tests.e2e.repeating import RepeatingServer, fail_in_words
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.test_event_streams import list_events, open_stream, take
 from tests.e2e.written import LogLines, collect_log_lines
-from tests.edge.admin.test_admin_api import ask as ask_admin
+from tests.management.api.test_admin_api import ask as ask_admin
 
 ADMIN = {"x-om-admin": "a-long-admin-token"}
 

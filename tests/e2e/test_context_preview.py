@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 import pytest
 
+from om_proxy.engine.turns.preview import ContextPreviewer, Preview
+from om_proxy.management.moving.verifying import verify_store
 from om_proxy.memory.model import Key, Memory
-from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
-from om_proxy.turns.preview import ContextPreviewer, Preview
 from tests.e2e.previewing import (
     AUTH,
     SELDOM_LOOKING,

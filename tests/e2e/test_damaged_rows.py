@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.moving.verifying import verify_store
+from om_proxy.management.moving.verifying import verify_store
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.edge.admin.test_admin_api import ADMIN_TOKEN, FOREIGN, OWN
+from tests.management.api.test_admin_api import ADMIN_TOKEN, FOREIGN, OWN
 
 ADMIN = {"x-om-admin": ADMIN_TOKEN}
 MORE = f"server: {{admin_token: {ADMIN_TOKEN}}}"

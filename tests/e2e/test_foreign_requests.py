@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.settings import Settings, parse
+from om_proxy.settings.config import Settings, parse
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
 
 KEY = ', api_key: "sk-operator"'
@@ -19,7 +19,7 @@ OWN = b"Authorization: Bearer sk-own"
 SMALL_MEMORY = ", observation: {message_tokens: 60, buffer_tokens: false}"
 BODY = chat_body("hi")
 
-# each is of one kind that tests/identity/test_spending.py knows in full
+# each is of one kind that tests/settings/identity/test_spending.py knows in full
 STRANGERS = [
     (b"Host: rebound.example:8400",),
     (b"Host: rebound.example:8400", b"Origin: http://rebound.example:8400"),

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from om_proxy.app import App
-from om_proxy.bounded_cache import BoundedCache
+from om_proxy.app.app import App
+from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
 from tests.agents.onnx_file import write_model

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import UsageError
+from om_proxy.common.errors import UsageError
+from om_proxy.management.memory_export import LOG_RECORDS, OWN_RECORDS
+from om_proxy.management.moving.importing import ImportOptions, import_memory
+from om_proxy.management.moving.verifying import verify_store
 from om_proxy.memory.ledger import Account, PromptMark, ThreadLedger
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -32,13 +35,10 @@ from om_proxy.memory.model import (
     View,
 )
 from om_proxy.memory.rounds import LookedUp, Round
-from om_proxy.memory_export import LOG_RECORDS, OWN_RECORDS
-from om_proxy.moving.importing import ImportOptions, import_memory
-from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.edge.admin.test_admin_api import ADMIN_TOKEN, CREDENTIALS, OWN, ask
-from tests.moving.test_importing import export
+from tests.management.api.test_admin_api import ADMIN_TOKEN, CREDENTIALS, OWN, ask
+from tests.management.moving.test_importing import export
 from tests.storage.moving_contract import store_eventful
 from tests.support.long_forms import IS_LONG
 from tests.support.postgres_server import find_postgres_url, own_schema

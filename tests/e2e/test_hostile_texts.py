@@ -16,20 +16,20 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from om_proxy.apis.sse import EventDecoder
 from om_proxy.cli import main
-from om_proxy.event_feed.inline import MAX_INLINE_BYTES, write_comments, write_part
-from om_proxy.event_feed.webhook_request import write_headers, write_request
-from om_proxy.identity.naming import is_valid_name
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.engine.event_feed.inline import MAX_INLINE_BYTES, write_comments, write_part
+from om_proxy.engine.event_feed.webhook_request import write_headers, write_request
 from om_proxy.memory.events.parts import Event, ThreadUpdate
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Item, Key, Memory, Message, Observation, ObservationLog
-from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.ledger_lines import LedgerBatch, LedgerLine
+from om_proxy.settings.identity.naming import is_valid_name
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
+from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.stored_events import StoredEvent
-from tests.cli.commands import run_om_proxy
+from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine
+from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.wire.apis.sse import EventDecoder
+from tests.cli.command_line import run_om_proxy
 from tests.cli.stored_memory import CONFIG
 from tests.cli.test_answers import run_on_terminal
 from tests.e2e.running import Running, run_with_scripted_models

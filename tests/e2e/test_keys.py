@@ -12,9 +12,9 @@ from random import Random
 import httpx
 import pytest
 
-from om_proxy.app import create_app
-from om_proxy.identity.user_token import Claims, sign_claims
-from om_proxy.settings import parse
+from om_proxy.app.app import create_app
+from om_proxy.settings.config import parse
+from om_proxy.settings.identity.user_token import Claims, sign_claims
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Clock, Running

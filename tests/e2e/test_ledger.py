@@ -11,10 +11,10 @@ import httpx
 import pytest
 from msgspec.structs import astuple
 
-from om_proxy.facts import Fact, TurnPriced
+from om_proxy.engine.policy import find_token_prices
 from om_proxy.memory.ledger import Account, ThreadLedger
 from om_proxy.memory.token_prices import Tokens, price_tokens
-from om_proxy.policy import find_token_prices
+from om_proxy.observability.facts import Fact, TurnPriced
 from om_proxy.testing.asgi import Receive, Send
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, RecordedRequest, ScriptedServer

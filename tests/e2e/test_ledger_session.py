@@ -11,15 +11,15 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.app import create_app
+from om_proxy.agents.models import create_encoder
+from om_proxy.app.app import create_app
+from om_proxy.engine.policy import find_token_prices
+from om_proxy.engine.turns import accounting
 from om_proxy.memory import ledger as ledger_module
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger, add_turn, assess_turn
 from om_proxy.memory.token_prices import Tokens, price_tokens
-from om_proxy.models import create_encoder
-from om_proxy.policy import find_token_prices
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.turns import accounting
 from tests.bench.billing import ANTHROPIC, Sent, Used, used
 from tests.bench.cost import CODING, DEVIATION, fitted
 from tests.bench.note_taker import NoteTaker

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from tests.e2e.running import SMALL, Chat, Running, run_with_scripted_models
@@ -107,7 +107,9 @@ async def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     async with talking(tmp_path) as (run, talk, out):
         run.models.faults.switch(Fault(kind="http", model="scripted-observer", status=401))
         await say(run, talk, 3)
-        monkeypatch.setattr("om_proxy.apis.chat.chat_api.ChatApi.build_split", lambda *_: 1 / 0)
+        monkeypatch.setattr(
+            "om_proxy.wire.apis.chat.chat_api.ChatApi.build_split", lambda *_: 1 / 0
+        )
         monkeypatch.setattr(SqliteStore, "commit", broken)
         await say(run, talk, 1)
         monkeypatch.setattr(run.app.chat._engine, "open_turn", broken)

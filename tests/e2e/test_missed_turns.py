@@ -12,12 +12,12 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.engine.memory_cache.loading import MemoryLoader
+from om_proxy.engine.turns.due_notes import DueNotes
+from om_proxy.engine.turns.turn import OpenedTurn
 from om_proxy.memory.model import Memory, extend_chain
-from om_proxy.memory_cache.loading import MemoryLoader
-from om_proxy.turns.due_notes import DueNotes
-from om_proxy.turns.turn import OpenedTurn
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.trouble import FailingStore, wrap_opened_stores
 
@@ -97,7 +97,7 @@ async def test_a_window_that_scrolls_past_what_was_said(
 ) -> None:
     """A client with its last messages, or the newest alone, never sends the first ones again. All
     of them are stored, in order, whatever kept the memory from being read."""
-    monkeypatch.setattr("om_proxy.turns.deferred.COMMIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("om_proxy.engine.turns.deferred.COMMIT_TIMEOUT_S", 0.1)
     opened = wrap_opened_stores(monkeypatch)
     async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
@@ -122,7 +122,7 @@ async def test_a_commit_that_fails_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the error is: the client has the whole reply, so its turn is tried again."""
-    monkeypatch.setattr("om_proxy.turns.engine.MAX_HELD_REPLY_END_S", 0.1)
+    monkeypatch.setattr("om_proxy.engine.turns.engine.MAX_HELD_REPLY_END_S", 0.1)
     opened = wrap_opened_stores(monkeypatch)
     async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
@@ -202,7 +202,7 @@ async def test_a_commit_that_is_cut_after_it_was_written(
 ) -> None:
     """The next try knows that the turn may be stored, so it stands once, though others have spoken
     since and its request is no longer recorded."""
-    monkeypatch.setattr("om_proxy.turns.deferred.COMMIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("om_proxy.engine.turns.deferred.COMMIT_TIMEOUT_S", 0.2)
     opened = wrap_opened_stores(monkeypatch)
     async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()

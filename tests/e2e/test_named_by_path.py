@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.running import run_with_scripted_models
 

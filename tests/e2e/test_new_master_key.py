@@ -15,7 +15,7 @@ import httpx
 import pytest
 import redis
 
-from om_proxy.errors import WrongMasterKey
+from om_proxy.common.errors import WrongMasterKey
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.demo.story import INSTRUCTIONS, load_story
+from om_proxy.cli.demo.story import INSTRUCTIONS, load_story
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import Call, calls_of, replayed
 from tests.support.long_forms import IS_LONG

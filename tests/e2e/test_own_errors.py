@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
 from tests.support.raw_client import RawResponse
 from tests.support.upstream_server import Call
@@ -127,7 +127,7 @@ async def test_a_split_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("om_proxy.apis.chat.chat_api.ChatApi.build_split", broken)
+    monkeypatch.setattr("om_proxy.wire.apis.chat.chat_api.ChatApi.build_split", broken)
     async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hello"), T)
         assert (got.header(b"x-om-status"), got.header(b"x-om-reason")) == ([b"raw"], [])

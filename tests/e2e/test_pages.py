@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.running import Chat, run_with_scripted_models
 
 

@@ -19,18 +19,18 @@ from zoneinfo import ZoneInfo
 import orjson
 import pytest
 
-from om_proxy.agents.llm import Target
+from om_proxy.agents.model_access.llm import Target
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.agents.reflector import Reflector
 from om_proxy.agents.transcript_text import render_transcript
-from om_proxy.apis.message_summary import summarize_message
-from om_proxy.errors import Unusable
+from om_proxy.common.errors import Unusable
 from om_proxy.memory.notes.observations import parse_observation
 from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.prompt.other_threads import render_other_threads
-from om_proxy.telemetry.console import render_event
-from om_proxy.telemetry.logs import BufferedLineWriter, render_json_line
+from om_proxy.observability.telemetry.console import render_event
+from om_proxy.observability.telemetry.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
+from om_proxy.wire.apis.message_summary import summarize_message
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.app import create_app
-from om_proxy.errors import StorageError
-from om_proxy.settings import parse
+from om_proxy.app.app import create_app
+from om_proxy.common.errors import StorageError
+from om_proxy.settings.config import parse
 from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.queries import MARK_DELIVERED, MARK_UNLOCKED_DELIVERED
 from om_proxy.storage.postgres.session import Session

@@ -12,12 +12,12 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from om_proxy.apis.chat.recall_tool import write_tool
-from tests.apis.chat import test_whole_splice as whole
+from om_proxy.wire.apis.chat.look_ups.recall_tool import write_tool
 from tests.e2e.previewing import list_message_bytes
 from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
 from tests.support.raw_client import RawResponse
 from tests.support.upstream_server import Call, Script, script_answer
+from tests.wire.apis.chat.look_ups import test_whole_splice as whole
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy, each test with its own thread
 

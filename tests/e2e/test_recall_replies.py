@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from om_proxy.facts import TurnEnded
-from tests.apis.chat import test_whole_splice as whole
+from om_proxy.observability.facts import TurnEnded
 from tests.e2e.planned_rounds import Talk, run_with_planned_rounds, say
 from tests.e2e.previewing import list_message_bytes
 from tests.e2e.raw_upstream import ProxyUnderTest
 from tests.support.upstream_server import Call, Script, script_answer
+from tests.wire.apis.chat.look_ups import test_whole_splice as whole
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy, each test with its own thread
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from om_proxy.look_ups.turn_look_ups import TurnLookUps
-from tests.apis.chat.streamed_rounds import DONE
+from om_proxy.engine.recall.turn_look_ups import TurnLookUps
 from tests.e2e.planned_rounds import (
     ERROR,
     Talk,
@@ -26,8 +25,9 @@ from tests.e2e.planned_rounds import (
     wait_then_say,
 )
 from tests.e2e.raw_upstream import ProxyUnderTest
-from tests.edge.test_recalling_faults import plant_fault
+from tests.edge.rounds.test_recalling_faults import plant_fault
 from tests.support.upstream_server import SSE_HEAD, Call, Script
+from tests.wire.apis.chat.streamed_rounds import DONE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy, each test with its own thread
 

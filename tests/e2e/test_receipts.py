@@ -12,10 +12,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.errors import Conflict, StorageError
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.model import Key
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.playing import Model, Play, collect_turn_events

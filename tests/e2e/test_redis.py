@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import OmError
+from om_proxy.common.errors import OmError
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.server_contract import (
     ServerContract,

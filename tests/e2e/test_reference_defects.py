@@ -20,26 +20,24 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.apis.api import Reply
-from om_proxy.errors import ModelError, PromptTooLong, StorageError
+from om_proxy.agents.models import TokenCounter
+from om_proxy.common.errors import ModelError, PromptTooLong, StorageError
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Activate, Observe, RequestState
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory, Message, Reflection
-from om_proxy.models import TokenCounter
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.engine import Engine
+from om_proxy.wire.apis.api import Reply
 from tests.agents.scripted_llm import bullets
 from tests.agents.scripted_llm import texts as shown_in
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.test_triggers import ACTOR, OWN_REFLECTOR, Minds, client, minds, observation
-from tests.memory.building import KEY, chat, chunk, memory, transcript
-from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
-from tests.turns.test_engine import (
+from tests.engine.turns.test_engine import (
     LONG,
     Turns,
     assistant,
@@ -49,6 +47,8 @@ from tests.turns.test_engine import (
     texts,
     user,
 )
+from tests.memory.building import KEY, chat, chunk, memory, transcript
+from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
 
 SIX = Observe(after=0, last=6, tokens=300)
 UNBUFFERED = SMALL.replace("buffer_tokens: 200", "buffer_tokens: false")

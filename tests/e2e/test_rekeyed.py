@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.cli.rekey_tenant import rekey_tenant
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.cli.commands.rekey_tenant import rekey_tenant
 from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import Running, run_with_scripted_models
 

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 import pytest
 
+from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
+from om_proxy.engine.turns.prompt.shadow import ShadowPrompts
 from om_proxy.memory.ledger import ThreadLedger
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
-from om_proxy.turns.prompt_builder import PromptBuilder
-from om_proxy.turns.shadow import ShadowPrompts
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, LONG, SMALL, listen
 

@@ -19,16 +19,16 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.app import create_app
+from om_proxy.agents.models import create_encoder
+from om_proxy.app.app import create_app
+from om_proxy.engine.turns.prompt.shadow import ShadowPrompts
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Memory
-from om_proxy.models import create_encoder
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
-from om_proxy.turns.shadow import ShadowPrompts
 from tests.bench.note_taker import NoteTaker
 from tests.bench.recordings import coding_session, service_chats
 from tests.bench.replaying import Model, Timed

@@ -13,10 +13,10 @@ from unittest import mock
 
 import pytest
 
-from om_proxy.app import App, create_app
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.settings import parse
-from om_proxy.upstream import AiohttpTransport
+from om_proxy.app.app import App, create_app
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.settings.config import parse
+from om_proxy.wire.upstream import AiohttpTransport
 from tests.e2e.raw_upstream import serve_app
 from tests.e2e.soak.__main__ import SETTINGS, wrong
 from tests.e2e.soak.clients import WAYS, Clients
@@ -47,22 +47,22 @@ async def soaking(
         with ExitStack() as bounds:
             for bound in (
                 *(
-                    "background.due_work.MAX_REMEMBERED_CONTEXTS",
-                    "turns.block_renderer.MAX_RENDERED_BLOCKS",
+                    "engine.background.due_work.MAX_REMEMBERED_CONTEXTS",
+                    "engine.turns.prompt.block_renderer.MAX_RENDERED_BLOCKS",
                     "settings.snapshot.MAX_CACHED_PAIRS",
-                    "policy.policy.MAX_REQUEST_CONTEXTS",
-                    "policy.policy.MAX_PRICED_PAIRS",
+                    "engine.policy.policy.MAX_REQUEST_CONTEXTS",
+                    "engine.policy.policy.MAX_PRICED_PAIRS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
-                    "storage.ledger_writer.MAX_KNOWN_RESOURCES",
+                    "observability.ledger_writer.MAX_KNOWN_RESOURCES",
                 ),
                 *(
-                    "turns.deliveries.MAX_REMEMBERED_THREADS",
-                    "turns.deliveries.MAX_UNWRITTEN_THREADS",
+                    "engine.turns.deliveries.MAX_REMEMBERED_THREADS",
+                    "engine.turns.deliveries.MAX_UNWRITTEN_THREADS",
                 ),
             ):
                 bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
-            bounds.enter_context(mock.patch("om_proxy.app.Memories", memories))
+            bounds.enter_context(mock.patch("om_proxy.app.app.Memories", memories))
             settings = parse(
                 SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250)
             )

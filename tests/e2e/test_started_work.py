@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from om_proxy.edge.admin.route import AdminRoute
-from om_proxy.edge.admin.route_table import ADMIN_ROUTES
-from om_proxy.server.work_kinds import (
+from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.route_table import ADMIN_ROUTES
+from om_proxy.wire.server.capacity.work_kinds import (
     EVENT_STREAM,
     EXPORT,
     PAGE,
@@ -22,7 +22,7 @@ from om_proxy.server.work_kinds import (
     WorkKind,
 )
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.edge.admin.test_admin_api import ADMIN_TOKEN, OWN, ask_route
+from tests.management.api.test_admin_api import ADMIN_TOKEN, OWN, ask_route
 from tests.support.waiting import until
 
 SSE = {"accept": "text/event-stream"}

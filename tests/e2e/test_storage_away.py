@@ -13,9 +13,9 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.app import create_app
-from om_proxy.errors import StorageError
-from om_proxy.settings import parse
+from om_proxy.app.app import create_app
+from om_proxy.common.errors import StorageError
+from om_proxy.settings.config import parse
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.asgi import Receive, Scope, Send

@@ -13,8 +13,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import (
     COMPLETION,
     EVENTS,
@@ -51,7 +51,7 @@ ALIASES = (
 )
 SERVER = (
     b"Date: Mon, 01 Jan 2024 00:00:00 GMT",
-    b"Server: upstream/2",
+    b"Server: wire/upstream/2",
     b"Content-Type: application/json; charset=UTF-8",
     b"X-Request-Id: req-1",
     b"x-ratelimit-remaining-tokens: 149984",

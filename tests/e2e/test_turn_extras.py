@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from om_proxy.facts import TURN_EXTRAS, ExtraFailed, Facts, TurnEnded, TurnExtra, Uncommitted
 from om_proxy.memory.model import Key, Memory
+from om_proxy.observability.facts import (
+    TURN_EXTRAS,
+    ExtraFailed,
+    Facts,
+    TurnEnded,
+    TurnExtra,
+    Uncommitted,
+)
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Message, ScriptedServer
 from tests.e2e.running import SMALL, Running, read_streamed_text, run_with_scripted_models

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from om_proxy.edge import unreached
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.written import LogLines, collect_log_lines
 from tests.support.upstream_server import Call, script_answer

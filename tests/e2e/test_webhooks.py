@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.event_feed.webhook_request import name_hook
+from om_proxy.engine.event_feed.webhook_request import name_hook
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing import asgi
 from om_proxy.testing.loopback import serve_on_loopback

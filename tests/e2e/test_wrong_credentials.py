@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from om_proxy.identity.user_token import Claims, sign_claims
+from om_proxy.settings.identity.user_token import Claims, sign_claims
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, run_with_raw_upstream
 from tests.e2e.written import collect_log_lines
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from om_proxy.settings import StorageSettings
+from om_proxy.app.store_opening import open_store
+from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.store_opening import open_store
 
 
 class FailingStore:
@@ -53,5 +53,5 @@ def wrap_opened_stores(monkeypatch: pytest.MonkeyPatch) -> list[FailingStore]:
         opened.append(FailingStore(await open_store(settings, generations, **named)))
         return opened[-1]
 
-    monkeypatch.setattr("om_proxy.store_opening.open_store", opening)
+    monkeypatch.setattr("om_proxy.app.store_opening.open_store", opening)
     return opened

@@ -6,13 +6,13 @@ import orjson
 import pytest
 from pydantic import SecretStr
 
-from om_proxy.apis.api import Request
-from om_proxy.apis.registry import CHAT
+from om_proxy.common.errors import Forbidden, Unauthorized
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.headers import CREDENTIAL_HEADERS
-from om_proxy.errors import Forbidden, Unauthorized
-from om_proxy.settings import UpstreamSettings
-from om_proxy.settings import parse as settings_of
+from om_proxy.settings.config import UpstreamSettings
+from om_proxy.settings.config import parse as settings_of
+from om_proxy.wire.apis.api import Request
+from om_proxy.wire.apis.registry import CHAT
 
 PLAIN = EdgeConfig.from_settings(settings_of(""))
 TITLE = "### Task:\nGenerate a concise title."

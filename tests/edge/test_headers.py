@@ -13,7 +13,7 @@ from om_proxy.edge.headers import (
     select_response_headers,
     set_header,
 )
-from om_proxy.server.headers import Header
+from om_proxy.wire.server.headers import Header
 
 HOP = [
     (b"connection", b"keep-alive, X-Private"),

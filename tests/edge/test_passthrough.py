@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from om_proxy.common.errors import BadRequest
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import check_path, relay_unchanged
-from om_proxy.errors import BadRequest
-from om_proxy.server.request_body import read_body
-from om_proxy.settings import UpstreamSettings
-from om_proxy.settings import parse as settings_of
-from om_proxy.upstream import Upstream
+from om_proxy.settings.config import UpstreamSettings
+from om_proxy.settings.config import parse as settings_of
+from om_proxy.wire.server.request_body import read_body
+from om_proxy.wire.upstream import Upstream
 from tests.support.live_server import LiveServer, run_live_server
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import (

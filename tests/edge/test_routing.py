@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from om_proxy.app import App, create_app
-from om_proxy.settings import parse
+from om_proxy.app.app import App, create_app
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.upstream_server import (
     Call,

@@ -6,10 +6,10 @@ import pytest
 
 from om_proxy.edge.exchange import Delivery
 from om_proxy.edge.turn_closing import TurnClosing
-from om_proxy.facts import Facts
-from om_proxy.server.budget import MemoryBudget
-from tests.turns.test_deliveries import thin
-from tests.turns.test_engine import Turns, make_reply, open_turns, user
+from om_proxy.observability.facts import Facts
+from om_proxy.wire.server.capacity.budget import MemoryBudget
+from tests.engine.turns.test_deliveries import thin
+from tests.engine.turns.test_engine import Turns, make_reply, open_turns, user
 
 
 def closing_of(t: Turns) -> TurnClosing:

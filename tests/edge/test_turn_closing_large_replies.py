@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
-from om_proxy.apis.api import Reply
+from om_proxy.common.errors import StorageError
 from om_proxy.edge.exchange import Delivery
 from om_proxy.edge.turn_closing import TurnClosing
-from om_proxy.errors import StorageError
-from om_proxy.facts import Facts
-from om_proxy.server.budget import MemoryBudget
-from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
-from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
-from om_proxy.turns.turn import NOTHING_COMMITTED, CommittedTurn
+from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
+from om_proxy.engine.turns.turn import NOTHING_COMMITTED, CommittedTurn
+from om_proxy.observability.facts import Facts
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.server.capacity.budget import MemoryBudget
+from om_proxy.wire.server.capacity.fair_queue import LARGE_PIECE_BYTES
 
 BIG = Reply(message=b"x" * (LARGE_PIECE_BYTES + 1), complete=True)
 SMALL = Reply(message=b"x", complete=True)

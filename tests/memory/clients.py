@@ -26,8 +26,6 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.apis.chat.chat_message import view_parsed
-from om_proxy.apis.json_text import write_canonical
 from om_proxy.memory import blocks
 from om_proxy.memory.fingerprint import fingerprint
 from om_proxy.memory.lifecycle import branch, transitions
@@ -55,6 +53,8 @@ from om_proxy.memory.transcript.reconcile import (
     reconcile,
 )
 from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
+from om_proxy.wire.apis.chat.chat_message import view_parsed
+from om_proxy.wire.apis.json_text import write_canonical
 
 TENANT = b"a tenant's key"
 

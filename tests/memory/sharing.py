@@ -229,8 +229,8 @@ class Resource:
         self.commit(name, self.limit_log(memory, transitions.swap_reflection(memory, NOW)))
 
     def fork(self, name: str, cut: int) -> None:
-        """Let the client go back to the message `cut` and go on from there, as turns/engine.py
-        does."""
+        """Let the client go back to the message `cut` and go on from there, as
+        engine/turns/engine.py does."""
         voice, memory = self.voices[name], self.load_joined(name)
         if cut < memory.coverage:
             log, note_seq = branch.find_rollback_target(memory, cut, self.past, voice.chains)

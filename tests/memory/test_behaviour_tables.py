@@ -15,7 +15,7 @@ from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Activate, Observe, Reflect, RequestState, Swap
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Failures, Memory, Reflection
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
 # T 30 000, an interval of 6 000, F 6 000, waits from 36 000; R 40 000, prepared from 20 000, waits

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.apis.chat.chat_message import view_parsed
-from om_proxy.apis.json_text import write_canonical
 from om_proxy.memory import fingerprint as fingerprints
+from om_proxy.wire.apis.chat.chat_message import view_parsed
+from om_proxy.wire.apis.json_text import write_canonical
 
 KEY = b"key of a tenant"
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.apis.chat.chat_message import MAX_PARTS_ONE_BY_ONE, view_parsed
 from om_proxy.memory import tokens as token_counts
 from om_proxy.memory.tokens import (
     MAX_DATA_URL_HEAD_CHARS,
@@ -20,6 +19,7 @@ from om_proxy.memory.tokens import (
     Encode,
     estimate_tokens,
 )
+from om_proxy.wire.apis.chat.chat_message import MAX_PARTS_ONE_BY_ONE, view_parsed
 from tests.memory.test_images import png
 from tests.support.counting import count_lines_run
 from tests.support.weighing import measure_peak_bytes

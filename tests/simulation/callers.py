@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from om_proxy.apis.registry import CHAT
+from om_proxy.wire.apis.registry import CHAT
 from tests.simulation.words import filler, id_of, message
 
 if TYPE_CHECKING:

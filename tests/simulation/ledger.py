@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from om_proxy.errors import Unwritable
+from om_proxy.common.errors import Unwritable
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
-from om_proxy.storage.ledger_lines import (
+from om_proxy.storage.values.ledger_lines import (
     NAMELESS_RESOURCE,
     Grouping,
     LedgerBatch,

@@ -12,8 +12,8 @@ import re
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.model_access.llm import Answer, Prompt, Target
+from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong
 from tests.simulation.words import filler, ids_in, markers_in, notes, numbered, ranges
 
 # what a call does, and how often

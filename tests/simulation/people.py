@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from om_proxy.errors import (
+from om_proxy.common.errors import (
     BadRequest,
     MemoryModelFailed,
     ModelError,
@@ -21,8 +21,8 @@ from om_proxy.errors import (
     StorageError,
     Unproductive,
 )
+from om_proxy.management.steering.log_place import find_log_place
 from om_proxy.memory.model import Key, Memory, Observation
-from om_proxy.steering.log_place import find_log_place
 from tests.simulation.process import Process
 from tests.simulation.promises import must
 from tests.simulation.words import markers_in, rewritten

@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from om_proxy.settings import Settings, parse
+from om_proxy.settings.config import Settings, parse
 
 SETTINGS = """
 upstream: [{{name: actor, match: ["*"], base_url: "http://actor/v1", layout: {layout}}}]

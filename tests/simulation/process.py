@@ -8,39 +8,39 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from om_proxy.agents.models import TokenCounter
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.apis.api import Reply
-from om_proxy.apis.registry import CHAT
-from om_proxy.background.due_work import Work
-from om_proxy.background.performers.cycle_report import CycleReport
-from om_proxy.background.performers.observe_batch import CallProgress
-from om_proxy.background.performers.work_costs import WorkCosts
-from om_proxy.background.performers.work_guard import WorkGuard
-from om_proxy.background.scheduler import Background
-from om_proxy.background.worker import MemoryWorker
+from om_proxy.common.errors import ModelError, StorageError
 from om_proxy.edge import exchange as edge
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.turn_closing import TurnClosing
-from om_proxy.errors import ModelError, StorageError
-from om_proxy.event_feed.inline import InlineEvents
-from om_proxy.facts import ExtraFailed, Facts
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.engine.background.due_work import Work
+from om_proxy.engine.background.performers.cycle_report import CycleReport
+from om_proxy.engine.background.performers.observe_batch import CallProgress
+from om_proxy.engine.background.performers.work_costs import WorkCosts
+from om_proxy.engine.background.performers.work_guard import WorkGuard
+from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.background.worker import MemoryWorker
+from om_proxy.engine.event_feed.inline import InlineEvents
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import MemoryContext
+from om_proxy.engine.turns.deferred import DeferredTurns
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
+from om_proxy.engine.turns.turn import CommittedTurn, PreparedTurn
+from om_proxy.management.steering.note_editor import NoteEditor
+from om_proxy.management.steering.pin_board import PinBoard
+from om_proxy.management.steering.work_requests import WorkRequests
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.models import TokenCounter
-from om_proxy.policy import MemoryContext
-from om_proxy.server.budget import MemoryBudget
-from om_proxy.steering.note_editor import NoteEditor
-from om_proxy.steering.pin_board import PinBoard
-from om_proxy.steering.work_requests import WorkRequests
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.deferred import DeferredTurns
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.turn import CommittedTurn, PreparedTurn
-from om_proxy.upstream import Upstream
+from om_proxy.observability.facts import ExtraFailed, Facts
+from om_proxy.settings.identity.keyed_hashes import label_thread
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.server.capacity.budget import MemoryBudget
+from om_proxy.wire.upstream import Upstream
 from tests.simulation.actor import EXCHANGE
 from tests.simulation.minds import Surprise
 from tests.simulation.promises import Violation
@@ -60,8 +60,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Process:
-    """One proxy: everything of proxy/om_proxy/app.py between the edge and the models. A crash drops
-    it where it stands."""
+    """One proxy: everything of proxy/om_proxy/app/app.py between the edge and the models. A crash
+    drops it where it stands."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number

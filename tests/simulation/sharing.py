@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 from msgspec import structs
 
-from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.lifecycle import batches, log_sharing
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import (
@@ -25,6 +24,7 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory.notes import sections
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from tests.simulation import oracle
 from tests.simulation.callers import Client
 from tests.simulation.changes import Covered, Place

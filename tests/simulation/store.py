@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, ForgottenName, StorageError
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict, ForgottenName, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import log_sharing, rekeying, thread_removal
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
@@ -33,17 +32,25 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.storage import forgetting
-from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
-from om_proxy.storage.difference import Difference, compute_difference, find_new_quotes
-from om_proxy.storage.ledger_lines import (
+from om_proxy.settings.identity.keyed_hashes import label_thread
+from om_proxy.storage.shared import forgetting
+from om_proxy.storage.shared.difference import Difference, compute_difference, find_new_quotes
+from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
+from om_proxy.storage.values.changes import (
+    Change,
+    ForgetBatch,
+    MoveResult,
+    NoteErasure,
+    ResourceWakeup,
+)
+from om_proxy.storage.values.ledger_lines import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
     LedgerBatch,
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.listing import (
+from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,
     IdleThread,
     ResourceInfo,
@@ -54,17 +61,16 @@ from om_proxy.storage.listing import (
     find_place,
     is_selected,
 )
-from om_proxy.storage.records import (
+from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
     RECEIPTS_KEPT_S,
     AuditRecord,
     ForgetResult,
     StoredReceipt,
 )
-from om_proxy.storage.searched_without_index import SearchedWithoutIndex
-from om_proxy.storage.store_description import Promise, StoreTotals
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.store_description import Promise, StoreTotals
+from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
+from om_proxy.storage.values.stored_rows import (
     Backlog,
     GenerationEntries,
     GenerationSummary,

@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.apis.api import Reply
-from om_proxy.apis.registry import CHAT
-from om_proxy.identity.callers import Caller
+from om_proxy.agents.models import TokenCounter
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
+from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.model import Key, Message
 from om_proxy.memory.prompt.tail import build_tail
 from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.models import TokenCounter
+from om_proxy.settings.identity.callers import Caller
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.stored_rows import Outline
-from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.turn import PreparedTurn
+from om_proxy.storage.values.stored_rows import Outline
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.registry import CHAT
 from tests.memory.building import KEY
 from tests.memory.clients import Thread, parse, raw
 from tests.support.performing import SMALL, HeldAnswer, Parts, open_parts

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from om_proxy.management.steering import note_editor, note_traces
 from om_proxy.memory.lifecycle import branch, edits, pins, transitions
 from om_proxy.memory.model import Memory, Observation, ObservationLog, Reflection
-from om_proxy.steering import note_editor, note_traces
-from om_proxy.storage.changes import NoteErasure
+from om_proxy.storage.values.changes import NoteErasure
 from tests.simulation.people import ACTS
 from tests.simulation.plan import Plan
 from tests.simulation.sharing import SWITCHES, SharedWorld, plan_of

@@ -13,13 +13,13 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from om_proxy.engine.turns.prompt import prompt_builder
 from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
 from om_proxy.memory.notes import sections
 from om_proxy.memory.prompt import tail
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict
-from om_proxy.turns import prompt_builder
 from tests.simulation import oracle
 from tests.simulation.sharing import SWITCHES, SharedWorld, plan_of
 from tests.simulation.world import World, simulate

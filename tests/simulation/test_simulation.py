@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Unusable
+from om_proxy.common.errors import Unusable
 from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.memory.notes.observations import ParsedNotes, parse_observation

@@ -14,15 +14,15 @@ from typing import Any
 import orjson
 import structlog
 
+from om_proxy.agents.models import create_encoder
+from om_proxy.common.errors import StorageError
 from om_proxy.edge import chat as edge
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import StorageError
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory, Observation
-from om_proxy.models import create_encoder
-from om_proxy.server.protocol import DISCONNECT_EXTENSION
+from om_proxy.wire.server.protocol import DISCONNECT_EXTENSION
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
 from tests.simulation.callers import Client, Node

@@ -19,9 +19,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from om_proxy.apis.lone_surrogates import replace_halves
-from om_proxy.errors import Conflict, StorageError
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.lifecycle import edits, log_sharing, transitions, withdrawal
 from om_proxy.memory.model import (
@@ -39,12 +37,14 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory.rounds import LookedUp, Round
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.promises import list_promises
-from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.store_description import Durability, Erasure, StoreTotals
-from om_proxy.storage.stored_rows import summarize_generation
+from om_proxy.storage.values.changes import Change, MoveResult, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.records import ForgetResult
+from om_proxy.storage.values.store_description import Durability, Erasure, StoreTotals
+from om_proxy.storage.values.stored_rows import summarize_generation
+from om_proxy.wire.apis.lone_surrogates import replace_halves
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.event_contract import activation
 from tests.storage.key_rotation_contract import OLD, OpenWith, fill, without_version
 from tests.storage.memory_builder import KEY

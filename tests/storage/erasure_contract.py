@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
-from om_proxy.storage.records import ForgetScope
+from om_proxy.storage.values.records import ForgetScope
 from tests.storage.canary_threads import (
     CANARY_WORD,
     PLACES_OF_TENANT,

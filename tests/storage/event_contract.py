@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import (
     Activation,
     BufferingEnd,
@@ -24,11 +23,17 @@ from om_proxy.memory.events.parts import (
     ThreadUpdate,
 )
 from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, NoteErasure
-from om_proxy.storage.event_encoding import remove_texts
-from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, StoredEvent, WebhookState
+from om_proxy.storage.shared.event_encoding import remove_texts
+from om_proxy.storage.values.changes import Change, NoteErasure
+from om_proxy.storage.values.records import ForgetResult
+from om_proxy.storage.values.stored_events import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    StoredEvent,
+    WebhookState,
+)
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 OTHER_TENANT_KEY = Key("other tenant", KEY.resource, KEY.thread)

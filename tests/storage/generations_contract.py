@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Beginning, Key, Memory, replace_log
 from om_proxy.storage.base import Store
 from tests.storage.memory_builder import MemoryBuilder

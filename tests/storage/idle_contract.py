@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import IdleThread, ThreadPlace
+from om_proxy.storage.values.listing import IdleThread, ThreadPlace
 from tests.storage.memory_builder import MemoryBuilder
 from tests.storage.records_contract import add_threads
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
+from om_proxy.common.errors import Conflict, UnopenedText, WrongMasterKey
+from om_proxy.management.moving.verifying import verify_store
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.moving.verifying import verify_store
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.values.changes import Change
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 

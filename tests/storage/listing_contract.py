@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import RESOURCE_THREAD, Failures, Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
-from om_proxy.storage.listing import (
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,
     ThreadInfo,
     ThreadOrder,
@@ -22,7 +22,7 @@ from om_proxy.storage.listing import (
     find_place,
     is_selected,
 )
-from tests.look_ups.stored_conversations import CURRENT_KEY, look_into
+from tests.engine.recall.stored_conversations import CURRENT_KEY, look_into
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.long_forms import IS_LONG
 

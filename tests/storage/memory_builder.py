@@ -30,7 +30,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.storage.base import Store
-from om_proxy.storage.stored_rows import MessageState, Outline, StoredMessage
+from om_proxy.storage.values.stored_rows import MessageState, Outline, StoredMessage
 
 KEY = Key("tenant", "resource", "thread")
 

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
-from om_proxy.errors import BadRequest, Moved, NotFound
+from om_proxy.common.errors import BadRequest, Moved, NotFound
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.management.steering.note_editor import NoteEditor
+from om_proxy.management.steering.pin_board import PinBoard
 from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.message_places import MessagePlaces
 from om_proxy.memory.model import (
@@ -34,10 +37,7 @@ from om_proxy.memory.model import (
     sum_framed_tokens,
 )
 from om_proxy.memory.notes import sections
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.settings import parse
-from om_proxy.steering.note_editor import NoteEditor
-from om_proxy.steering.pin_board import PinBoard
+from om_proxy.settings.config import parse
 from om_proxy.storage.base import Store
 from tests.memory.building import item
 from tests.memory.sharing import NOW

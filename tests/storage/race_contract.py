@@ -11,14 +11,14 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, ForgottenName
+from om_proxy.common.errors import Conflict, ForgottenName
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, replace_log, resource_key
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.memory_cache.removal import MemoryRemoval
-from om_proxy.storage import forgetting
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S
+from om_proxy.storage.shared import forgetting
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.store_machine import Opener
 from tests.support.long_forms import IS_LONG

@@ -8,13 +8,13 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
-from om_proxy.storage.listing import ThreadSelection
-from om_proxy.storage.records import (
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.listing import ThreadSelection
+from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
     RECEIPTS_KEPT_S,
     AuditRecord,

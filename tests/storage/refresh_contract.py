@@ -12,7 +12,7 @@ from om_proxy.memory.lifecycle import edits, log_sharing, withdrawal
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, NoteErasure
+from om_proxy.storage.values.changes import Change, NoteErasure
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 from tests.storage.shared_machine import share_log
 

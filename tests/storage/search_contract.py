@@ -13,16 +13,16 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.apis.indexed_text import read_indexed_text
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.words import query_words
-from om_proxy.storage import newest_passages
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadPlace
+from om_proxy.storage.shared import newest_passages
 from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.values.listing import ThreadPlace
+from om_proxy.wire.apis.indexed_text import read_indexed_text
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.long_forms import IS_LONG
 

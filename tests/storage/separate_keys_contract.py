@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, KeysAway, UnopenedText, WrongKeyStore
+from om_proxy.common.errors import Conflict, KeysAway, UnopenedText, WrongKeyStore
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption import separate_keys
 from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.records import StoredReceipt
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.records import StoredReceipt
 from tests.storage.faulty_keys import FaultyKeys, ProcessEnded
 from tests.storage.key_rotation_contract import NEW, OLD, fill, without_version
 from tests.storage.memory_builder import KEY, MemoryBuilder

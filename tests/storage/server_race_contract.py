@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key, sum_framed_tokens
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.store_machine import Opener
 

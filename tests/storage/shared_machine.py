@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, replace_log, resource_key
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
+from om_proxy.storage.values.changes import Change
 from tests.memory.sharing import Resource
 from tests.storage.memory_builder import KEY
 from tests.storage.store_machine import MACHINE

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from om_proxy.memory.lifecycle import edits, withdrawal
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.changes import Change, NoteErasure, ResourceWakeup
 from tests.storage.memory_builder import MemoryBuilder
 
 NOW = 5.0

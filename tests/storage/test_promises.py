@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.postgres import promise as postgres
@@ -29,7 +29,7 @@ from om_proxy.storage.promises import (
 )
 from om_proxy.storage.redis import promise as redis
 from om_proxy.storage.sqlite import promise as sqlite
-from om_proxy.storage.store_description import Promise
+from om_proxy.storage.values.store_description import Promise
 
 # of each kind of store, whatever its server is set to
 DURABILITIES: dict[str, list[Promise]] = {

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs as heard
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.reopening_store import ERROR_LOG_INTERVAL_S, ReopeningStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.sqlite.store import SqliteStore

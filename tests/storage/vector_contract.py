@@ -8,7 +8,7 @@ from __future__ import annotations
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadPlace
+from om_proxy.storage.values.listing import ThreadPlace
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.search_contract import (
     RULES,

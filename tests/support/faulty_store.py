@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 
 
 class Faulty(ForwardingStore):

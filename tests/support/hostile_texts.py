@@ -19,8 +19,8 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
-from om_proxy.identity.naming import normalize_name
 from om_proxy.memory.escaping import PROMPT_TAGS
+from om_proxy.settings.identity.naming import normalize_name
 
 COUNT = 500
 LABEL = "0123456789abcdef"  # as threads of a shared log are named

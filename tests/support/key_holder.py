@@ -7,11 +7,11 @@ import asyncio
 import gc
 import sys
 
+from om_proxy.app.store_opening import open_store
 from om_proxy.memory.model import Key, Memory
-from om_proxy.settings import StorageSettings
+from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.store_opening import open_store
-from om_proxy.telemetry.logs import configure_log
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from om_proxy.server.protocol import BoundedProtocol
+from om_proxy.wire.server.protocol import BoundedProtocol
 
 
 class LiveServer:

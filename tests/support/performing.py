@@ -13,23 +13,23 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from om_proxy.agents.llm import LLM, Answer, Prompt, Target
+from om_proxy.agents.model_access.llm import LLM, Answer, Prompt, Target
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.background.performers.work_guard import WorkGuard
-from om_proxy.background.scheduler import Background
-from om_proxy.background.worker import MemoryWorker
-from om_proxy.errors import ModelError
-from om_proxy.facts import Facts
+from om_proxy.common.errors import ModelError
+from om_proxy.engine.background.performers.work_guard import WorkGuard
+from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.background.worker import MemoryWorker
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.policy import MemoryContext, PolicyInForce
-from om_proxy.settings import Settings, parse
+from om_proxy.observability.facts import Facts
+from om_proxy.observability.telemetry.fact_lines import FactLines
+from om_proxy.settings.config import Settings, parse
 from om_proxy.storage.base import Store
-from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.telemetry.fact_lines import FactLines
 from tests.agents.scripted_llm import bullets, texts, words
 from tests.e2e.running import Clock
 from tests.memory.building import KEY, chat, chunk

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from om_proxy.engine.policy import Policy, PolicyInForce
 from om_proxy.memory.model import Memory
-from om_proxy.policy import Policy, PolicyInForce
-from om_proxy.settings import Settings, WatchedSettings, parse
-from om_proxy.storage.changes import ResourceWakeup
+from om_proxy.settings.config import Settings, WatchedSettings, parse
+from om_proxy.storage.values.changes import ResourceWakeup
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from om_proxy.errors import OmError
+from om_proxy.common.errors import OmError
 from om_proxy.testing.faults import Fault, Faults
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.prompt_cache import PromptCache, find_common_prefix

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit
 
-from om_proxy.agents.llm import Image
+from om_proxy.agents.model_access.llm import Image
 from om_proxy.memory.message_view import Attachment, Part
 
 MAX_NAME_CHARS = 80

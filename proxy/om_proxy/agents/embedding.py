@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.local_embedding import LocalModels
+from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 
 LOCAL_PREFIX = "local:"
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from om_proxy.errors import ModelError
+from om_proxy.common.errors import ModelError
 
 TOKENIZER_FILE = "tokenizer.json"
 COMPARING_MODULES = ("numpy",)  # of vectors, whichever model made them

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random, SystemRandom
 
-from om_proxy.agents.llm import LLM, Abilities
-from om_proxy.agents.model_limits import unknown_abilities
-from om_proxy.agents.retries import ModelCaller
+from om_proxy.agents.model_access.llm import LLM, Abilities
+from om_proxy.agents.model_access.model_limits import unknown_abilities
+from om_proxy.agents.model_access.retries import ModelCaller
 
 
 class MemoryAgent:

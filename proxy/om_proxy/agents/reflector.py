@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from om_proxy.agents import wording
-from om_proxy.agents.call_bill import CallBill
-from om_proxy.agents.llm import Answer, ModelSettings, Prompt, Target
 from om_proxy.agents.memory_agent import MemoryAgent
-from om_proxy.agents.model_limits import clamp_prompt
-from om_proxy.errors import BrokenAnswer, CutOff, ModelError, Oversized, Unusable
+from om_proxy.agents.model_access.call_bill import CallBill
+from om_proxy.agents.model_access.llm import Answer, ModelSettings, Prompt, Target
+from om_proxy.agents.model_access.model_limits import clamp_prompt
+from om_proxy.common.errors import BrokenAnswer, CutOff, ModelError, Oversized, Unusable
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.observations import ParsedNotes, parse_reflection, refuse_cut_off

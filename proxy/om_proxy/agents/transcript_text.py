@@ -34,13 +34,13 @@ from msgspec import UNSET
 from om_proxy.agents.arguments import render_arguments
 from om_proxy.agents.attachments import Attachments
 from om_proxy.agents.clipping import clip_middle, compute_fair_share
-from om_proxy.agents.llm import Image
-from om_proxy.apis.json_text import write_json
-from om_proxy.apis.registry import view_message
+from om_proxy.agents.model_access.llm import Image
 from om_proxy.memory.dates import WEEKDAY_NAMES, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Message
+from om_proxy.wire.apis.json_text import write_json
+from om_proxy.wire.apis.registry import view_message
 
 # of a tool call's arguments, and of a result; both as in the reference implementation
 MAX_ARGUMENT_TOKENS = 2_000

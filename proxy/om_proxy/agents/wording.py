@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from om_proxy.errors import ModelError
+from om_proxy.common.errors import ModelError
 
 Level = Literal["none", "gentle", "strong", "stronger"]
 LEVELS: tuple[Level, ...] = ("none", "gentle", "strong", "stronger")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
-from om_proxy.errors import UsageError
+from om_proxy.common.errors import UsageError
 from om_proxy.memory.dates import read_time
 
 MIN_TABLE_COLUMNS = 72  # the longest key takes 50 of them

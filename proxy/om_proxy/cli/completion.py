@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from om_proxy.cli.exit_status import DONE
-from om_proxy.errors import OmError
+from om_proxy.common.errors import OmError
 
 if TYPE_CHECKING:
-    from om_proxy.settings import Settings
+    from om_proxy.settings.config import Settings
     from om_proxy.storage.base import Store
-    from om_proxy.storage.listing import ThreadInfo
+    from om_proxy.storage.values.listing import ThreadInfo
 
 PROGRAM = "om-proxy"
 MAX_COMPLETIONS = 100
@@ -68,7 +68,7 @@ def complete_tenant(prefix: str, parsed_args: argparse.Namespace, **_: object) -
 
 def complete_path(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the paths of the admin API's routes that begin so, up to the next name in them."""
-    from om_proxy.edge.admin.route_table import ADMIN_ROUTES  # noqa: PLC0415 - takes 0.4 s
+    from om_proxy.management.api.route_table import ADMIN_ROUTES  # noqa: PLC0415 - takes 0.4 s
 
     *typed, begun = prefix.split("/")
     offers = set()
@@ -92,7 +92,7 @@ def _sort_names(names: Iterable[str]) -> list[str]:
 
 def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> list[ThreadInfo]:
     """Return the first threads that have a name or a title with this prefix."""
-    from om_proxy.storage.listing import ThreadSelection  # noqa: PLC0415 - takes 0.1 s
+    from om_proxy.storage.values.listing import ThreadSelection  # noqa: PLC0415 - takes 0.1 s
 
     found: list[ThreadInfo] = []
 

@@ -16,7 +16,7 @@ from om_proxy.cli.completion import answer_shell, print_script
 from om_proxy.cli.exit_status import DONE, find_exit_status
 from om_proxy.cli.options import Command
 from om_proxy.cli.parser import build_parser
-from om_proxy.errors import OmError
+from om_proxy.common.errors import OmError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +57,9 @@ def run_row(row: Command, options: argparse.Namespace) -> int:
     """Run the command of this row, and return its exit status."""
     function = find_function(row)
     if row.asks is not None:
-        function = partial(import_module("om_proxy.cli.api").ask_and_print, row.asks, function)
+        function = partial(
+            import_module("om_proxy.cli.commands.api").ask_and_print, row.asks, function
+        )
     elif not iscoroutinefunction(function):
         return int(function(options))
     return int(import_module("om_proxy.cli.store_command").run_with_api(options, function))
@@ -66,7 +68,7 @@ def run_row(row: Command, options: argparse.Namespace) -> int:
 def find_function(row: Command) -> Callable[..., Any]:
     """Import the module that the row names, and return the function."""
     module, _, name = row.run.partition(".")
-    function: Callable[..., Any] = getattr(import_module(f"om_proxy.cli.{module}"), name)
+    function: Callable[..., Any] = getattr(import_module(f"om_proxy.cli.commands.{module}"), name)
     return function
 
 

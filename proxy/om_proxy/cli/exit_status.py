@@ -6,7 +6,7 @@ or the store cannot be read; 4 if nothing has the given name; 5 if the name is t
 has changed since the given version.
 """
 
-from om_proxy.errors import (
+from om_proxy.common.errors import (
     BadRequest,
     Conflict,
     MemoryModelFailed,

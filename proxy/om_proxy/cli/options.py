@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
     name: str
     help: str
-    run: str  # module.function of this package: see below
+    run: str  # module.function of commands/: see below
     options: tuple[Option | OneOf, ...]
     description: str | None = None  # in the command's own help, in place of `help`
     epilog: str | None = None

@@ -18,38 +18,38 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import fields
 
-from om_proxy.agents.direct import Direct
 from om_proxy.agents.embedding import EmbeddingModels
-from om_proxy.agents.litellm_adapter import LiteLLM
-from om_proxy.agents.llm import Routed
-from om_proxy.cli.exit_status import INTERRUPTED
-from om_proxy.composition import (
+from om_proxy.agents.model_access.direct import Direct
+from om_proxy.agents.model_access.litellm_adapter import LiteLLM
+from om_proxy.agents.model_access.llm import Routed
+from om_proxy.agents.models import TokenCounter
+from om_proxy.app.composition import (
     create_admin_services,
     create_background,
     create_committer,
     create_message_vectors,
 )
-from om_proxy.doctor.report import find_database
-from om_proxy.edge.admin.access import Visitor
-from om_proxy.edge.admin.audited import answer_route
-from om_proxy.edge.admin.requests import AdminCall, Query, describe_fault
-from om_proxy.edge.admin.route import Handler
-from om_proxy.edge.admin.route_table import find_route
-from om_proxy.edge.admin.services import AdminServices
+from om_proxy.app.store_opening import open_store
+from om_proxy.cli.doctor.report import find_database
+from om_proxy.cli.exit_status import INTERRUPTED
+from om_proxy.common.errors import UsageError
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import UsageError
-from om_proxy.facts import Facts
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import PolicyInForce
+from om_proxy.management.api.access import Visitor
+from om_proxy.management.api.audited import answer_route
+from om_proxy.management.api.requests import AdminCall, Query, describe_fault
+from om_proxy.management.api.route import Handler
+from om_proxy.management.api.route_table import find_route
+from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import Key
-from om_proxy.memory_cache.memories import Memories
-from om_proxy.models import TokenCounter
-from om_proxy.policy import PolicyInForce
-from om_proxy.settings import Settings, WatchedSettings, load
+from om_proxy.observability.facts import Facts
+from om_proxy.observability.ledger_writer import LedgerWriter
+from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.settings.config import Settings, WatchedSettings, load
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.ledger_writer import LedgerWriter
-from om_proxy.store_opening import open_store
-from om_proxy.telemetry.logs import configure_log
-from om_proxy.upstream import AiohttpTransport
+from om_proxy.wire.upstream import AiohttpTransport
 
 COMMAND_CALLER = "cli"  # in the audit
 _Answer = TypeVar("_Answer")

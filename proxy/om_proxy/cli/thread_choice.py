@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 from om_proxy.cli.answers import render_time
 from om_proxy.cli.visible_text import escape_line
-from om_proxy.edge.admin.requests import normalize_stored_name
-from om_proxy.errors import NotFound, UsageError
+from om_proxy.common.errors import NotFound, UsageError
+from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadInfo, ThreadSelection
+from om_proxy.storage.values.listing import ThreadInfo, ThreadSelection
 from om_proxy.storage.whole_threads import list_tenants
 
 THREADS_PER_PAGE = 1_000

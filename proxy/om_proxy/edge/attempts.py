@@ -1,10 +1,10 @@
 """Send up to four prompts for one request, one after another: rewritten, with less and less of what
 memory adds to it, original, shortened.
 
-What is taken back of the rewritten one, and after which statuses, is decided in apis/additions.py: the
-tool for look-ups, a system message with the block, the form of stored messages. Where a status may
-as well be an outage, the only prompt that follows is the original, or the rewritten one with nothing
-of all that. Below, all of them are called rewritten.
+What is taken back of the rewritten one, and after which statuses, is decided in
+wire/apis/additions.py: the tool for look-ups, a system message with the block, the form of stored
+messages. Where a status may as well be an outage, the only prompt that follows is the original, or
+the rewritten one with nothing of all that. Below, all of them are called rewritten.
 
 Each is sent only if the model server refused the one before
 (docs/contributing/behaviour.md#refused-prompts):
@@ -28,25 +28,31 @@ import time
 
 from msgspec.structs import replace
 
-from om_proxy.apis import refusals
-from om_proxy.apis.additions import NOTHING, REQUEST_FAULT_STATUSES, Addition, Trial, is_refusal
-from om_proxy.apis.api import Unreadable
-from om_proxy.background.scheduler import Background
-from om_proxy.edge.buffered_response import buffer_body, look_for_error
+from om_proxy.common.errors import OmError
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.recall_offers import choose_layout, list_additions
-from om_proxy.edge.round_requests import STATUS_OK
-from om_proxy.errors import OmError
-from om_proxy.facts import Facts
+from om_proxy.edge.replies.buffered_response import buffer_body, look_for_error
+from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
+from om_proxy.edge.rounds.round_requests import STATUS_OK
+from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt.shadow import needs_shadow
+from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.prompt.original import holds_conversation, shows_everything
 from om_proxy.memory.recall.offering import Offer
-from om_proxy.reasons import Reason, Status
-from om_proxy.server.headers import find_header
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.shadow import needs_shadow
-from om_proxy.turns.turn import PreparedTurn
-from om_proxy.upstream import Upstream, UpstreamResponse, join_url
+from om_proxy.observability.facts import Facts
+from om_proxy.wire.apis import refusals
+from om_proxy.wire.apis.additions import (
+    NOTHING,
+    REQUEST_FAULT_STATUSES,
+    Addition,
+    Trial,
+    is_refusal,
+)
+from om_proxy.wire.apis.api import Unreadable
+from om_proxy.wire.server.headers import find_header
+from om_proxy.wire.upstream import Upstream, UpstreamResponse, join_url
 
 RETRY_WITH_ORIGINAL_STATUSES = REQUEST_FAULT_STATUSES
 MIN_ERROR_STATUS = 400

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from om_proxy.errors import BadRequest
-from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
-from om_proxy.identity.naming import MAX_NAME_BYTES, decode_path_segment, encode_name
+from om_proxy.common.errors import BadRequest
+from om_proxy.settings.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
+from om_proxy.settings.identity.naming import MAX_NAME_BYTES, decode_path_segment, encode_name
 
 _BAD_NAME_MESSAGE = (
     f"a thread or resource in the path must be 1 to {MAX_NAME_BYTES} bytes of printable UTF-8, "

@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.apis.api import Api, Request, Unreadable
-from om_proxy.apis.split import Splits
-from om_proxy.background.scheduler import Background
+from om_proxy.common.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.attempts import Attempts
 from om_proxy.edge.chat_tracer import ChatTracer
 from om_proxy.edge.edge_config import EdgeConfig
@@ -28,30 +27,31 @@ from om_proxy.edge.exchange import (
     require_resource,
 )
 from om_proxy.edge.headers import ask_uncompressed
-from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import RecallOffers, offer_additions
-from om_proxy.edge.recalling import CreateLookUps, Recalling
-from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
+from om_proxy.edge.replies.inline_comments import InlineComments
+from om_proxy.edge.replies.receipt import NO_MEMORY_RECEIPT, build_receipt
+from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
+from om_proxy.edge.rounds.recalling import CreateLookUps, Recalling
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
-from om_proxy.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
-from om_proxy.event_feed.inline import InlineEvents, parse_inline_choice
-from om_proxy.facts import Facts, RequestRefused, TurnEnded
-from om_proxy.identity.callers import Caller, identify
-from om_proxy.identity.identity_rules import EVENTS_HEADER
-from om_proxy.identity.keyed_hashes import hash_seed
-from om_proxy.policy import MemoryContext
-from om_proxy.reasons import Reason, Status
-from om_proxy.server import responses
-from om_proxy.server.budget import MemoryBudget
-from om_proxy.server.deadline import Deadline
-from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
-from om_proxy.server.fair_queue import wait_slot
-from om_proxy.server.headers import find_header
-from om_proxy.server.request_body import ClientDisconnected, read_body
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
-from om_proxy.upstream import Upstream, UpstreamResponse
+from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.event_feed.inline import InlineEvents, parse_inline_choice
+from om_proxy.engine.policy import MemoryContext
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
+from om_proxy.observability.facts import Facts, RequestRefused, TurnEnded
+from om_proxy.settings.identity.callers import Caller, identify
+from om_proxy.settings.identity.identity_rules import EVENTS_HEADER
+from om_proxy.settings.identity.keyed_hashes import hash_seed
+from om_proxy.wire.apis.api import Api, Request, Unreadable
+from om_proxy.wire.apis.split import Splits
+from om_proxy.wire.server import responses
+from om_proxy.wire.server.capacity.budget import MemoryBudget
+from om_proxy.wire.server.capacity.fair_queue import wait_slot
+from om_proxy.wire.server.disconnect import DisconnectWatch, run_unless_disconnected
+from om_proxy.wire.server.headers import find_header
+from om_proxy.wire.server.request_body import ClientDisconnected, read_body
+from om_proxy.wire.server.time_limits.deadline import Deadline
+from om_proxy.wire.upstream import Upstream, UpstreamResponse
 
 _EVENTS_HEADER = EVENTS_HEADER.encode()
 # How long memory may take before the original goes upstream. Waiting for an observation is not
@@ -119,7 +119,7 @@ class ChatRoute:
         report_copies: Callable[[int], None] = lambda copies: None,
     ) -> None:
         """Serve one request. `report_copies` is told how many copies of the request's body are
-        held, once that is known (server/admission.py)."""
+        held, once that is known (wire/server/capacity/admission.py)."""
         try:
             exchange = await self._accept(scope, receive, config)
             exchange.report_copies = report_copies

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from om_proxy.facts import TurnEnded
 from om_proxy.memory.model import Key
-from om_proxy.server.headers import Header
+from om_proxy.observability.facts import TurnEnded
+from om_proxy.wire.server.headers import Header
 
 
 class ChatSpan(Protocol):
@@ -23,7 +23,7 @@ class ChatSpan(Protocol):
 
 
 class ChatTracer(Protocol):
-    """Begins spans (tracing/spans.py)."""
+    """Begins spans (observability/tracing/spans.py)."""
 
     def begin_chat(
         self, headers: Sequence[Header], model: str | None, key: Key | None, upstream: str

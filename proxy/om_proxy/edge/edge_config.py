@@ -8,21 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from om_proxy.apis.api import Api, Request
+from om_proxy.common.errors import BadRequest, Forbidden, Unauthorized
 from om_proxy.edge.headers import (
     CREDENTIAL_HEADERS,
     NOT_FORWARDED,
     replace_credential,
     select_request_headers,
 )
-from om_proxy.errors import BadRequest, Forbidden, Unauthorized
-from om_proxy.identity.callers import Caller
-from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
-from om_proxy.identity.spending import SPENDING_MESSAGE, is_preflight, may_spend_operator_key
-from om_proxy.identity.tenants import find_own_token, has_provider_credential
-from om_proxy.policy import Policy, list_open_keys, list_paid_models
-from om_proxy.server.headers import Header
-from om_proxy.settings import Settings, UpstreamSettings
+from om_proxy.engine.policy import Policy, list_open_keys, list_paid_models
+from om_proxy.settings.config import Settings, UpstreamSettings
+from om_proxy.settings.identity.callers import Caller
+from om_proxy.settings.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
+from om_proxy.settings.identity.spending import (
+    SPENDING_MESSAGE,
+    is_preflight,
+    may_spend_operator_key,
+)
+from om_proxy.settings.identity.tenants import find_own_token, has_provider_credential
+from om_proxy.wire.apis.api import Api, Request
+from om_proxy.wire.server.headers import Header
 
 NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
 # whether a message matches the side prompts is remembered up to this size

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 from starlette.types import Scope
 
-from om_proxy.apis.additions import Trial
-from om_proxy.apis.api import Request
+from om_proxy.common.errors import BadRequest, raise_site
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.chat_tracer import ChatSpan
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.inline_comments import InlineComments
-from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.errors import BadRequest, raise_site
-from om_proxy.facts import Bypassed
-from om_proxy.identity.callers import Caller
-from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.edge.replies.inline_comments import InlineComments
+from om_proxy.edge.rounds.recall_offers import RecallRecord
+from om_proxy.engine.policy import MemoryContext
+from om_proxy.engine.turns.accounting import AccountedTurn
+from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
+from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory.usage import Usage
-from om_proxy.policy import MemoryContext
-from om_proxy.reasons import Reason, Status
-from om_proxy.server.headers import Header, find_header
-from om_proxy.settings import UpstreamSettings
-from om_proxy.turns.accounting import AccountedTurn
-from om_proxy.turns.shadow import ShadowPrompt
-from om_proxy.turns.turn import PreparedTurn
+from om_proxy.observability.facts import Bypassed
+from om_proxy.settings.config import UpstreamSettings
+from om_proxy.settings.identity.callers import Caller
+from om_proxy.settings.identity.identity_rules import IdentityRules
+from om_proxy.wire.apis.additions import Trial
+from om_proxy.wire.apis.api import Request
+from om_proxy.wire.server.headers import Header, find_header
 
 CALLER_CREDENTIAL_HEADERS = frozenset(
     (
@@ -120,7 +120,7 @@ class Exchange:
     recall: RecallRecord | None = None
     # what its server may refuse of what memory adds; None: it has no memory
     trial: Trial | None = None
-    # reports how many copies of its body are held (server/admission.py)
+    # reports how many copies of its body are held (wire/server/capacity/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 
     def report_copies_before_sending(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
-from om_proxy.server.headers import HOP_BY_HOP_HEADERS, Header, find_header
-from om_proxy.upstream import UpstreamResponse
+from om_proxy.settings.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
+from om_proxy.wire.server.headers import HOP_BY_HOP_HEADERS, Header, find_header
+from om_proxy.wire.upstream import UpstreamResponse
 
 # The next connection has its own values, set by its opener or its body.
 REFRAMED_HEADERS = frozenset((b"host", b"content-length", b"expect"))

@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
-from om_proxy.edge.relay import relay
-from om_proxy.errors import BadRequest, OmError
-from om_proxy.server import responses
-from om_proxy.server.disconnect import (
+from om_proxy.common.errors import BadRequest, OmError
+from om_proxy.edge.replies.relay import relay
+from om_proxy.settings.config import UpstreamSettings
+from om_proxy.wire.server import responses
+from om_proxy.wire.server.disconnect import (
     DisconnectWatch,
     get_disconnect_future,
     run_unless_disconnected,
 )
-from om_proxy.server.headers import Header, find_header
-from om_proxy.server.request_body import ClientDisconnected
-from om_proxy.settings import UpstreamSettings
-from om_proxy.upstream import Upstream, join_url
+from om_proxy.wire.server.headers import Header, find_header
+from om_proxy.wire.server.request_body import ClientDisconnected
+from om_proxy.wire.upstream import Upstream, join_url
 
 # Path parts that could lead out of the upstream's base path, there or at a proxy in between: an
 # empty or dot segment (also with parameters: Java servers read `..;a` as `..`), an encoded

@@ -14,11 +14,11 @@ import re
 
 from starlette.types import Scope
 
-from om_proxy.apis.model_name import UnreadableModelName, read_model_name
+from om_proxy.common.errors import BadRequest, HttpInstead, OmError, Unsupported
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import BadRequest, HttpInstead, OmError, Unsupported
-from om_proxy.server.headers import find_header
-from om_proxy.settings import UpstreamSettings
+from om_proxy.settings.config import UpstreamSettings
+from om_proxy.wire.apis.model_name import UnreadableModelName, read_model_name
+from om_proxy.wire.server.headers import find_header
 
 UNREADABLE_MODEL_MESSAGE = (
     "which model this is for cannot be read, and each has a server of its own; "

@@ -10,29 +10,29 @@ from functools import partial
 from msgspec.structs import replace
 from starlette.types import Send
 
-from om_proxy.apis.api import Reply
-from om_proxy.background.scheduler import Background
+from om_proxy.common.errors import raise_site
+from om_proxy.common.reasons import Reason
+from om_proxy.common.running_time import wait_running_time
 from om_proxy.edge.exchange import Delivery, Exchange, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
-from om_proxy.edge.recall_offers import RecallRecord
-from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
-from om_proxy.edge.relay import Outcome, relay
-from om_proxy.edge.reply_copy import ReplyCopy
-from om_proxy.errors import raise_site
-from om_proxy.facts import Facts, Uncommitted
-from om_proxy.identity.callers import identify
+from om_proxy.edge.replies.receipt import NO_MEMORY_RECEIPT, build_receipt
+from om_proxy.edge.replies.relay import Outcome, relay
+from om_proxy.edge.replies.reply_copy import ReplyCopy
+from om_proxy.edge.rounds.recall_offers import RecallRecord
+from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.missed_turn import MissedTurn
+from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
+from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
-from om_proxy.reasons import Reason
-from om_proxy.running_time import wait_running_time
-from om_proxy.server.budget import MemoryBudget
-from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
-from om_proxy.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
-from om_proxy.turns.engine import Engine
-from om_proxy.turns.missed_turn import MissedTurn
-from om_proxy.turns.shadow import ShadowPrompt, find_ready
-from om_proxy.turns.turn import PreparedTurn
-from om_proxy.upstream import UpstreamResponse
+from om_proxy.observability.facts import Facts, Uncommitted
+from om_proxy.settings.identity.callers import identify
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.server.capacity.budget import MemoryBudget
+from om_proxy.wire.server.capacity.fair_queue import LARGE_PIECE_BYTES
+from om_proxy.wire.upstream import UpstreamResponse
 
 # How many large replies are stored at a time. A small reply waits in the store for those before it.
 MAX_LARGE_REPLIES_AT_ONCE = 1

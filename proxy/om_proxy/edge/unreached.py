@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 import structlog
 from starlette.types import Scope
 
-from om_proxy.bounded_cache import BoundedCache
+from om_proxy.common.bounded_cache import BoundedCache
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import RequestEnd
-from om_proxy.edge.receipt import build_base_receipt
-from om_proxy.facts import Facts, UnreachedTurnEnded
-from om_proxy.identity.callers import Caller, identify_off_route
+from om_proxy.edge.replies.receipt import build_base_receipt
 from om_proxy.memory.model import Key
-from om_proxy.reasons import Reason, Status
-from om_proxy.server.headers import Header, find_header
-from om_proxy.telemetry.logs import get_thread_label
-from om_proxy.telemetry.warning_limit import WarningLimit
+from om_proxy.observability.facts import Facts, UnreachedTurnEnded
+from om_proxy.observability.telemetry.logs import get_thread_label
+from om_proxy.observability.telemetry.warning_limit import WarningLimit
+from om_proxy.settings.identity.callers import Caller, identify_off_route
+from om_proxy.wire.server.headers import Header, find_header
 
 logger = structlog.get_logger("turn")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from om_proxy.reasons import Reason, Status
+from om_proxy.common.reasons import Reason, Status
 
 
 @dataclass(frozen=True, slots=True)

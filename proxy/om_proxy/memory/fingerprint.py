@@ -18,7 +18,7 @@ from om_proxy.memory.message_view import MessageView
 def fingerprint(message: MessageView, key: bytes, write_json: Callable[[object], bytes]) -> bytes:
     """16 bytes; `key` (at most 64 bytes) is the tenant's. Never raises on JSON values, however odd.
 
-    `write_json`: writes equal values as equal bytes, apis/json_text.py.
+    `write_json`: writes equal values as equal bytes, wire/apis/json_text.py.
     """
     text, others = message.compared_content()
     what = [message.role, text, others, message.compared_calls(), message.answers, message.name]

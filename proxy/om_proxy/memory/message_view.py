@@ -1,8 +1,8 @@
 """A message as every rule reads it, whichever API it came by.
 
-`apis/<name>/` makes a view of a message's bytes when a rule asks for one; no view is stored. A rule
-reads the view and never an API's words. The rules are fingerprints, token counts, the observer's
-transcript, and the text about other threads.
+`wire/apis/<name>/` makes a view of a message's bytes when a rule asks for one; no view is stored. A
+rule reads the view and never an API's words. The rules are fingerprints, token counts, the
+observer's transcript, and the text about other threads.
 
 A view is of one unit of the transcript: where an API puts several tool results into one message,
 each of them is a unit with a view of its own. What an API adds beside speech (ids of its items,

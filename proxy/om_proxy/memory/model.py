@@ -255,7 +255,7 @@ class View(Struct, frozen=True, kw_only=True):
     with it. The field names are those of the stored JSON."""
 
     count: Number  # messages sent after the instructions
-    digest: RequestDigest  # of their raw bytes (apis/split.py): equal bytes need no parsing
+    digest: RequestDigest  # of their raw bytes (wire/apis/split.py): equal bytes need no parsing
     chain: Digest  # of their fingerprints, the client's own view
     seq: Number  # the transcript message its last message stands at; a reply comes right after
     end: Number  # the end of the transcript it saw

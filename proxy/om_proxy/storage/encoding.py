@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from om_proxy.apis.lone_surrogates import replace_halves, replace_lone_surrogates
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
@@ -19,6 +18,7 @@ from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, S
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.wire.apis.lone_surrogates import replace_halves, replace_lone_surrogates
 
 # of a stored value that is none: its row is damaged, or another program wrote it
 DECODING_ERRORS = (ValueError, LookupError)

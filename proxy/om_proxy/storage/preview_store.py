@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from om_proxy.errors import Unwritable
+from om_proxy.common.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.forwarding_store import Method
-from om_proxy.storage.merging_store import MergingStore
-from om_proxy.storage.spool_budget import SpoolBudget
-from om_proxy.storage.spooled_resource import SpooledTurn
-from om_proxy.storage.spooled_turns import SpooledTurns
+from om_proxy.storage.spooling.merging_store import MergingStore
+from om_proxy.storage.spooling.spool_budget import SpoolBudget
+from om_proxy.storage.spooling.spooled_resource import SpooledTurn
+from om_proxy.storage.spooling.spooled_turns import SpooledTurns
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 
 P = ParamSpec("P")
 T = TypeVar("T")

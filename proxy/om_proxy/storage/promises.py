@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
-from om_proxy.storage.newest_passages import NEWEST_MESSAGES
-from om_proxy.storage.store_description import Durability, Erasure, Promise
+from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
+from om_proxy.storage.values.store_description import Durability, Erasure, Promise
 
 # for a page that a load balancer or a person waits for
 DESCRIBE_TIMEOUT_S = 2.0

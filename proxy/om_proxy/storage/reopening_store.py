@@ -19,13 +19,13 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, OmError, ProgramTooOld, StorageError
+from om_proxy.common.errors import Conflict, OmError, ProgramTooOld, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, NoteErasure, ResourceWakeup
 from om_proxy.storage.forwarding_store import ForwardingStore
-from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.values.changes import Change, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.records import ForgetResult
 
 logger = structlog.get_logger("storage")
 

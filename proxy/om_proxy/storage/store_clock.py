@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
 
 logger = structlog.get_logger("storage")

@@ -6,13 +6,13 @@ import os
 from collections.abc import Awaitable, Callable
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.changes import Change
-from om_proxy.storage.forgetting import (
+from om_proxy.storage.shared.forgetting import (
     FirstTurn,
     LabelThread,
     create_thread_labeler,
     digest_names,
 )
+from om_proxy.storage.values.changes import Change
 
 SECRET_BYTES = 32
 

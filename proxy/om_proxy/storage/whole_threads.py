@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ResourceInfo, ThreadInfo
-from om_proxy.storage.stored_rows import WholeThread
+from om_proxy.storage.values.listing import ResourceInfo, ThreadInfo
+from om_proxy.storage.values.stored_rows import WholeThread
 
 MAX_READ_ATTEMPTS = 5
 # of messages that may hold images; beyond the first page of most threads

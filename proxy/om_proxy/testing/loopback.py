@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import uvicorn
 
-from om_proxy.errors import OmError
-from om_proxy.server.protocol import BoundedProtocol
+from om_proxy.common.errors import OmError
+from om_proxy.wire.server.protocol import BoundedProtocol
 
 SHUTDOWN_GRACE_S = 2  # for open requests, at the end
 

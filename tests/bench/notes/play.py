@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.app import App, create_app
+from om_proxy.agents.models import create_encoder
+from om_proxy.app.app import App, create_app
 from om_proxy.memory.model import Memory, Observation
-from om_proxy.models import create_encoder
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.bench.notes.hint_age import HINTS, Shown, Written, age_hints, hints_in
 from tests.bench.notes.recorded import Recording

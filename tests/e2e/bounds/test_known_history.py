@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.apis.split import SlicedMessages
+from om_proxy.wire.apis.split import SlicedMessages
 from tests.e2e.running import run_with_scripted_models
 
 MEMORY_SETTINGS = "observation: {message_tokens: 100, buffer_tokens: false}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.off_loop import MANY_MESSAGES
+from om_proxy.common.off_loop import MANY_MESSAGES
 from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
 from tests.support.long_forms import IS_LONG
 from tests.support.upstream_server import script_answer
@@ -24,7 +24,8 @@ LEAST_SLICES = 12
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
     """The collector runs on whichever thread allocates, and the heap of a whole suite takes it
-    0.15 s. A server leaves what stood at its start out of collections (cli/faster_start.py)."""
+    0.15 s. A server leaves what stood at its start out of collections
+    (cli/serving/faster_start.py)."""
     gc.collect()
     gc.disable()
     yield

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.app import App
+from om_proxy.app.app import App
 from tests.e2e.raw_upstream import chat_body, run_with_raw_upstream
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.common.reasons import Reason
 from om_proxy.memory.model import Key
-from om_proxy.reasons import Reason
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.crash.models import FILLER
 
 Message = dict[str, Any]

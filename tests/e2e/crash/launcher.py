@@ -25,12 +25,12 @@ from typing import Any
 from om_proxy import cli
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.edge.relay import _ReplyRelay
+from om_proxy.edge.replies.relay import _ReplyRelay
 from om_proxy.memory.model import Memory
 from om_proxy.storage.sqlite import schema
 from om_proxy.storage.sqlite.commit import Commit
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.upstream import Upstream
+from om_proxy.wire.upstream import Upstream
 
 Names = Callable[..., Iterable[str]]  # of the passages that a call is, given its arguments
 

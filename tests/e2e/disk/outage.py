@@ -16,8 +16,8 @@ import httpx
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system

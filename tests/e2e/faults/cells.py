@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from om_proxy.app import MAX_CHAT_CONNECTIONS, App, create_app
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.app.app import MAX_CHAT_CONNECTIONS, App, create_app
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message, Observation
-from om_proxy.settings import parse
-from om_proxy.upstream import AiohttpTransport
+from om_proxy.settings.config import parse
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
+from om_proxy.wire.upstream import AiohttpTransport
 from tests.e2e.faults.faults import CELLS, FAULTS, Cell, Content, well
 from tests.e2e.faults.places import places
 from tests.e2e.raw_upstream import chat_body, serve_app

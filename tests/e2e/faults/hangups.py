@@ -20,11 +20,11 @@ from unittest import mock
 
 import orjson
 
-from om_proxy.app import App, create_app
-from om_proxy.settings import parse
-from om_proxy.telemetry.logs import configure_log
+from om_proxy.app.app import App, create_app
+from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.upstream import AiohttpTransport
+from om_proxy.wire.upstream import AiohttpTransport
 from tests.e2e.faults.httpx_relay import HttpxRelay
 from tests.e2e.faults.leavers import (
     HELD,
@@ -172,7 +172,7 @@ async def relaying(
         "storage": {"url": f"sqlite:///{folder}/om.db"},
         "telemetry": {"log": "off"},
     }
-    with mock.patch("om_proxy.app.MAX_CHAT_CONNECTIONS", POOL):
+    with mock.patch("om_proxy.app.app.MAX_CHAT_CONNECTIONS", POOL):
         app = create_app(parse(json.dumps(settings)))
         async with serve_on_loopback(app) as base:
             yield app, int(base.rpartition(":")[2])

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.app import MAX_CHAT_CONNECTIONS
-from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.app.app import MAX_CHAT_CONNECTIONS
 from om_proxy.memory.model import Key
-from om_proxy.server.protocol import BoundedProtocol
+from om_proxy.settings.identity.tenants import LOCAL_TENANT
+from om_proxy.wire.server.protocol import BoundedProtocol
 from tests.e2e.faults.cells import notes
 from tests.e2e.faults.faults import DONE, JSON, Content, well
 from tests.e2e.playing import collect_turn_events

@@ -13,7 +13,7 @@ import schemathesis
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from om_proxy.edge.admin.openapi import build_openapi
+from om_proxy.management.api.openapi import build_openapi
 from tests.e2e.furnished import EMPTY, KEY, RESOURCE, Places
 from tests.support.hostile_texts import encode_path, list_hostile_texts
 

@@ -11,8 +11,8 @@ import requests
 from schemathesis import Case
 from schemathesis.core.transport import Response
 
-from om_proxy.edge.admin.route import ADMIN_ROOT, OPENAPI_PATH
-from om_proxy.edge.admin.route_table import ADMIN_ROUTES
+from om_proxy.management.api.route import ADMIN_ROOT, OPENAPI_PATH
+from om_proxy.management.api.route_table import ADMIN_ROUTES
 from tests.e2e.fuzz.admin_cases import load_operations
 from tests.e2e.fuzz.admin_fuzzing import AdminTold, fuzz_admin_api
 from tests.support.long_forms import IS_LONG

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from om_proxy.app import create_app
-from om_proxy.reasons import Reason
-from om_proxy.settings import parse
+from om_proxy.app.app import create_app
+from om_proxy.common.reasons import Reason
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.prompts.clients import SYSTEM, Client, Kind
 from tests.e2e.prompts.models import NUMBER_HEADER, PromptModels

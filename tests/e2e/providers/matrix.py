@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.app import create_app
+from om_proxy.app.app import create_app
 from om_proxy.memory.prompt.layout import layout_for
-from om_proxy.settings import parse
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.providers.conversations import STYLES, TURNS, Conversation, Style
 from tests.e2e.providers.fake_server import LOOK_UP_TOOL, FakeServers, is_asked_with_results

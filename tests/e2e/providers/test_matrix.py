@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.apis.additions import MAX_REFUSED_ROUNDS
+from om_proxy.wire.apis.additions import MAX_REFUSED_ROUNDS
 from tests.e2e.providers.conversations import STYLES
 from tests.e2e.providers.matrix import (
     DEFAULTS,

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.reasons import Reason
+from om_proxy.common.reasons import Reason
 from tests.e2e.crash.client import complete, content
 from tests.e2e.crash.models import FILLER, SAID
 from tests.e2e.replicas.front import Front

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     shift_clock(float(offset_s))
     # imported now: see `shift_clock`
     from om_proxy import cli
-    from om_proxy.background import leases, scheduler
+    from om_proxy.engine.background import leases, scheduler
     from tests.e2e.replicas.planted import FAULTS
 
     if float(lease_s):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from om_proxy import cli
-from om_proxy.storage.migrate import Migration, list_migrations
 from om_proxy.storage.postgres import promise, schema
+from om_proxy.storage.shared.migrate import Migration, list_migrations
 
 # what a release may do: columns of tables that every turn reads and writes, an index, a table
 ADDED = """

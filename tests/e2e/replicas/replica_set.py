@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from om_proxy.background.leases import LEASE_S
-from om_proxy.policy import Policy
-from om_proxy.settings import parse
+from om_proxy.engine.background.leases import LEASE_S
+from om_proxy.engine.policy import Policy
+from om_proxy.settings.config import parse
 from tests.e2e.process import Process
 from tests.e2e.replicas.clients import SHORT_TIMEOUT_S
 from tests.e2e.replicas.front import Front, open_front

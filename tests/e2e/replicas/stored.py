@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import orjson
 
+from om_proxy.engine.policy import Policy
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RESOURCE_THREAD,
@@ -21,11 +22,10 @@ from om_proxy.memory.model import (
     extend_chain,
     resource_key,
 )
-from om_proxy.policy import Policy
 from om_proxy.storage.base import Store
-from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
+from om_proxy.storage.shared.forgetting import create_thread_labeler
 from tests.e2e.crash.models import SAID
 from tests.e2e.replicas.history import Lease, Range, StoredMessage, StoredThread
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.storage.migrate import list_migrations
+from om_proxy.storage.shared.migrate import list_migrations
 from tests.e2e.replicas.plan import (
     WRONG_CLOCKS_S,
     Plan,

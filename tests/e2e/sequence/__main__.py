@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.demo.story import load_story
+from om_proxy.cli.demo.story import load_story
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.sequence.fleet import run_fleet

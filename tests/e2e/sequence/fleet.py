@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
-from om_proxy.demo.client import Client, Message, ReplyWithReceipt
-from om_proxy.demo.stage import STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS
-from om_proxy.demo.story import Story
+from om_proxy.cli.demo.client import Client, Message, ReplyWithReceipt
+from om_proxy.cli.demo.stage import STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS
+from om_proxy.cli.demo.story import Story
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR
 from tests.e2e.process import Process
 from tests.e2e.sequence.launcher import IDLE_PATH, TIME

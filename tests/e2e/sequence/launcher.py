@@ -17,10 +17,11 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from om_proxy import app, cli
-from om_proxy.app import App
+from om_proxy import cli
+from om_proxy.app import app
+from om_proxy.app.app import App
 from om_proxy.edge import chat
-from om_proxy.server import responses
+from om_proxy.wire.server import responses
 
 IDLE_PATH = "/test/idle"
 TIME = struct.Struct("d")

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.demo.story import Story
+from om_proxy.cli.demo.story import Story
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.sequence.fleet import Fleet, TravellingClient

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from om_proxy.demo.story import load_story
-from om_proxy.settings import StorageSettings
-from om_proxy.store_opening import open_store
+from om_proxy.app.store_opening import open_store
+from om_proxy.cli.demo.story import load_story
+from om_proxy.settings.config import StorageSettings
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.sequence.fleet import THREAD, Fleet, run_fleet

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from om_proxy.event_feed.feed import MAX_WAITING_EVENTS
+from om_proxy.app.store_opening import open_store
+from om_proxy.engine.event_feed.feed import MAX_WAITING_EVENTS
 from om_proxy.memory.model import Key, Memory
-from om_proxy.settings import StorageSettings
+from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.store_opening import open_store
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer

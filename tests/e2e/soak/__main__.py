@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from om_proxy.reasons import Reason
+from om_proxy.common.reasons import Reason
 from tests.e2e.bounds.serving import Proxy
 from tests.e2e.soak.growth import BOUND, Sample, drop_warm_up, find_growth, fit_line
 from tests.support.free_port import free_port

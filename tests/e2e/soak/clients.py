@@ -18,7 +18,7 @@ from typing import Any, cast
 import orjson
 import uvloop
 
-from om_proxy.reasons import Reason
+from om_proxy.common.reasons import Reason
 from tests.e2e.soak.models import words
 
 AT_ONCE = 24  # connections

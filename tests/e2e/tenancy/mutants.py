@@ -33,13 +33,13 @@ STORE_REDIS = (
     "tests/storage/redis/test_store.py",
 )
 IDENTITY = (
-    "tests/identity/test_callers.py",
-    "tests/identity/test_thread_names.py",
-    "tests/identity/test_tenants.py",
-    "tests/identity/test_local_requests.py",
-    "tests/identity/test_header_values.py",
-    "tests/identity/test_keyed_hashes.py",
-    "tests/identity/test_user_token.py",
+    "tests/settings/identity/test_callers.py",
+    "tests/settings/identity/test_thread_names.py",
+    "tests/settings/identity/test_tenants.py",
+    "tests/settings/identity/test_local_requests.py",
+    "tests/settings/identity/test_header_values.py",
+    "tests/settings/identity/test_keyed_hashes.py",
+    "tests/settings/identity/test_user_token.py",
     "tests/edge/test_edge_config.py",
 )
 PREDICATE = re.compile(r"(?<!SET )tenant = (\?\d?|\$\d|\{\})|\{OF_TENANT\}")
@@ -151,17 +151,17 @@ _POSTGRES = "proxy/om_proxy/storage/postgres"
 _REDIS = "proxy/om_proxy/storage/redis"
 _CLAIMING = f"{_SQLITE}/claiming.py"
 _IDENTITY, _TOKEN, _SITE = (
-    "proxy/om_proxy/identity",
-    "proxy/om_proxy/identity/user_token.py",
+    "proxy/om_proxy/settings/identity",
+    "proxy/om_proxy/settings/identity/user_token.py",
     "proxy/om_proxy/edge/edge_config.py",
 )
-_HELD_MEMORIES = "proxy/om_proxy/memory_cache/held_memories.py"
-_DUE_WORK = "proxy/om_proxy/background/due_work.py"
-_POLICY = "proxy/om_proxy/policy/policy.py"
-_ROUTES, _ROUTE_TESTS = "proxy/om_proxy/edge/admin/routes", "tests/edge/admin/routes"
+_HELD_MEMORIES = "proxy/om_proxy/engine/memory_cache/held_memories.py"
+_DUE_WORK = "proxy/om_proxy/engine/background/due_work.py"
+_POLICY = "proxy/om_proxy/engine/policy/policy.py"
+_ROUTES, _ROUTE_TESTS = "proxy/om_proxy/management/api/routes", "tests/management/api/routes"
 _MCP, _MCP_TESTS = (
-    "proxy/om_proxy/edge/mcp/memory_tools.py",
-    ("tests/edge/mcp/test_route.py",),
+    "proxy/om_proxy/management/mcp/memory_tools.py",
+    ("tests/management/mcp/test_route.py",),
 )
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _ANYBODY_S = "next((c for k, c in self._cached.items() if k[1:] == key[1:]), None)"
@@ -275,7 +275,7 @@ OTHERS = (
         ("keys",),
     ),
     Mutant(
-        "proxy/om_proxy/edge/admin/access.py",
+        "proxy/om_proxy/management/api/access.py",
         "own_tenant = find_own_tenant(",
         "own_tenant = query_tenant or find_own_tenant(",
     ),
@@ -304,7 +304,7 @@ OTHERS = (
         f"{_ROUTES}/audit.py",
         "list_records(call.tenant,",
         "list_records(None,",
-        ("tests/edge/admin/test_audited.py", "tests/edge/admin/test_access.py"),
+        ("tests/management/api/test_audited.py", "tests/management/api/test_access.py"),
     ),
     Mutant(
         f"{_ROUTES}/events.py",
@@ -319,10 +319,10 @@ OTHERS = (
         ("tests/e2e/test_event_streams.py",),
     ),
     Mutant(
-        "proxy/om_proxy/event_feed/stream.py",
+        "proxy/om_proxy/engine/event_feed/stream.py",
         "self.tenant is not None and event.key.tenant != self.tenant",
         "False",
-        ("tests/event_feed/test_stream.py", "tests/event_feed/test_feed.py"),
+        ("tests/engine/event_feed/test_stream.py", "tests/engine/event_feed/test_feed.py"),
     ),
     Mutant(
         f"{_ROUTES}/stats.py",
@@ -338,10 +338,10 @@ OTHERS = (
     ),
     # whose older generations are counted
     Mutant(
-        "proxy/om_proxy/background/generation_pruning.py",
+        "proxy/om_proxy/engine/background/generation_pruning.py",
         "log_key.tenant, log_key.resource, after, THREADS_PAGE",
         "None, log_key.resource, after, THREADS_PAGE",
-        ("tests/background/test_retention.py",),
+        ("tests/engine/background/test_retention.py",),
     ),
     # what is remembered by tenant
     Mutant(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import orjson
 
-from om_proxy.identity.user_token import Claims, sign_claims
+from om_proxy.settings.identity.user_token import Claims, sign_claims
 from tests.e2e.tenancy.world import LETTERS, SIGNING, World, canary, key_of
 
 THREADS, USERS = ("t", "Chat:2"), ("user", "agent/7")

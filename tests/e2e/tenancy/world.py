@@ -16,10 +16,10 @@ from unittest import mock
 import aiohttp
 from yarl import URL
 
-from om_proxy.app import App, create_app
-from om_proxy.identity.callers import identify
-from om_proxy.identity.identity_rules import IdentityRules
-from om_proxy.settings import parse
+from om_proxy.app.app import App, create_app
+from om_proxy.settings.config import parse
+from om_proxy.settings.identity.callers import identify
+from om_proxy.settings.identity.identity_rules import IdentityRules
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.running import Clock

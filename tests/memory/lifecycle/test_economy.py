@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from om_proxy.agents.models import find_price as listed
 from om_proxy.memory.lifecycle import economy
 from om_proxy.memory.lifecycle.thresholds import Limits, Prices
 from om_proxy.memory.lifecycle.transitions import add_chunk
-from om_proxy.models import find_price as listed
 from tests.memory.building import chat, chunk, memory
 
 LIMITS = Limits()  # T 30 000, notes every 6 000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.errors import CutOff, Unusable
+from om_proxy.common.errors import CutOff, Unusable
 from om_proxy.memory.notes.cut_off import Finish, is_cut_off, read_finish
 from om_proxy.memory.notes.observations import parse_observation
 

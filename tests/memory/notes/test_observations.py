@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.errors import Unusable
+from om_proxy.common.errors import Unusable
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.notes.observations import (
     MAX_HINT_CHARS,

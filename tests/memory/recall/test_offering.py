@@ -1,4 +1,4 @@
-"""When the tool is offered; tests/apis/chat/test_recall_tool.py has the requests."""
+"""When the tool is offered; tests/wire/apis/chat/look_ups/test_recall_tool.py has the requests."""
 
 from __future__ import annotations
 

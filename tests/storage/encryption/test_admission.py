@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.errors import WrongKeyStore, WrongMasterKey
+from om_proxy.common.errors import WrongKeyStore, WrongMasterKey
 from om_proxy.storage.encryption.admission import check_key_store, check_master
 from om_proxy.storage.encryption.master_keys import MasterKeys
 

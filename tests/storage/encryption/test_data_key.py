@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 from om_proxy.storage.encryption.data_key import DataKey
 
 SECRET = bytes(32)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import ConfigError
-from om_proxy.identity.encryption_keys import name_master_key
+from om_proxy.common.errors import ConfigError
+from om_proxy.settings.identity.encryption_keys import name_master_key
 from om_proxy.storage.encryption import key_sources
 from om_proxy.storage.encryption.key_sources import load_master_keys
 

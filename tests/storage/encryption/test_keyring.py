@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encryption.keyring import KEY_HELD_S, SWEEP_INTERVAL_S, Keyring
 from om_proxy.storage.encryption.master_keys import MasterKeys

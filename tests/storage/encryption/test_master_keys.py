@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import UnopenedText
-from om_proxy.identity.encryption_keys import name_master_key
+from om_proxy.common.errors import UnopenedText
+from om_proxy.settings.identity.encryption_keys import name_master_key
 from om_proxy.storage.encryption import master_keys
 from om_proxy.storage.encryption.master_keys import DATA_KEY_BYTES, MasterKeys, create_secret
 from om_proxy.storage.encryption.row_cipher import WrappedKey

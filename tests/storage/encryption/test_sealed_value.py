@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 from om_proxy.storage.encryption.sealed_value import (
     OVERHEAD_BYTES,
     open_buffer,

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
 from om_proxy.storage.postgres.events import PLACE_BITS
+from om_proxy.storage.values.changes import Change
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder

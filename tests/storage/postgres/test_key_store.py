@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.encryption.key_store import KeyStore
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.key_store import PostgresKeyStore, rewrite_keys

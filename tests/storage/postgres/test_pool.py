@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import ConfigError, StorageError, UnopenedText
+from om_proxy.common.errors import ConfigError, StorageError, UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.postgres import events, kept_connections, pool, queries
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
-from om_proxy.storage.spooling_store import COMMIT_TIMEOUT_S
+from om_proxy.storage.spooling.spooling_store import COMMIT_TIMEOUT_S
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.postgres.lock_waits import wait_for_lock

@@ -13,16 +13,16 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, StorageError, Unwritable
+from om_proxy.common.errors import Conflict, StorageError, Unwritable
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, ResourceWakeup
-from om_proxy.storage.forgotten_threads import ForgottenThreads
 from om_proxy.storage.postgres import commit, forgotten_names, pool
 from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.store import PostgresStore
+from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.postgres.rewriting import RewriteOptions, Table, TableRewriter
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
-from om_proxy.storage.records import ErasureState
+from om_proxy.storage.values.records import ErasureState
 from tests.storage.canary_threads import CANARY_WORD, fill, forget
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.own_postgres import OwnPostgres, own_postgres

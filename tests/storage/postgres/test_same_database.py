@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.postgres.same_database import are_one_database
 from tests.support.own_postgres import own_postgres
 from tests.support.postgres_server import find_pooler_url

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from om_proxy.errors import StorageError
-from om_proxy.message_index import MessageIndex
+from om_proxy.common.errors import StorageError
+from om_proxy.engine.message_index import MessageIndex
 from om_proxy.storage.postgres.search import HAS_WORD
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.sql import search

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import ProgramTooOld, StorageError
+from om_proxy.common.errors import ProgramTooOld, StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.migrate import Migration, list_migrations
 from om_proxy.storage.postgres import schema as schema_module
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.shared.migrate import Migration, list_migrations
 from tests.storage.contract import Opener
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

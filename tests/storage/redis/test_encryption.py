@@ -10,14 +10,14 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, UnopenedText, WrongMasterKey
+from om_proxy.common.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
-from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.listing import ThreadSelection
 from tests.storage.faulty_keys import ProcessEnded
 from tests.storage.key_rotation_contract import OpenWith
 from tests.storage.memory_builder import KEY, MemoryBuilder

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.errors import ConfigError
+from om_proxy.common.errors import ConfigError
 from om_proxy.memory.model import Key
 from om_proxy.storage.redis.keys import KeyNames, pack_names, split_names, unpack_key
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import ConfigError, ProgramTooOld, StorageError, UnopenedText
+from om_proxy.common.errors import ConfigError, ProgramTooOld, StorageError, UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.redis import queries
 from om_proxy.storage.redis.session import Session

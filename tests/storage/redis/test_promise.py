@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.records import StoredReceipt
 from om_proxy.storage.redis import log_rewriting
 from om_proxy.storage.redis.promise import SCHEMA_VERSION, create_promise
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
+from om_proxy.storage.values.records import StoredReceipt
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.own_redis import PASSWORD, OwnRedis, own_redis
 

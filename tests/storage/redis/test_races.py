@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change, ResourceWakeup
 from om_proxy.storage.redis.changes import Applied, Changes
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.key_rotation_contract import OpenWith

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.records import ForgetScope
+from om_proxy.storage.values.records import ForgetScope
 from tests.storage.canary_threads import CANARY_WORD, TENANT, fill, forget
 from tests.storage.contract import Opener
 

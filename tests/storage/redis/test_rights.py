@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.redis.rights import NEEDED_RIGHTS
 from om_proxy.storage.redis.store import RedisOptions, RedisStore

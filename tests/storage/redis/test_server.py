@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.server import ServerState, check_server, parse_info
-from om_proxy.storage.store_description import Durability
+from om_proxy.storage.values.store_description import Durability
 
 GOOD = ServerState((7, 0), False, False, "noeviction", True, "everysec", "a run")
 

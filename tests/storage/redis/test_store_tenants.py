@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.base import Store
-from om_proxy.storage.listing import ThreadSelection
-from om_proxy.storage.records import AUDIT_KEPT_S, RECEIPTS_KEPT_S, AuditRecord
 from om_proxy.storage.redis import listing
+from om_proxy.storage.values.listing import ThreadSelection
+from om_proxy.storage.values.records import AUDIT_KEPT_S, RECEIPTS_KEPT_S, AuditRecord
 from tests.storage.event_contract import activation
 from tests.storage.key_rotation_contract import OLD, OpenWith
 from tests.storage.memory_builder import MemoryBuilder

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from om_proxy.errors import StorageError, UsageError
+from om_proxy.common.errors import StorageError, UsageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.sqlite import backup
 from om_proxy.storage.sqlite.backup import back_up_file, check_file
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
-from tests.moving.test_importing import export
+from tests.management.moving.test_importing import export
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.moving_contract import store_eventful
 

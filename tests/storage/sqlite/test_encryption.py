@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import UnopenedText, WrongMasterKey
+from om_proxy.common.errors import UnopenedText, WrongMasterKey
 from om_proxy.memory.events.parts import Event, ThreadUpdate
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.listing import ThreadSelection
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.changes import Change
+from om_proxy.storage.values.listing import ThreadSelection
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.shared_machine import share_log

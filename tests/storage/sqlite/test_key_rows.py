@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.sql import reencryption

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from om_proxy.storage.listing import ThreadSelection
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import listing
 from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.listing import ThreadSelection
 from tests.storage.listing_contract import (
     ORDERS,
     THREAD_STATES,

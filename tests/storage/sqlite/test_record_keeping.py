@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.storage.records import AUDIT_KEPT_S, AuditRecord
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.records import AUDIT_KEPT_S, AuditRecord
 from tests.storage.records_contract import NOW, RECEIPT, add_threads
 
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.sqlite import batch_removal, eraser, removal
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.changes import ForgetBatch
 from tests.storage.canary_threads import Cells, read_sqlite
 from tests.storage.contract import Opener
 from tests.storage.erasure_contract import ErasureContract, ReadCells

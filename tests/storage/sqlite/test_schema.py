@@ -12,9 +12,9 @@ import aiosqlite
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import ProgramTooOld, StorageError
+from om_proxy.common.errors import ProgramTooOld, StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.storage.migrate import Migration, list_migrations
+from om_proxy.storage.shared.migrate import Migration, list_migrations
 from om_proxy.storage.sqlite import claiming, schema
 from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
+from om_proxy.engine.message_index import MessageIndex
 from om_proxy.memory.model import Key, Memory
-from om_proxy.message_index import MessageIndex
-from om_proxy.storage import newest_passages
 from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.shared import newest_passages
 from om_proxy.storage.sql import search
 from om_proxy.storage.sqlite import eraser, search_erasure
 from om_proxy.storage.sqlite.search import CHECK_WORDS

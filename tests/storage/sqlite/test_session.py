@@ -10,7 +10,7 @@ from typing import Any
 import aiosqlite
 import pytest
 
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread, translate
 

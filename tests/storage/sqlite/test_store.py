@@ -20,17 +20,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict, ProgramTooOld, StorageError
-from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.common.errors import Conflict, ProgramTooOld, StorageError
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
+from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
-from om_proxy.storage.changes import Change
 from om_proxy.storage.encoding import ThreadState
-from om_proxy.storage.migrate import Migration
+from om_proxy.storage.shared.migrate import Migration
 from om_proxy.storage.sqlite import eraser
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.schema import split_statements
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.changes import Change
 from tests.storage.contract import Opener, StoreContract
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.shared_machine import SharedStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 

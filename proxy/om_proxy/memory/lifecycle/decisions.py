@@ -4,8 +4,8 @@ Two rules of the room:
 
 1. Every rule that decides or changes what is observed, active or reflected is in this room, as
    a function of plain values. Decisions are here, the changes of a memory in transitions.py. The
-   code that performs a decision (turns/due_notes.py, background/) only fetches, calls models and
-   commits.
+   code that performs a decision (engine/turns/due_notes.py, engine/background/) only fetches, calls
+   models and commits.
 2. Finished work is recognised by value. A chunk names the range and the chain it was made from, a
    reflection the entries and the generation. A transition whose premise no longer holds returns the
    memory unchanged. No flag has to be cleared.

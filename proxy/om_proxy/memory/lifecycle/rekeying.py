@@ -1,5 +1,5 @@
 """Move a thread to another tenant: change everything that is keyed by the tenant
-(identity/keyed_hashes.py).
+(settings/identity/keyed_hashes.py).
 
 Without `auth.keys` a tenant is an HMAC of its credential, so a rotated API key is another tenant.
 Fingerprints are keyed by the tenant, chains are made of fingerprints, and labels of names. Each

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from om_proxy.errors import CutOff, Oversized, Unusable
+from om_proxy.common.errors import CutOff, Oversized, Unusable
 from om_proxy.memory.escaping import unescape
 from om_proxy.memory.notes.cut_off import Finish, is_cut_off
 from om_proxy.memory.notes.repetition import is_repetition_loop

@@ -1,6 +1,6 @@
 """Choose where memory's texts go in a prompt: `blocks`, as messages of their own, or `merged`,
 inside the client's instructions. `user`, inside the first user message, is for servers that refuse a
-system message. Each API writes them in its own form, as apis/chat/layout.py does."""
+system message. Each API writes them in its own form, as wire/apis/chat/layout.py does."""
 
 from __future__ import annotations
 

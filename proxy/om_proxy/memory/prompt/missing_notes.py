@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from om_proxy.common.reasons import Reason
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect, RequestState
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Failures, Memory
-from om_proxy.reasons import Reason
 
 
 def explain_failure(memory: Memory, limits: Limits, asked: RequestState, *, waited: bool) -> Reason:

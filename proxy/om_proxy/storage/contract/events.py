@@ -7,7 +7,7 @@ from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
-from om_proxy.storage.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.stored_events import EventPage, WebhookState
 
 
 class EventLog(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
 
 
 class LedgerSums(Protocol):

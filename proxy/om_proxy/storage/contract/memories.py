@@ -7,7 +7,7 @@ from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.storage.changes import Change, ResourceWakeup
+from om_proxy.storage.values.changes import Change, ResourceWakeup
 
 
 class MemoryRows(Protocol):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from om_proxy.memory.model import Memory
-from om_proxy.storage.changes import MoveResult
-from om_proxy.storage.stored_rows import WholeThread
+from om_proxy.storage.values.changes import MoveResult
+from om_proxy.storage.values.stored_rows import WholeThread
 
 
 class MemoryMoving(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from om_proxy.storage.records import AuditRecord, StoredReceipt
+from om_proxy.storage.values.records import AuditRecord, StoredReceipt
 
 
 class RecordKeeping(Protocol):

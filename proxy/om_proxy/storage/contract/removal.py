@@ -7,8 +7,8 @@ from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
-from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.records import ForgetResult
 
 
 class StoredRemoval(Protocol):

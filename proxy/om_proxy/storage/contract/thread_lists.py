@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.listing import (
+from om_proxy.storage.values.listing import (
     IdleThread,
     ResourceInfo,
     ThreadInfo,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from om_proxy.memory.model import Beginning, Generation, Key, Message
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
     GenerationSummary,
     Outline,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.stored_rows import Backlog
+from om_proxy.storage.values.stored_rows import Backlog
 
 
 class WorkQueue(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from om_proxy.errors import WrongKeyStore, WrongMasterKey
+from om_proxy.common.errors import WrongKeyStore, WrongMasterKey
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

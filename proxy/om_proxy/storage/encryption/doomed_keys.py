@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from om_proxy.errors import KeysAway
-from om_proxy.storage.records import ForgetResult
+from om_proxy.common.errors import KeysAway
+from om_proxy.storage.values.records import ForgetResult
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.separate_keys import KeyRows, SeparateKeys

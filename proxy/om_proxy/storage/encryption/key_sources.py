@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from om_proxy.errors import ConfigError
-from om_proxy.identity.encryption_keys import COMMAND_PREFIX, FILE_PREFIX, parse_master_key
+from om_proxy.common.errors import ConfigError
+from om_proxy.settings.identity.encryption_keys import COMMAND_PREFIX, FILE_PREFIX, parse_master_key
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from om_proxy.bounded_cache import BoundedCache
-from om_proxy.errors import UnopenedText
+from om_proxy.common.bounded_cache import BoundedCache
+from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.row_cipher import (
@@ -23,7 +23,7 @@ from om_proxy.storage.encryption.row_cipher import (
     ThreadCiphers,
     WrappedKey,
 )
-from om_proxy.storage.records import ErasureState
+from om_proxy.storage.values.records import ErasureState
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys, NewKey

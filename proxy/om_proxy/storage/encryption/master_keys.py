@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from om_proxy.errors import UnopenedText
-from om_proxy.identity.encryption_keys import name_master_key
+from om_proxy.common.errors import UnopenedText
+from om_proxy.settings.identity.encryption_keys import name_master_key
 from om_proxy.storage.encryption.data_key import DataKey
 from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES, WrappedKey
 from om_proxy.storage.encryption.sealed_value import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 
 KEY_ID_BYTES = 16
 

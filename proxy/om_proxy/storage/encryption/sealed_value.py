@@ -8,7 +8,7 @@ import os
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 
 FORMAT = b"\x01"
 NONCE_BYTES = 12

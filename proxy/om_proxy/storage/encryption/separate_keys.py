@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
-from om_proxy.errors import KeysAway, StorageError, WrongKeyStore
-from om_proxy.storage.breaker import ProbingBreaker
+from om_proxy.common.errors import KeysAway, StorageError, WrongKeyStore
 from om_proxy.storage.encryption.admission import check_key_store
 from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, KeyStore, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
+from om_proxy.storage.spooling.breaker import ProbingBreaker
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

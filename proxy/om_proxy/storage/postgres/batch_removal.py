@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN
-from om_proxy.storage.event_encoding import encode_event, seal_event
 from om_proxy.storage.postgres.events import insert_events
 from om_proxy.storage.postgres.removal import CLEAR_OTHERS, LOCK_LOOK_UPS, delete_rows, lock_threads
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.event_encoding import encode_event, seal_event
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import transpose
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_look_ups
+from om_proxy.storage.values.changes import ForgetBatch
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100

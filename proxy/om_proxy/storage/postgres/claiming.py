@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from om_proxy.memory.model import Key
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.postgres.commit import LOCK_ROW
 from om_proxy.storage.postgres.session import NEXT_VERSION, Session
+from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
-from om_proxy.storage.stored_rows import Backlog
+from om_proxy.storage.values.stored_rows import Backlog
 
 TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
     ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)

@@ -12,21 +12,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from om_proxy.errors import ForgottenName
+from om_proxy.common.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
-from om_proxy.storage.difference import (
-    Difference,
-    compute_difference,
-    count_kept_generations,
-    find_new_quotes,
-)
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import encode_event, seal_event
-from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.events import was_forgotten_since
 from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
@@ -37,7 +27,16 @@ from om_proxy.storage.postgres.turn_statement import (
     TurnShape,
     write_turn,
 )
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.difference import (
+    Difference,
+    compute_difference,
+    count_kept_generations,
+    find_new_quotes,
+)
+from om_proxy.storage.shared.event_encoding import encode_event, seal_event
+from om_proxy.storage.shared.forgetting import FirstTurn
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     ENTRY,
@@ -52,7 +51,8 @@ from om_proxy.storage.sql.columns import (
 )
 from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
 from om_proxy.storage.sql.session import IS_THREAD
-from om_proxy.storage.stored_events import MAX_EVENTS
+from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
+from om_proxy.storage.values.stored_events import MAX_EVENTS
 
 # shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
 LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"

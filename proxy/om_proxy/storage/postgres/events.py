@@ -23,7 +23,8 @@ from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import (
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.shared.event_encoding import (
     TYPES_WITHOUT_TEXT,
     EventRow,
     SealedEvent,
@@ -32,13 +33,12 @@ from om_proxy.storage.event_encoding import (
     remove_thread,
     seal_event,
 )
-from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unnest
 from om_proxy.storage.sql.memory_keys import hold_key_of
 from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
 from om_proxy.storage.sql.session import Session as SqlSession
-from om_proxy.storage.stored_events import (
+from om_proxy.storage.values.stored_events import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     MAX_EVENTS_BEFORE_COMMIT,

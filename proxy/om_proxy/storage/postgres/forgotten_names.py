@@ -16,11 +16,11 @@ from contextlib import suppress
 
 import asyncpg
 
-from om_proxy.errors import StorageError
-from om_proxy.storage import forgetting
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.shared import forgetting
+from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
 
 MAX_LOCK_WAIT_S = 0.5  # half of the time that a turn has (`storage.timeout`)
 LOCK_PAUSE_S = 0.5  # in which first turns are written

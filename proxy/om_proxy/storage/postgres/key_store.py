@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from om_proxy.errors import StorageError, WrongKeyStore
+from om_proxy.common.errors import StorageError, WrongKeyStore
 from om_proxy.storage.encryption.key_store import FORMAT, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.postgres.encryption import SELECT_KEYS
 from om_proxy.storage.postgres.pool import (
     CONNECT_TIMEOUT_S,
@@ -26,6 +25,7 @@ from om_proxy.storage.postgres.pool import (
 )
 from om_proxy.storage.postgres.schema import LOCK
 from om_proxy.storage.postgres.session import SchemaNames, Session
+from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.sql.columns import DATA_KEY, list_names, transpose, write_unnest
 from om_proxy.storage.sql.key_rows import HAS_OLDER_KEYS, rewrap_keys
 

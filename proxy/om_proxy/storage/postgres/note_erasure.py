@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher
 from om_proxy.storage.postgres.commit import SharedCommit
@@ -16,6 +15,7 @@ from om_proxy.storage.postgres.removal import CLEAR_OTHERS, lock_threads
 from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
+from om_proxy.storage.values.changes import Change, NoteErasure, WrittenRow, create_conflict
 
 # these rows, and with the shared log all whose prompts tell of other threads
 SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread

@@ -22,10 +22,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import asyncpg
 import structlog
 
-from om_proxy.errors import ConfigError, OmError, StorageError
-from om_proxy.running_time import RunningTimer, limit_running_time
+from om_proxy.common.errors import ConfigError, OmError, StorageError
+from om_proxy.common.running_time import RunningTimer, limit_running_time
 from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
-from om_proxy.storage.limited_work import wait_for_work
 from om_proxy.storage.postgres.kept_connections import (
     CANCEL_TIMEOUT_S,
     KeptConnection,
@@ -33,6 +32,7 @@ from om_proxy.storage.postgres.kept_connections import (
     is_closed,
 )
 from om_proxy.storage.postgres.session import SchemaNames, Session
+from om_proxy.storage.shared.limited_work import wait_for_work
 
 logger = structlog.get_logger("storage")
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import IS_THREAD
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.record_keeping import RecordMethods
+from om_proxy.storage.values.records import ForgetResult
 
 
 class PostgresRecords(RecordMethods):

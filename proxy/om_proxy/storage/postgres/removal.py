@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
-from om_proxy.storage.event_encoding import encode_event, seal_event
-from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, Commit
 from om_proxy.storage.postgres.events import delete_events, insert_events, remove_from_log_events
 from om_proxy.storage.postgres.queries import select_memories
 from om_proxy.storage.postgres.session import NEXT_VERSION, Session
-from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.event_encoding import encode_event, seal_event
+from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_quotes
@@ -31,6 +30,7 @@ from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.thread_rows import select_generations
+from om_proxy.storage.values.records import ForgetResult
 
 # Who forgets holds this lock alone: a commit that keeps look-ups is seen by the forgetting, or its
 # turn finds the forgetting's event.

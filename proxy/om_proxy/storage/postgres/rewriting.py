@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.postgres.pool import CONNECT_TIMEOUT_S, DRIVER_ERRORS, translate_error
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
 

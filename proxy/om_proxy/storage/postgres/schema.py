@@ -6,15 +6,15 @@ import zlib
 
 import asyncpg
 
-from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import (
+from om_proxy.common.errors import StorageError
+from om_proxy.storage.postgres.events import align_events
+from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.shared.migrate import (
     Migration,
     SchemaRow,
     list_migrations,
     list_missing_migrations,
 )
-from om_proxy.storage.postgres.events import align_events
-from om_proxy.storage.postgres.session import Session
 
 BACKEND = "postgres"
 LOCK = "SELECT pg_advisory_xact_lock($1)"

@@ -13,9 +13,9 @@ from typing import Any
 
 import asyncpg
 
-from om_proxy.errors import ConfigError
+from om_proxy.common.errors import ConfigError
 from om_proxy.storage.postgres.rows import ROW_ENCODER
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 
 # A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.

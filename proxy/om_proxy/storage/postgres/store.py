@@ -14,23 +14,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from om_proxy.errors import Conflict, StorageError
+from om_proxy.common.errors import Conflict, StorageError
+from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     Key,
     Memory,
     Message,
 )
-from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.postgres import (
     claiming,
     encryption,
@@ -54,8 +50,10 @@ from om_proxy.storage.postgres.removal import ThreadCame, delete_rows, mark_byte
 from om_proxy.storage.postgres.search import PostgresSearch
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
 from om_proxy.storage.postgres.vectors import PostgresVectors
-from om_proxy.storage.records import ForgetResult
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.event_encoding import encode_event
+from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
+from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
@@ -68,10 +66,18 @@ from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
 from om_proxy.storage.sql.totals import TotalsMethods
-from om_proxy.storage.store_description import Promise
 from om_proxy.storage.store_secret import StoreSecret
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.changes import (
+    Change,
+    ForgetBatch,
+    MoveResult,
+    NoteErasure,
+    ResourceWakeup,
+)
+from om_proxy.storage.values.records import ForgetResult
+from om_proxy.storage.values.store_description import Promise
+from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
+from om_proxy.storage.values.stored_rows import (
     Backlog,
 )
 

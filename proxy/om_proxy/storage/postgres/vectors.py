@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory.model import Key
+from om_proxy.storage.contract.vector_index import UnembeddedMessage
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sql.vectors import FIND_THREAD, VectorMethods
-from om_proxy.storage.vector_index import UnembeddedMessage
 
 # passages that go meanwhile are waited for, and get no vector
 LOCK_PASSAGES = "SELECT FROM om.passage WHERE id = ANY ($1::bigint[]) ORDER BY id FOR KEY SHARE"

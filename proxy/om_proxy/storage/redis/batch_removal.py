@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.listing import (
     ListedRow,
@@ -25,6 +23,8 @@ from om_proxy.storage.redis.removal import (
 )
 from om_proxy.storage.redis.resource_state import read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.values.changes import ForgetBatch
+from om_proxy.storage.values.records import ForgetResult
 
 # The threads of a batch: few enough for a short script, or one that is larger.
 MAX_BATCH_THREADS = 100

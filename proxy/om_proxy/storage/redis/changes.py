@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key
-from om_proxy.storage.changes import WrittenRow
-from om_proxy.storage.difference import NewQuotes
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
-from om_proxy.storage.forgetting import FirstTurn
 from om_proxy.storage.redis.event_rows import encode_new_event
 from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key, has_look_ups
 from om_proxy.storage.redis.session import Argument, Session
-from om_proxy.storage.stored_events import MAX_EVENTS
+from om_proxy.storage.shared.difference import NewQuotes
+from om_proxy.storage.shared.forgetting import FirstTurn
+from om_proxy.storage.values.changes import WrittenRow
+from om_proxy.storage.values.stored_events import MAX_EVENTS
 
 # of one command: Lua holds no more than some thousands of values on its stack
 MAX_FIELDS = 500

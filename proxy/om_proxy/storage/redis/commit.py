@@ -10,25 +10,25 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.errors import ForgottenName
+from om_proxy.common.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Memory, Message, resource_key
-from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
-from om_proxy.storage.difference import (
+from om_proxy.storage.encoding import find_stored_others
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
+from om_proxy.storage.redis import rows
+from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.queries import select_thread_rows
+from om_proxy.storage.redis.session import Session
+from om_proxy.storage.redis.thread_rows import select_generation_ids
+from om_proxy.storage.shared.difference import (
     Difference,
     PlacedMessage,
     compute_difference,
     count_kept_generations,
     find_new_quotes,
 )
-from om_proxy.storage.encoding import find_stored_others
-from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
-from om_proxy.storage.forgetting import FirstTurn
-from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.queries import select_thread_rows
-from om_proxy.storage.redis.session import Session
-from om_proxy.storage.redis.thread_rows import select_generation_ids
+from om_proxy.storage.shared.forgetting import FirstTurn
+from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 
 
 class Commit:

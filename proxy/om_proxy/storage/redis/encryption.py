@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from om_proxy.errors import Conflict, WrongKeyStore
+from om_proxy.common.errors import Conflict, WrongKeyStore
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.admission import (
     check_key_store,

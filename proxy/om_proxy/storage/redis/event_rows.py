@@ -7,10 +7,10 @@ from typing import NamedTuple
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import SealedEvent, encode_event, open_event, seal_event
 from om_proxy.storage.redis.keys import pack_names, read_key_id, split_names
 from om_proxy.storage.redis.rows import decode_row, encode
-from om_proxy.storage.stored_events import StoredEvent
+from om_proxy.storage.shared.event_encoding import SealedEvent, encode_event, open_event, seal_event
+from om_proxy.storage.values.stored_events import StoredEvent
 
 
 class OwnedEvent(NamedTuple):

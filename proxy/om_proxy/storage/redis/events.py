@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.event_encoding import remove_thread
-from om_proxy.storage.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.event_rows import (
@@ -21,7 +19,14 @@ from om_proxy.storage.redis.event_rows import (
 )
 from om_proxy.storage.redis.rows import decode_row, encode
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.stored_events import MAX_EVENT_AGE_S, MAX_EVENTS, EventPage, WebhookState
+from om_proxy.storage.shared.event_encoding import remove_thread
+from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
+from om_proxy.storage.values.stored_events import (
+    MAX_EVENT_AGE_S,
+    MAX_EVENTS,
+    EventPage,
+    WebhookState,
+)
 
 # by one script: some milliseconds
 MAX_PRUNED_EVENTS = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.queries import select_thread_rows

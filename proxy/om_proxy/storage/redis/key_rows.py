@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from om_proxy.storage.encryption.key_store import RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S
 from om_proxy.storage.redis.encryption import read_state
 from om_proxy.storage.redis.rows import decode_wrapped_key, encode_wrapped_key
 from om_proxy.storage.redis.session import Argument, Session
+from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote_from_bytes
 
-from om_proxy.errors import ConfigError
+from om_proxy.common.errors import ConfigError
 from om_proxy.memory.model import Key
 from om_proxy.storage.encoding import decode_text, encode_text
 from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES

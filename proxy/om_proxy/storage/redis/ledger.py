@@ -8,10 +8,13 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
-from om_proxy.errors import Unwritable
+from om_proxy.common.errors import Unwritable
 from om_proxy.memory.ledger import Account
 from om_proxy.storage.encoding import decode_text, encode_text
-from om_proxy.storage.ledger_lines import (
+from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_names
+from om_proxy.storage.redis.rows import decode_row, encode
+from om_proxy.storage.redis.session import Session
+from om_proxy.storage.values.ledger_lines import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
     LedgerBatch,
@@ -20,9 +23,6 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_names
-from om_proxy.storage.redis.rows import decode_row, encode
-from om_proxy.storage.redis.session import Session
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
-from om_proxy.storage.listing import (
+from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_key, unpack_names
+from om_proxy.storage.redis.rows import ThreadRow, decode_thread_row
+from om_proxy.storage.redis.session import Argument, Session
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,
     IdleThread,
     ResourceInfo,
@@ -24,9 +27,6 @@ from om_proxy.storage.listing import (
     find_place,
     is_selected,
 )
-from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_key, unpack_names
-from om_proxy.storage.redis.rows import ThreadRow, decode_thread_row
-from om_proxy.storage.redis.session import Argument, Session
 
 MAX_WALKED_ROWS = 2_000
 ROWS_PER_SCRIPT = 200

@@ -16,7 +16,7 @@ from contextlib import suppress
 import structlog
 from redis.exceptions import ResponseError
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.pool import ConnectionPool
 from om_proxy.storage.redis.server import parse_info
 from om_proxy.storage.redis.session import Session

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD, Memory
-from om_proxy.storage.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Applied, Changes
@@ -20,6 +19,7 @@ from om_proxy.storage.redis.removal import ask_for_erasure, clear_others
 from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.thread_rows import select_notes
+from om_proxy.storage.values.changes import Change, NoteErasure, WrittenRow, create_conflict
 
 
 async def commit_erasing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.store_description import Durability, Promise
+from om_proxy.storage.values.store_description import Durability, Promise
 
 SCHEMA_VERSION = 3  # of the keys and their values
 

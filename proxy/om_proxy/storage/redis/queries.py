@@ -14,12 +14,12 @@ from om_proxy.memory.model import (
     Observation,
     Reflection,
 )
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.shared import row_decoding
 
 IS_ABSENT, IS_HELD = 0, 1
 # in parts of a command: few enough for the server's other work to go on

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from om_proxy.storage.records import (
+from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.keys import pack_names, split_names
+from om_proxy.storage.redis.rows import decode_row, encode
+from om_proxy.storage.redis.session import Argument, Session
+from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
     RECEIPTS_KEPT_S,
     AuditRecord,
     ForgetResult,
     StoredReceipt,
 )
-from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.keys import pack_names, split_names
-from om_proxy.storage.redis.rows import decode_row, encode
-from om_proxy.storage.redis.session import Argument, Session
 
 # by one script
 MAX_OLD_RECORDS = 1_000

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -22,8 +22,6 @@ from om_proxy.memory.model import (
 )
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
-from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.commit import Commit
@@ -40,6 +38,8 @@ from om_proxy.storage.redis.thread_rows import (
     select_messages,
     select_outline,
 )
+from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.values.records import ForgetResult
 
 
 async def remove_thread(

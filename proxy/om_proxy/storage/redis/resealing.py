@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import reseal_event
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.event_rows import encode_sealed_event
 from om_proxy.storage.redis.events import select_of_thread
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.shared.event_encoding import reseal_event
 
 
 async def add_resealed_rows(

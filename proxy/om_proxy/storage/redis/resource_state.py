@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from om_proxy.errors import StorageError, UnopenedText
+from om_proxy.common.errors import StorageError, UnopenedText
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.redis.session import Session
 

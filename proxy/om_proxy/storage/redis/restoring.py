@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from om_proxy.errors import Conflict
-from om_proxy.storage.changes import WrittenRow
-from om_proxy.storage.difference import PlacedMessage
+from om_proxy.common.errors import Conflict
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
@@ -14,7 +12,9 @@ from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.removal import ask_for_erasure
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.stored_rows import MessageState, StoredMessage, WholeThread
+from om_proxy.storage.shared.difference import PlacedMessage
+from om_proxy.storage.values.changes import WrittenRow
+from om_proxy.storage.values.stored_rows import MessageState, StoredMessage, WholeThread
 
 
 class Restoration:

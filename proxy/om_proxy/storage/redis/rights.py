@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from redis.exceptions import NoPermissionError
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.session import Session
 
 NEEDED_RIGHTS = (

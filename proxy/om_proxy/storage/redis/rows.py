@@ -12,11 +12,9 @@ from typing import Any
 
 import msgspec
 
-from om_proxy.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
 from om_proxy.memory.recall.quotes import quotes_thread
-from om_proxy.storage import row_decoding
-from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
     decode_look_ups,
     encode_calls,
@@ -33,8 +31,10 @@ from om_proxy.storage.encryption.row_cipher import (
 )
 from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
 from om_proxy.storage.redis.keys import pack_names, split_names
-from om_proxy.storage.row_decoding import NOTE, REFLECTION
-from om_proxy.storage.stored_rows import StoredMessage
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.difference import PlacedMessage
+from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.values.stored_rows import StoredMessage
 
 LOOK_UPS_PLACE = 10  # in a mark that has any
 

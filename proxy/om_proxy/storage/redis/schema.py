@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import SchemaRow, refuse_foreign
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.promise import SCHEMA_VERSION
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.shared.migrate import SchemaRow, refuse_foreign
 
 # the oldest layout that this program can use, and the oldest program that may use what it writes
 OLDEST_SCHEMA = 3

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import ResponseError
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.store_description import Durability
+from om_proxy.storage.values.store_description import Durability
 
 logger = structlog.get_logger("storage")
 

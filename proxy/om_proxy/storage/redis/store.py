@@ -17,27 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import structlog
 from redis.exceptions import ResponseError
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
+from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
-from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage import forgetting
-from om_proxy.storage.changes import Change, ForgetBatch, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
-from om_proxy.storage.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
-from om_proxy.storage.listing import (
-    IdleThread,
-    ResourceInfo,
-    ThreadInfo,
-    ThreadPage,
-    ThreadPlace,
-    ThreadSelection,
-)
-from om_proxy.storage.records import AuditRecord, ForgetResult, StoredReceipt
 from om_proxy.storage.redis import (
     batch_removal,
     claiming,
@@ -67,12 +54,31 @@ from om_proxy.storage.redis.promise import create_promise
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
-from om_proxy.storage.rekeying import MovingResource
-from om_proxy.storage.searched_without_index import SearchedWithoutIndex
-from om_proxy.storage.store_description import Promise, StoreTotals
+from om_proxy.storage.shared import forgetting
+from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
+from om_proxy.storage.shared.rekeying import MovingResource
+from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
 from om_proxy.storage.store_secret import StoreSecret
-from om_proxy.storage.stored_events import EventPage, WebhookState
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.changes import (
+    Change,
+    ForgetBatch,
+    MoveResult,
+    NoteErasure,
+    ResourceWakeup,
+)
+from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.values.listing import (
+    IdleThread,
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.values.records import AuditRecord, ForgetResult, StoredReceipt
+from om_proxy.storage.values.store_description import Promise, StoreTotals
+from om_proxy.storage.values.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.stored_rows import (
     Backlog,
     GenerationEntries,
     GenerationSummary,

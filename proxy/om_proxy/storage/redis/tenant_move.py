@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import msgspec
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.changes import MoveResult
 from om_proxy.storage.encoding import decode_state, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.encryption.sealed_columns import open_others
-from om_proxy.storage.event_encoding import reseal_event
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.event_rows import encode_sealed_event
@@ -22,13 +20,15 @@ from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.record_keeping import add_moved_records
 from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.rekeying import (
+from om_proxy.storage.shared.event_encoding import reseal_event
+from om_proxy.storage.shared.rekeying import (
     SAME_NAME_CAME,
     MessageIdentity,
     MovingResource,
     ResourceRekeying,
     ThreadRekeying,
 )
+from om_proxy.storage.values.changes import MoveResult
 
 MESSAGES_PER_PAGE = 1_000
 

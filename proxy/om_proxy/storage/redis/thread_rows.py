@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from om_proxy.memory.model import Beginning, Generation, Key, Message, Observation
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.queries import select_waiting
 from om_proxy.storage.redis.session import Command, Session
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
     GenerationSummary,
     Outline,

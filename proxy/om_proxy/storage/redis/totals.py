@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from om_proxy.storage.redis.listing import ListedRow, read_page
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
+from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 500  # some milliseconds
 

@@ -9,7 +9,9 @@ from msgspec.structs import astuple
 
 from om_proxy.memory.ledger import Account
 from om_proxy.storage.encoding import decode_text
-from om_proxy.storage.ledger_lines import (
+from om_proxy.storage.sql.session import UNIX_NOW, Session
+from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.values.ledger_lines import (
     LEDGER_KEPT_DAYS,
     NAMELESS_RESOURCE,
     SECONDS_PER_DAY,
@@ -20,8 +22,6 @@ from om_proxy.storage.ledger_lines import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.sql.session import UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
 
 # a process that could not write for longer may add its last batch twice
 WRITER_RETENTION_S = 30 * 86_400

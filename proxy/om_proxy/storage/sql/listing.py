@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.listing import (
+from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.sql.rows import RowEncoder
+from om_proxy.storage.sql.session import UNIX_NOW, Session
+from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.thread_infos import ACTIVE_AT, IS_NO_SHARED_LOG, decode_infos
+from om_proxy.storage.values.listing import (
     IdleThread,
     ThreadInfo,
     ThreadOrder,
@@ -24,11 +29,6 @@ from om_proxy.storage.listing import (
     find_place,
     find_prefix_end,
 )
-from om_proxy.storage.row_decoding import Row
-from om_proxy.storage.sql.rows import RowEncoder
-from om_proxy.storage.sql.session import UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.sql.thread_infos import ACTIVE_AT, IS_NO_SHARED_LOG, decode_infos
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000

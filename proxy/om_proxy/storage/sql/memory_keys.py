@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys

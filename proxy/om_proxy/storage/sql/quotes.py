@@ -6,7 +6,7 @@ from __future__ import annotations
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.message_ids import shorten_label
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.row_decoding import find_quoting_look_ups
+from om_proxy.storage.shared.row_decoding import find_quoting_look_ups
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import Session
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
-from om_proxy.storage.records import (
+from om_proxy.storage.sql.columns import Columns, list_names
+from om_proxy.storage.sql.session import MAX_NUMBER, Session
+from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
     RECEIPTS_KEPT_S,
     AuditRecord,
     ForgetResult,
     StoredReceipt,
 )
-from om_proxy.storage.sql.columns import Columns, list_names
-from om_proxy.storage.sql.session import MAX_NUMBER, Session
-from om_proxy.storage.sql.sql_store import SqlStore
 
 RECORD_TABLES = ("audit", "receipt")
 AUDIT: Columns = {

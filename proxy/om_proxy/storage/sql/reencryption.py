@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 from om_proxy.storage.encoding import decode_state, write_state
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.event_encoding import SealedEvent, reseal_event
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import DATA_KEY, list_names
 from om_proxy.storage.sql.session import Session
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from om_proxy.memory.model import RESOURCE_THREAD
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.row_cipher import HeldKeys
-from om_proxy.storage.listing import MAX_COUNTED_THREADS, ResourceInfo
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.sql.thread_infos import IS_NO_SHARED_LOG
+from om_proxy.storage.values.listing import MAX_COUNTED_THREADS, ResourceInfo
 
 # One step from each resource to the next: the threads of none are read.
 _LISTED = """WITH RECURSIVE listed (resource, number) AS (

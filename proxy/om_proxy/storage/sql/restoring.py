@@ -6,14 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
+from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Key, Memory
-from om_proxy.off_loop import run_off_loop
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import WrittenRow
-from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.difference import PlacedMessage
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     ENTRY,
@@ -26,7 +25,8 @@ from om_proxy.storage.sql.columns import (
 from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sql.session import UNIX_NOW, Session
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.stored_rows import WholeThread
+from om_proxy.storage.values.changes import WrittenRow
+from om_proxy.storage.values.stored_rows import WholeThread
 
 _OF_THREAD: Columns = {"thread_id": "bigint"}
 _VERSION: Columns = {"v": "bigint"}

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 
 from om_proxy.memory.model import Memory, Observation, Reflection
-from om_proxy.storage.difference import PlacedMessage
 from om_proxy.storage.encoding import (
     encode_calls,
     encode_parts,
@@ -16,8 +15,9 @@ from om_proxy.storage.encoding import (
 )
 from om_proxy.storage.encryption.row_cipher import RowCipher, ThreadCiphers
 from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
-from om_proxy.storage.row_decoding import NOTE, REFLECTION, Row
-from om_proxy.storage.stored_rows import ObservationState
+from om_proxy.storage.shared.difference import PlacedMessage
+from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION, Row
+from om_proxy.storage.values.stored_rows import ObservationState
 
 Text = str | bytes
 

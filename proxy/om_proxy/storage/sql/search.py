@@ -15,17 +15,17 @@ from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER, choose_matches
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.words import INDEX_VERSION
-from om_proxy.storage import row_decoding
+from om_proxy.storage.contract.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.encoding import decode_state
 from om_proxy.storage.encryption.row_cipher import PLAIN
-from om_proxy.storage.index_faults import MAX_CHECKED_MESSAGES, list_faults
-from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace
-from om_proxy.storage.newest_passages import find_newest_passages
-from om_proxy.storage.passage_index import IndexCheck, IndexedState, UnindexedMessages
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.index_faults import MAX_CHECKED_MESSAGES, list_faults
+from om_proxy.storage.shared.newest_passages import find_newest_passages
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import IS_THREAD, Session
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.sql.thread_infos import ACTIVE_AT, decode_infos, select_lacking, write_lacking
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 if TYPE_CHECKING:
     from om_proxy.storage.base import Store

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns
 from om_proxy.storage.sql.rows import RowEncoder
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from om_proxy.errors import StorageError
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import MoveResult
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
 from om_proxy.storage.encryption.sealed_columns import open_others
-from om_proxy.storage.event_encoding import SealedEvent, reseal_event
-from om_proxy.storage.ledger_lines import NAMELESS_RESOURCE
-from om_proxy.storage.rekeying import (
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.event_encoding import SealedEvent, reseal_event
+from om_proxy.storage.shared.rekeying import (
     SAME_NAME_CAME,
     MessageIdentity,
     MovingResource,
     ResourceRekeying,
     ThreadRekeying,
 )
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.ledger import move_resource
 from om_proxy.storage.sql.record_keeping import move_labelled_records, move_other_records
 from om_proxy.storage.sql.session import Session, Work
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.store_secret import StoreSecret
+from om_proxy.storage.values.changes import MoveResult
+from om_proxy.storage.values.ledger_lines import NAMELESS_RESOURCE
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from om_proxy.memory.model import RESOURCE_THREAD
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import Session
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, find_place
 
 ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
 # literals: a partial index serves no parameter

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Beginning, Generation, Key, Message
-from om_proxy.off_loop import run_off_loop
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import KEY_OF_ROW, MAX_NUMBER, OF_THREAD, Session
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
     GenerationSummary,
     Outline,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from om_proxy.storage.sql.session import UNIX_NOW
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.store_description import MAX_COUNTED_TOKENS, StoreTotals
+from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 THREADS_PER_PAGE = 2_000  # some milliseconds
 

@@ -6,17 +6,17 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import StoredVector
-from om_proxy.off_loop import run_off_loop
-from om_proxy.storage import row_decoding
+from om_proxy.storage.contract.vector_index import UnembeddedMessage, VectorPage
 from om_proxy.storage.encoding import decode_text
-from om_proxy.storage.listing import ThreadPage, ThreadPlace
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import IS_THREAD, MAX_NUMBER, Session
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.sql.thread_infos import select_lacking, write_lacking
-from om_proxy.storage.vector_index import UnembeddedMessage, VectorPage
+from om_proxy.storage.values.listing import ThreadPage, ThreadPlace
 
 _LACKS_VECTOR = """place = 0 AND NOT EXISTS (SELECT 1 FROM om.passage_vector
     WHERE passage_id = passage.id AND passage_vector.model = {})"""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from om_proxy.errors import StorageError, UsageError
+from om_proxy.common.errors import StorageError, UsageError
 
 PAGES_PER_STEP = 500
 STEP_PAUSE_S = 0.005  # others use the disk too

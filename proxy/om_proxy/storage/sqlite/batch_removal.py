@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 
 import aiosqlite
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import ForgetBatch
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sql.quotes import remove_look_ups
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import select_rows
@@ -27,6 +25,8 @@ from om_proxy.storage.sqlite.removal import (
     insert_in_thread,
 )
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, REQUEST_ERASURE, SqliteSession
+from om_proxy.storage.values.changes import ForgetBatch
+from om_proxy.storage.values.records import ForgetResult
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection
 import aiosqlite
 
 from om_proxy.memory.model import Key
-from om_proxy.storage import row_decoding
+from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW, select_rows
 from om_proxy.storage.sqlite.rows import WITHOUT_CAUSE
-from om_proxy.storage.stored_rows import Backlog
+from om_proxy.storage.values.stored_rows import Backlog
 
 TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
     SET (holder, until) = (excluded.holder, excluded.until)

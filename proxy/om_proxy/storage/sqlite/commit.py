@@ -7,27 +7,27 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from om_proxy.errors import ForgottenName
+from om_proxy.common.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import Change, ResourceWakeup, WrittenRow, create_conflict
-from om_proxy.storage.difference import (
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
+from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.difference import (
     Difference,
     compute_difference,
     count_kept_generations,
     find_new_quotes,
 )
-from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
-from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.event_encoding import encode_event, seal_event
-from om_proxy.storage.forgetting import FirstTurn
+from om_proxy.storage.shared.event_encoding import encode_event, seal_event
+from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, translate
+from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 
 
 def _split_columns(text: str) -> list[str]:

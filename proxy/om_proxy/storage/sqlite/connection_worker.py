@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import aiosqlite
 
-from om_proxy.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
+from om_proxy.common.errors import Conflict, KeysAway, StorageError, UnopenedText, Unwritable
 from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS, SyncWork, WorkQueue, WorkUnit
 

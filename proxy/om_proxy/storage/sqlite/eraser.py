@@ -28,7 +28,7 @@ from contextlib import suppress
 import aiosqlite
 import structlog
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
 from om_proxy.storage.sqlite.file_rewriting import FileRewriting
 from om_proxy.storage.sqlite.search_erasure import MERGE_PAGES, MergeStep, merge_words

@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.memory_keys import hold_erased
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.sqlite import batch_removal, note_erasure, removal
@@ -23,6 +21,8 @@ from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_na
 from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.store_secret import StoreSecret
+from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.records import ForgetResult
 
 
 class SqliteForgetting(SqlStore):

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from om_proxy.errors import StorageError, WrongKeyStore
+from om_proxy.common.errors import StorageError, WrongKeyStore
 from om_proxy.storage.encryption.key_store import FORMAT, NOT_A_KEY_STORE, RewrappedBatch
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.sql.key_rows import HAS_OLDER_KEYS, rewrap_keys

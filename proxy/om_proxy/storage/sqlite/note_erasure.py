@@ -5,9 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import RESOURCE_THREAD
-from om_proxy.storage.changes import NoteErasure, WrittenRow
 from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher
 from om_proxy.storage.sqlite import rows
@@ -16,6 +15,7 @@ from om_proxy.storage.sqlite.events import erase_event_texts
 from om_proxy.storage.sqlite.queries import IS_THREAD
 from om_proxy.storage.sqlite.removal import CLEAR_OTHERS
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, REQUEST_ERASURE
+from om_proxy.storage.values.changes import NoteErasure, WrittenRow
 
 UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
     WHERE thread_id = ? AND id = ?"""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.migrate import list_migrations
-from om_proxy.storage.store_description import Durability, Promise
+from om_proxy.storage.shared.migrate import list_migrations
+from om_proxy.storage.values.store_description import Durability, Promise
 
 
 def create_promise(

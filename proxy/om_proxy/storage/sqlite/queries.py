@@ -9,9 +9,9 @@ import aiosqlite
 from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory
-from om_proxy.storage import row_decoding
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import WrappedKey, list_key_ids
+from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sql.session import Session
 
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.

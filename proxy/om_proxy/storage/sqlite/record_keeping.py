@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.records import ForgetResult
 from om_proxy.storage.sql.record_keeping import RecordMethods
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING
+from om_proxy.storage.values.records import ForgetResult
 
 
 class SqliteRecords(RecordMethods):

@@ -11,16 +11,14 @@ from typing import NamedTuple
 
 import aiosqlite
 
-from om_proxy.errors import Conflict
+from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
-from om_proxy.storage import row_decoding
-from om_proxy.storage.changes import WrittenRow
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
-from om_proxy.storage.event_encoding import encode_event, seal_event
-from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
-from om_proxy.storage.records import ForgetResult
+from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.event_encoding import encode_event, seal_event
+from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_quotes, write_label
@@ -45,6 +43,8 @@ from om_proxy.storage.sqlite.session import (
     run_in_thread,
     translate,
 )
+from om_proxy.storage.values.changes import WrittenRow
+from om_proxy.storage.values.records import ForgetResult
 
 SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import aiosqlite
 
-from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import (
+from om_proxy.common.errors import StorageError
+from om_proxy.storage.shared.migrate import (
     Migration,
     SchemaRow,
     list_migrations,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import aiosqlite
 
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import session as sql_session
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import Work

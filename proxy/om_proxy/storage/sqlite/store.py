@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import aiosqlite
 
-from om_proxy.errors import Conflict, StorageError, UnopenedText
+from om_proxy.common.errors import Conflict, StorageError, UnopenedText
+from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import (
     Key,
     Memory,
     Message,
 )
-from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.storage.changes import Change, MoveResult, ResourceWakeup
 from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
-from om_proxy.storage.event_encoding import encode_event
-from om_proxy.storage.row_decoding import Row
+from om_proxy.storage.shared.event_encoding import encode_event
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.columns import THREAD
 from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
@@ -72,10 +71,11 @@ from om_proxy.storage.sqlite.vectors import SqliteVectors
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
-from om_proxy.storage.store_description import Promise
 from om_proxy.storage.store_secret import StoreSecret
-from om_proxy.storage.stored_events import EventPage, WebhookState
-from om_proxy.storage.stored_rows import (
+from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup
+from om_proxy.storage.values.store_description import Promise
+from om_proxy.storage.values.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.stored_rows import (
     Backlog,
 )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory.model import Key
+from om_proxy.storage.contract.vector_index import UnembeddedMessage
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sql.vectors import FIND_THREAD, VectorMethods
-from om_proxy.storage.vector_index import UnembeddedMessage
 
 # A passage's id may be used again. The chain tells the message with all that came before it.
 INSERT_VECTOR = f"""INSERT INTO om.passage_vector SELECT passage.id, $4, $5 FROM om.passage

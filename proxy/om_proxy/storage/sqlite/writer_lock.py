@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from om_proxy.errors import StorageError
+from om_proxy.common.errors import StorageError
 
 if sys.platform == "win32":
     fcntl = None

@@ -1,0 +1,210 @@
+"""Look up prices and abilities of models in the table that litellm ships."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, lru_cache
+
+import msgspec
+
+from om_proxy.agents.models.litellm_files import find_litellm_file
+
+PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
+
+# some entries hold numbers as text, and one holds an explanation
+_Number = int | float | str | None
+# OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
+_FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
+
+# what follows a model's name in the name of a snapshot; Bedrock's have a version too
+_SNAPSHOT_SUFFIX_PATTERN = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of one token, in dollars. `cached_input` equals `input` if the provider gives no
+    discount."""
+
+    input: float
+    output: float
+    cached_input: float
+    cache_write: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """A model's limits and abilities. None means not known."""
+
+    max_input: int | None = None
+    max_output: int | None = None
+    takes_images: bool | None = None
+    takes_temperature: bool | None = None
+    calls_tools: bool | None = None
+    thinks: bool | None = None  # unasked, as much as `reasoning_effort` says
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
+    """The fields that are read of a model's entry in litellm's table."""
+
+    max_input_tokens: _Number = None
+    max_output_tokens: _Number = None
+    max_tokens: _Number = None
+    input_cost_per_token: _Number = None
+    output_cost_per_token: _Number = None
+    cache_read_input_token_cost: _Number = None
+    cache_creation_input_token_cost: _Number = None
+    supports_vision: bool | None = None
+    supports_function_calling: bool | None = None
+    supports_sampling_params: bool | None = None
+    supports_reasoning: bool | None = None
+    deprecation_date: str | None = None
+
+
+def find_price(model: str) -> Price | None:
+    """Return a model's list price by the name that litellm or the provider gives the model; None if
+    it is not known."""
+    entry = _find_entry(model)
+    if entry is None:
+        return None
+    input_price = _parse_amount(entry.input_cost_per_token)
+    if input_price is None:
+        return None
+    cache_read_price = _parse_amount(entry.cache_read_input_token_cost)
+    cache_write_price = _parse_amount(entry.cache_creation_input_token_cost)
+    return Price(
+        input=input_price,
+        output=_parse_amount(entry.output_cost_per_token) or 0.0,
+        cached_input=input_price if cache_read_price is None else cache_read_price,
+        # some entries have 0, which means no more than the price of the input
+        cache_write=cache_write_price or input_price,
+    )
+
+
+def find_listed_name(model: str) -> str | None:
+    """Return the name by which the table lists a model; None if it does not."""
+    table = _read_table()
+    return next((name for name in _list_names(model) if name in table), None)
+
+
+def find_deprecation_date(model: str) -> date | None:
+    """Return the day from which a model's provider may no longer serve it; None if none is known.
+
+    The table lists a model under several names, and not each of them has the date: the earliest one
+    counts. If none has one, the model ends with its last dated snapshot (`gpt-5-mini-2025-08-07`),
+    where each of them ends. Another provider's own date for the model (`azure/…`) is not asked
+    for."""
+    table = _read_table()
+    names = [*_list_names(model)]
+    texts = [
+        entry.deprecation_date
+        for name in (*names, f"gemini/{names[-1]}")
+        if (entry := table.get(name)) and entry.deprecation_date
+    ]
+    if ends := [*filter(None, map(_parse_date, texts))]:
+        return min(ends)
+    return next(filter(None, map(_find_snapshots_end, names)), None)
+
+
+@lru_cache(maxsize=1024)
+def _find_snapshots_end(model: str) -> date | None:
+    """Return the day on which the last of the model's dated snapshots ends; None if one of them has
+    no end, or there is none."""
+    ends = [
+        _parse_date(entry.deprecation_date or "")
+        for name, entry in _read_table().items()
+        if name.startswith(model) and _SNAPSHOT_SUFFIX_PATTERN.fullmatch(name, len(model))
+    ]
+    return max(filter(None, ends), default=None) if all(ends) else None
+
+
+def find_abilities(model: str) -> Abilities:
+    """Return what is known about a model's limits and abilities."""
+    entry = _find_entry(model)
+    name = model.rpartition("/")[2].lower()
+    is_fixed_by_name = _FIXED_TEMPERATURE.match(name) is not None
+    if entry is None:
+        return Abilities(
+            takes_temperature=False if is_fixed_by_name else None, thinks=is_fixed_by_name or None
+        )
+    is_temperature_fixed = is_fixed_by_name or entry.supports_sampling_params is False
+    return Abilities(
+        max_input=_parse_tokens(entry.max_input_tokens) or _parse_tokens(entry.max_tokens),
+        max_output=_parse_tokens(entry.max_output_tokens),
+        takes_images=bool(entry.supports_vision),
+        takes_temperature=not is_temperature_fixed,
+        # Claude thinks only where it is asked to: an effort would turn it on
+        thinks=bool(entry.supports_reasoning) and "claude" not in name,
+        calls_tools=bool(entry.supports_function_calling),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _find_entry(model: str) -> _Entry | None:
+    table = _read_table()
+    return next((table[name] for name in _list_names(model) if name in table), None)
+
+
+def _list_names(model: str) -> Iterator[str]:
+    """Yield the name, then the name without each leading provider: `openrouter/openai/gpt-4o`,
+    `openai/gpt-4o`, `gpt-4o`."""
+    yield model
+    while "/" in model:
+        model = model.partition("/")[2]
+        yield model
+    if model.startswith("claude-") and "." in model:  # routers write `claude-haiku-4.5`
+        yield model.replace(".", "-")
+
+
+@cache
+def _read_table() -> dict[str, _Entry]:
+    """Read the table once, when it is first needed: 3 MB of JSON in about 10 ms. Only a few fields
+    of each entry are stored."""
+    path = find_litellm_file(PRICE_TABLE_FILE)
+    if path is None:
+        return {}
+    # mapped, because malloc may keep the 3 MB of a file that is read (see the Dockerfile)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return _parse_table(text)
+
+
+def _parse_table(text: mmap.mmap) -> dict[str, _Entry]:
+    texts_by_name = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    # half of the entries equal another provider's, and are stored once
+    distinct_entries: dict[_Entry, _Entry] = {}
+    return {
+        name: distinct_entries.setdefault(entry, entry)
+        for name, entry_text in texts_by_name.items()
+        if (entry := _parse_entry(entry_text)) is not None
+    }
+
+
+def _parse_entry(text: msgspec.Raw) -> _Entry | None:
+    """Parse an entry. Return None for an entry of another shape, so that one odd entry does not
+    cost the table."""
+    try:
+        return msgspec.json.decode(text, type=_Entry)
+    except msgspec.ValidationError:
+        return None
+
+
+def _parse_amount(value: _Number) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None
+
+
+def _parse_date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _parse_tokens(value: _Number) -> int | None:
+    amount = _parse_amount(value)
+    return None if amount is None else int(amount)

@@ -1,0 +1,87 @@
+"""List the small models that make notes for `memory.model: auto` and `default`.
+
+A provider's model servers are named by host: nothing is sent to a server that the caller does not
+use. Of each list the first model counts that its provider still serves, by the price list's
+`deprecation_date`. `tests/test_small_models.py` fails 60 days before no model of a list is left.
+
+Tested: `gpt-5-mini` and `claude-haiku-4-5` by the reference implementation, as of November 2026. The
+others follow a tested model of their family at its price, or in its size; they stand here by their
+name, and a server that refuses one costs nothing but the refused call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from om_proxy.agents.models.price_list import find_deprecation_date, find_price
+
+_OPENAI = ("gpt-5-mini", "gpt-5.4-nano")
+_ANTHROPIC = ("claude-haiku-4-5", "claude-haiku-5-5")
+_GEMINI = ("gemini-3.5-flash-lite", "gemini-3.1-flash-lite")
+_DEEPSEEK = ("deepseek-v4-flash",)
+
+SMALL_MODELS_BY_HOST = {
+    "api.openai.com": _OPENAI,
+    "api.anthropic.com": _ANTHROPIC,
+    "generativelanguage.googleapis.com": _GEMINI,
+    "api.deepseek.com": _DEEPSEEK,
+}
+# a router names a model by its maker: only a model of the same maker takes its place
+ROUTER_HOSTS = frozenset({"openrouter.ai"})
+SMALL_MODELS_BY_MAKER = {
+    "openai": _OPENAI,
+    # the router writes the version with a dot
+    "anthropic": ("claude-haiku-4.5", "claude-haiku-5.5"),
+    "google": _GEMINI,
+    "deepseek": _DEEPSEEK,
+}
+# `memory.model: default`, with a key of the provider's own
+DEFAULT_MODELS = tuple(f"gemini/{name}" for name in _GEMINI)
+
+
+def find_small_model(actor: str, base_url: str | None, today: date | None = None) -> str | None:
+    """Return the small model that takes notes for this actor on the same server. Return None if none
+    is known, or if the actor costs no more."""
+    return _find_small_model(actor, base_url or "", today or read_today())
+
+
+def choose_default_model(today: date | None = None) -> str:
+    """Return the model that `memory.model: default` names."""
+    return _choose_served(DEFAULT_MODELS, today or read_today()) or DEFAULT_MODELS[0]
+
+
+def read_today() -> date:
+    return datetime.now(UTC).date()
+
+
+# pure but for the price table, which does not change; a turn may ask for it
+@lru_cache(maxsize=1024)
+def _find_small_model(actor: str, base_url: str, today: date) -> str | None:
+    host = urlsplit(base_url).hostname or ""
+    maker, _, _ = actor.partition("/")
+    if host in ROUTER_HOSTS:
+        names = tuple(f"{maker}/{name}" for name in SMALL_MODELS_BY_MAKER.get(maker, ()))
+    else:
+        names = SMALL_MODELS_BY_HOST.get(host, ())
+    small = _choose_served(names, today)
+    return None if small is None or _costs_no_more(actor, small) else small
+
+
+def _choose_served(names: Iterable[str], today: date) -> str | None:
+    """Return the first model that is not past its deprecation date."""
+    for name in names:
+        deprecated = find_deprecation_date(name)
+        if deprecated is None or today < deprecated:
+            return name
+    return None
+
+
+def _costs_no_more(actor: str, small: str) -> bool:
+    """Return whether the actor is as cheap as the small model, or is that model."""
+    actor_price, small_price = find_price(actor), find_price(small)
+    if actor_price is None or small_price is None:
+        return actor == small
+    return actor_price.input <= small_price.input

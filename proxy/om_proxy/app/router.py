@@ -1,0 +1,148 @@
+"""Send each request to the handler of its path: chat, a page of the proxy, or a model server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from om_proxy.app.own_pages import ADMIN_PATH, OwnPages, find_own_page
+from om_proxy.common.errors import OmError
+from om_proxy.edge.base_url import take_names_from_path
+from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
+from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
+from om_proxy.edge.unreached import UnreachedRequests
+from om_proxy.management.api.admin_api import AdminApi
+from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard
+from om_proxy.management.mcp.route import MCP_PATH, McpRoute
+from om_proxy.observability.facts import Facts
+from om_proxy.settings.identity.tenants import check_access
+from om_proxy.wire.server import responses
+from om_proxy.wire.server.capacity.admission import (
+    Admission,
+    BufferedBodyPermit,
+    StreamedBodyPermit,
+)
+from om_proxy.wire.server.headers import Header, find_head_ambiguity
+from om_proxy.wire.server.request_body import ClientDisconnected, read_body
+from om_proxy.wire.upstream import Upstream
+
+CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
+
+
+class Router:
+    """The routes of the app. `own_pages`: the proxy's own pages, without the admin API and MCP."""
+
+    def __init__(
+        self,
+        chat: ChatRoute,
+        admin: AdminApi,
+        mcp: McpRoute,
+        own_pages: OwnPages,
+        unreached: UnreachedRequests,
+        upstream: Upstream,
+        admission: Admission,
+        facts: Facts,
+        current_config: Callable[[], EdgeConfig],
+    ) -> None:
+        self._chat = chat
+        self._admin = admin
+        self._mcp = mcp
+        self._own_pages = own_pages
+        self._unreached = unreached
+        self._upstream = upstream
+        self._admission = admission
+        self._facts = facts
+        self._current_config = current_config
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope = take_names_from_path(scope)
+            if fault := find_head_ambiguity(scope["headers"], scope["http_version"]):
+                raise fault
+            refusal = find_protocol_fault(scope)
+            # the raw path: an escaped path (`/v1/chat%2fcompletions`) is none of these routes, and
+            # `_forward` refuses it
+            is_chat_path = scope["raw_path"] in CHAT_PATHS
+            is_chat = is_chat_path and scope["method"] == "POST" and not refusal
+            page = None if is_chat or refusal else find_own_page(scope)
+            if page == ADMIN_PATH and is_dashboard_path(scope["raw_path"]):
+                await send_dashboard(scope, send, self._current_config())
+                return
+        except OmError as exc:
+            await responses.send_error(send, exc)
+            return
+        config = self._current_config()
+        if is_chat:
+            with BufferedBodyPermit(self._admission, scope, receive) as permit:
+                await self._chat(scope, permit.receive, send, config, permit.set_copies)
+        elif page == ADMIN_PATH:
+            with BufferedBodyPermit(self._admission, scope, receive) as permit:
+                serve = self._mcp if scope["raw_path"] == MCP_PATH else self._admin
+                await serve(scope, permit.receive, responses.keep_private(send), config)
+        elif page is not None:
+            await self._own_pages.send(page, scope, send)
+        else:
+            await self._forward(scope, receive, send, config, refusal)
+
+    async def _forward(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        config: EdgeConfig,
+        refusal: OmError | None,
+    ) -> None:
+        unreached = self._unreached.find(scope, config)
+        receipt = unreached.base_receipt if unreached else ()
+        end = await self._route_and_relay(scope, receive, send, config, refusal, receipt)
+        if unreached:
+            self._unreached.log_request(unreached, end)
+
+    async def _route_and_relay(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        config: EdgeConfig,
+        refusal: OmError | None,
+        receipt: Sequence[Header],
+    ) -> RequestEnd:
+        needs_body = needs_body_to_route(scope, config)
+        try:
+            if refusal:
+                raise refusal
+            check_access(scope["headers"], config.identity)
+            permit = (
+                BufferedBodyPermit(self._admission, scope, receive)
+                if needs_body
+                else StreamedBodyPermit(self._admission, receive)
+            )
+        except OmError as exc:
+            self._facts.emit_refusal(exc)
+            return await send_refusal(send, exc, receipt)
+        with permit:
+            try:
+                body = (
+                    await read_body(permit.receive, config.settings.limits.body)
+                    if needs_body
+                    else None
+                )
+                upstream = choose_upstream(scope, config, body)
+                headers = config.select_upstream_headers(scope["headers"], upstream)
+            except OmError as exc:
+                return await send_refusal(send, exc, receipt)
+            except ClientDisconnected:
+                return CLIENT_LEFT
+            return await relay_unchanged(
+                scope,
+                permit.receive,
+                send,
+                upstream=self._upstream,
+                settings=upstream,
+                headers=headers,
+                body=body,
+                receipt=receipt,
+            )

@@ -1,0 +1,260 @@
+"""Open the store and the key store that the settings name. No other module of the server meets
+concrete stores; a driver is imported only for the store that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from om_proxy.common.errors import (
+    ConfigError,
+    KeysAway,
+    StorageError,
+    WrongKeyStore,
+    WrongMasterKey,
+)
+from om_proxy.settings.config import StorageSettings
+from om_proxy.storage.base import Store
+from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.storage.reopening_store import ReopeningStore
+from om_proxy.storage.sqlite.key_store import SqliteKeyStore
+from om_proxy.storage.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from om_proxy.storage.encryption.master_keys import MasterKeys
+
+logger = structlog.get_logger("storage")
+
+BY_ANOTHER_NAME = (
+    "by another name: a copy of the data would hold the keys; name another one, on a server that the "
+    "backups of the data do not hold"
+)
+
+
+def create_reopening_store(
+    settings: StorageSettings,
+    generations: int | None,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+) -> ReopeningStore:
+    file = Path(settings.file) if settings.file else None
+    return ReopeningStore(
+        lambda: open_store(
+            settings, generations, clock=clock, on_connection_lost=on_connection_lost
+        ),
+        file,
+    )
+
+
+async def open_store(
+    settings: StorageSettings,
+    generations: int | None = None,
+    *,
+    create: bool = True,
+    clock: Callable[[], float] = time.time,
+    on_connection_lost: Callable[[], None] = lambda: None,
+    moves_keys: bool = False,
+) -> Store:
+    """Open the store of these settings. Raise ConfigError if a package that it needs is not
+    installed, or a master key cannot be read. `generations`, `create`, `clock`: see
+    SqliteStore.open; `on_connection_lost`: PostgresStore and RedisStore. `moves_keys`: keys beside
+    the data may be moved to the key store."""
+    masters = await asyncio.to_thread(load_master_keys, settings.key_sources)
+    try:
+        await check_keys_are_apart(settings)
+    except StorageError as exc:
+        logger.warning("keys.not_compared", said=str(exc))
+    separate = await open_key_store(settings)
+    try:
+        return await _open_backend(
+            settings,
+            generations,
+            create,
+            clock,
+            on_connection_lost,
+            StoreKeys(masters, separate, moves_keys),
+        )
+    except BaseException:
+        if separate:
+            await separate.close()
+        raise
+
+
+class StoreKeys(NamedTuple):
+    """What a store is encrypted with, and what of it may change as it is opened."""
+
+    masters: MasterKeys | None
+    separate: SeparateKeys | None
+    moves_keys: bool
+
+
+async def open_key_store(settings: StorageSettings) -> SeparateKeys | None:
+    """Open what `storage.keys_url` names; None: the keys are beside the data. No file is read yet."""
+    if settings.keys_url is None:
+        return None
+    if settings.keys_file is not None:
+        return SeparateKeys(SqliteKeyStore(settings.keys_file))
+    with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
+        from om_proxy.storage.postgres.key_store import PostgresKeyStore  # noqa: PLC0415 - the driver is an extra
+    try:
+        return SeparateKeys(
+            await PostgresKeyStore.open(
+                settings.keys_url,
+                settings.keys_schema,
+                timeout_s=settings.timeout,
+                uses_prepared=settings.prepared,
+                must_be_durable=settings.durable,
+            )
+        )
+    except ConfigError as exc:
+        raise ConfigError(str(exc).replace("storage.url", "storage.keys_url")) from exc
+    except StorageError as exc:
+        said = str(exc).replace("storage.url", "storage.keys_url")
+        raise KeysAway(f"storage.keys_url: {settings.shown_keys_url}: {said}") from exc
+
+
+async def check_keys_are_apart(settings: StorageSettings) -> None:
+    """Raise ConfigError if `storage.keys_url` is the file or the database of `storage.url` by another
+    name, and StorageError if a server refuses to tell. What does not exist or cannot be reached is
+    nothing to compare."""
+    if are_one_file(settings.file, settings.keys_file):
+        raise ConfigError(f"storage.keys_url: it is the file of storage.url {BY_ANOTHER_NAME}")
+    if not settings.is_postgres or settings.keys_url is None or settings.keys_file is not None:
+        return
+    with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
+        from om_proxy.storage.postgres.same_database import are_one_database  # noqa: PLC0415 - the driver is an extra
+    if await are_one_database(settings.url, settings.keys_url):
+        raise ConfigError(f"storage.keys_url: it is the database of storage.url {BY_ANOTHER_NAME}")
+
+
+def check_drivers(settings: StorageSettings) -> None:
+    """Raise ConfigError, as opening does, if a driver that the stores need is not installed."""
+    if settings.is_postgres:
+        with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
+            import_module("asyncpg")
+    if settings.is_redis:
+        with _require_driver("storage.url", "Redis", "redis", "redis"):
+            import_module("redis")
+    if settings.keys_url is not None and settings.keys_file is None:
+        with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
+            import_module("asyncpg")
+
+
+@contextmanager
+def _require_driver(setting: str, database: str, package: str, extra: str) -> Iterator[None]:
+    """Raise ConfigError where an import fails because the package is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != package:
+            raise
+        raise ConfigError(
+            f"{setting}: {database} needs its driver: "
+            f"pip install 'observational-memory-proxy[{extra}]'"
+        ) from exc
+
+
+def are_one_file(one: str | None, other: str | None) -> bool:
+    """Return whether two names are of one file, also by a link. None: what is no file."""
+    try:
+        return one is not None and other is not None and os.path.samefile(one, other)
+    except OSError:  # one of them is to be made
+        return False
+
+
+async def _open_backend(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    clock: Callable[[], float],
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    try:
+        if settings.is_postgres:
+            return await _open_postgres(settings, generations, create, on_connection_lost, keys)
+        if settings.is_redis:
+            return await _open_redis(settings, generations, create, on_connection_lost, keys)
+        path = settings.url.removeprefix("sqlite:///")
+        return await SqliteStore.open(
+            path,
+            generations=generations,
+            create=create,
+            clock=clock,
+            **keys._asdict(),
+        )
+    except (KeysAway, WrongKeyStore) as exc:
+        if str(exc).startswith("storage.keys_url"):
+            raise
+        raise type(exc)(f"storage.keys_url: {exc}") from exc
+    except StorageError as exc:
+        if settings.is_server or isinstance(exc, WrongMasterKey):
+            message = f"storage.url: {settings.shown_url}: {exc}"
+        else:
+            named = str(exc)
+            if settings.file and settings.file not in named:
+                named = f"{settings.file}: {named}"
+            advice = (
+                "name a database of om-proxy or a new file, where this process may write"
+                if create
+                else "name the one that a server of om-proxy uses"
+            )
+            message = f"storage.url: {named}; {advice}"
+        raise StorageError(message) from exc
+
+
+async def _open_postgres(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
+        from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
+    options = PostgresOptions(
+        settings.prefix,
+        settings.connections,
+        settings.prepared,
+        settings.timeout,
+        settings.durable,
+    )
+    return await PostgresStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+        **keys._asdict(),
+    )
+
+
+async def _open_redis(
+    settings: StorageSettings,
+    generations: int | None,
+    create: bool,
+    on_connection_lost: Callable[[], None],
+    keys: StoreKeys,
+) -> Store:
+    with _require_driver("storage.url", "Redis", "redis", "redis"):
+        from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
+    options = RedisOptions(
+        settings.prefix, settings.connections, settings.timeout, settings.durable
+    )
+    return await RedisStore.open(
+        settings.url,
+        options,
+        generations=generations,
+        create=create,
+        on_connection_lost=on_connection_lost,
+        **keys._asdict(),
+    )

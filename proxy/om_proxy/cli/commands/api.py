@@ -1,0 +1,147 @@
+"""Send one request of the admin API, and print its answer: a request that a row of the table of
+commands names, or one that the arguments of `om-proxy api` name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlencode
+
+from om_proxy.cli.answers import print_json, print_table
+from om_proxy.cli.commands.export import write_pieces
+from om_proxy.cli.exit_status import DONE
+from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
+from om_proxy.cli.thread_choice import choose_tenant, find_thread
+from om_proxy.common.errors import BadRequest, NotFound, UsageError
+from om_proxy.management.api.requests import (
+    LargeBody,
+    Query,
+    find_entry_id,
+    find_key,
+    parse_body,
+    parse_query,
+)
+from om_proxy.management.api.route import ADMIN_ROOT, AdminRoute, Answer
+from om_proxy.management.api.route_table import ADMIN_ROUTES
+from om_proxy.management.api.streamed_answer import StreamedAnswer
+from om_proxy.memory.model import Key
+
+ROUTE_COLUMNS = ("method", "path", "what it does")
+
+
+async def ask_and_print(
+    asks: str, print_answer: Callable[[Any], None], api: LocalApi, options: argparse.Namespace
+) -> int:
+    """Ask the route that a row of the table of commands names, as in `GET /threads`."""
+    route, _ = match_route(*asks.split(" "))
+    key = tenant = None
+    if route.names_thread:
+        key = await find_thread(api.store, options)
+    else:
+        tenant = await choose_tenant(api.store, options.tenant)
+    answer = await api.ask(route.handler, options, key=key, tenant=tenant)
+    assert not isinstance(answer, StreamedAnswer)  # no row names such a route
+    print_json(answer) if options.json else print_answer(answer)
+    return DONE
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the route that METHOD and PATH name; without them, list the routes."""
+    if options.method is None:
+        rows = [(route.method, route.path, route.summary) for route in ADMIN_ROUTES]
+        print_table(ROUTE_COLUMNS, rows)
+        return DONE
+    if options.path is None:
+        raise UsageError("name the path too, as `om-proxy api` lists them")
+    return run_with_api(options, ask)
+
+
+async def ask(api: LocalApi, options: argparse.Namespace) -> int:
+    """Ask the route that METHOD and PATH name, and print its answer."""
+    path, _, query_string = options.path.partition("?")
+    if options.resource is not None:
+        query_string += "&" + urlencode({"resource": options.resource})
+    route, names = match_route(options.method, path)
+    options.id = find_entry_id(names)
+    request = ApiRequest(
+        route,
+        names,
+        parse_query(route.query, query_string.encode()),
+        _read_body(route, options.data),
+        options,
+    )
+    tenant = request.query.tenant or options.tenant
+    try:
+        answer = await request.send(api, tenant)
+    except BadRequest as exc:
+        if exc.param != "tenant":
+            raise
+        # the route is about one tenant: the only one of the store is meant
+        answer = await request.send(api, await choose_tenant(api.store, None))
+    if isinstance(answer, StreamedAnswer):
+        await write_pieces(answer.pieces, sys.stdout.buffer, is_shown=True)
+    else:
+        print_json(answer)
+    return DONE
+
+
+class ApiRequest(NamedTuple):
+    """What the arguments ask for."""
+
+    route: AdminRoute
+    names: Mapping[str, str]  # in the path, as they stand there
+    query: Query
+    body: Any
+    options: argparse.Namespace
+
+    async def send(self, api: LocalApi, tenant: str | None) -> Answer:
+        """Return the answer. Raise BadRequest for the parameter `tenant` where the route needs one."""
+        return await api.ask(
+            self.route.handler,
+            self.options,
+            key=await self._find_key(api, tenant),
+            tenant=tenant,
+            query=self.query,
+            body=self.body,
+            path_names={name: unquote(word) for name, word in self.names.items()},
+        )
+
+    async def _find_key(self, api: LocalApi, tenant: str | None) -> Key | None:
+        """Return what the path names. A thread whose resource is not named is looked up by its name,
+        as by other commands; one that is not there may be made by the request."""
+        if "thread" in self.names and getattr(self.query, "resource", None) is None:
+            named = find_key(self.names, tenant or "", self.query)
+            assert named is not None  # the path names a thread
+            choice = argparse.Namespace(thread=named.thread, resource=None, tenant=tenant)
+            with suppress(NotFound):
+                return await find_thread(api.store, choice)
+        return find_key(self.names, tenant, self.query)
+
+
+def match_route(method: str, path: str) -> tuple[AdminRoute, Mapping[str, str]]:
+    """Return the route, and the names in the path as they stand there. Raise UsageError if there is
+    none."""
+    words = path.removeprefix(ADMIN_ROOT).split("/")
+    for route in ADMIN_ROUTES:
+        pattern = route.path.split("/")
+        pairs = list(zip(pattern, words, strict=False))
+        is_match = len(pattern) == len(words) and all(
+            name == word or (name.startswith("{") and word) for name, word in pairs
+        )
+        if is_match and route.method == method:
+            return route, {name[1:-1]: word for name, word in pairs if name.startswith("{")}
+    raise UsageError(f"there is no route {method} {path}: `om-proxy api` lists those there are")
+
+
+def _read_body(route: AdminRoute, data: str | None) -> Any:
+    """Return the body. `data`: JSON, or @ and the name of a file that has it."""
+    if route.body is None:
+        if data is not None:
+            raise UsageError(f"{route.method} {route.path} takes no body")
+        return None
+    body = read_file(data[1:]) if data and data.startswith("@") else (data or "").encode()
+    content_type = getattr(route.body, "content_type", LargeBody.content_type)
+    return parse_body(route.body, body, [(b"content-type", content_type.encode())])

@@ -1,0 +1,96 @@
+"""`om-proxy check`: show the settings in force for a model, and what needs attention."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+
+from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
+from om_proxy.cli.answers import print_report
+from om_proxy.cli.doctor.embedding import list_vector_faults
+from om_proxy.cli.doctor.models import (
+    describe_chosen_models,
+    list_memory_model_warnings,
+    list_missing_credentials,
+)
+from om_proxy.cli.exit_status import DONE
+from om_proxy.common.errors import StorageError
+from om_proxy.engine.policy import list_open_keys
+from om_proxy.settings.config import (
+    Settings,
+    list_warnings,
+    load,
+    render_settings,
+    render_summary,
+)
+from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.postgres import promise as postgres
+from om_proxy.storage.promises import list_promises
+from om_proxy.storage.redis import promise as redis
+from om_proxy.storage.sqlite import promise as sqlite
+
+
+def _render_promises(settings: Settings) -> list[str]:
+    """Render what the store of these settings promises. The store itself is not opened: that would
+    bring its schema up to date."""
+    storage = settings.storage
+    if storage.is_postgres:  # without `durable`, the server's own settings decide
+        promise = postgres.create_promise(commits_wait=storage.durable)
+    elif storage.is_redis:
+        promise = redis.create_promise("second" if storage.durable else "process")
+    else:
+        promise = sqlite.create_promise(is_in_memory=storage.file is None)
+    masters = load_master_keys(storage.key_sources)
+    promise = promise._replace(
+        encrypted=masters is not None,
+        separate_keys=storage.keys_url is not None,
+        has_index=promise.has_index and masters is None and storage.search != "false",
+    )
+    said = "; ".join(list_promises(promise))
+    lines = [f"the store promises: {said}"]
+    if masters is not None:
+        lines.append(f"master keys of the store, the newest first: {', '.join(masters.ids)}")
+    return lines
+
+
+def compare_key_store(settings: Settings) -> list[str]:
+    """Return what keeps the key store from being compared with the data. Raise ConfigError if they
+    are one file or one database."""
+    try:
+        asyncio.run(check_keys_are_apart(settings.storage))
+    except StorageError as exc:
+        return [
+            f"storage.keys_url: whether it is the database of storage.url cannot be told: {exc}"
+        ]
+    return []
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
+    settings = load(options.config)
+    check_drivers(settings.storage)
+    comparison_faults = compare_key_store(settings)
+    model_and_resource = (options.model, options.resource)
+    effective = settings.effective(*model_and_resource)
+    lines = [
+        *render_summary(settings, *model_and_resource),
+        *describe_chosen_models(settings, effective, options.model),
+        *_render_promises(settings),
+    ]
+    if options.all:
+        lines += ["", *render_settings(settings, *model_and_resource)]
+    else:
+        lines += ["every setting and where it comes from: om-proxy check --all"]
+    warnings = [
+        *comparison_faults,
+        *list_open_keys(settings, os.environ),
+        *list_missing_credentials(settings, effective, os.environ),
+        *list_warnings(settings, *model_and_resource),
+        *list_memory_model_warnings(settings, effective, options.model),
+        *list_vector_faults(settings, os.environ),
+    ]
+    warning_lines = [f"warning: {text}" for text in warnings]
+    lines += ["", *(warning_lines or ["nothing needs attention"])]
+    print_report(lines)
+    return DONE

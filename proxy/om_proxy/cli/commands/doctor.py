@@ -1,0 +1,48 @@
+"""`om-proxy doctor`: find what does not work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from om_proxy.cli.answers import print_json, print_report, show_progress
+from om_proxy.cli.doctor.report import examine, render_findings
+from om_proxy.cli.doctor.upstreams import Finding
+from om_proxy.cli.exit_status import DONE, NOT_WORKING
+from om_proxy.cli.visible_text import escape_text
+from om_proxy.settings.config import load
+
+
+class DoctorReport(Struct, frozen=True):
+    """What `--json` prints."""
+
+    items: list[Finding]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine servers, credentials and threads, and print the findings. Return DONE if everything
+    works, else NOT_WORKING."""
+    settings = load(options.config)
+    if settings.storage.file and not options.json:
+        print(f"examining {Path(settings.storage.file).resolve()}", flush=True)
+    with show_progress("asking the model servers, reading the store"):
+        findings = asyncio.run(
+            examine(
+                settings,
+                model=options.model,
+                call=options.call,
+                revive=options.revive,
+                environ=os.environ,
+                tenant=options.tenant,
+                resource=options.resource,
+            )
+        )
+    if options.json:
+        print_json(DoctorReport(items=findings))
+    else:
+        print_report([escape_text(line) for line in render_findings(findings)])
+    return DONE if all(finding.works for finding in findings) else NOT_WORKING

@@ -1,0 +1,92 @@
+"""Show the messages of a thread and what became of each, and find messages or notes by words."""
+
+from __future__ import annotations
+
+import argparse
+
+from om_proxy.cli.answers import (
+    print_heading,
+    print_json,
+    print_text,
+    print_way_on,
+    render_count,
+    render_time,
+)
+from om_proxy.cli.exit_status import DONE
+from om_proxy.cli.store_command import LocalApi, print_error
+from om_proxy.cli.thread_choice import choose_tenant
+from om_proxy.management.api.routes.messages import MessageLine, MessageList
+from om_proxy.management.api.routes.search import FoundList, search_messages
+from om_proxy.wire.apis.message_summary import summarize_message
+
+
+def print_messages(answer: MessageList) -> None:
+    """Print who said each message and when, where it stands now, and what was said."""
+    for line in answer.items:
+        text = line.excerpt
+        if line.raw is not None:
+            _, texts = summarize_message(bytes(line.raw))
+            text = "\n".join(texts)
+        print_heading(
+            f"{line.seq} {line.role}, {render_time(line.at)}, "
+            f"{render_count(line.tokens, 'token')}, {render_state(line)}"
+        )
+        print_text(text)
+        print_text("")
+    print_way_on(answer.cursor)
+
+
+def render_state(line: MessageLine) -> str:
+    """Name the state, and the notes that the message is in."""
+    if line.entry is not None:
+        return f"{line.state} by note {line.entry}"
+    if line.chunk is not None:
+        return f"{line.state} in chunk {line.chunk}"
+    return line.state
+
+
+async def search(api: LocalApi, options: argparse.Namespace) -> int:
+    """Print the messages, or the lines of notes, that fit best."""
+    # an empty store has no tenant, and nothing to be found
+    tenant = await choose_tenant(api.store, options.tenant) or ""
+    answer = await api.ask(search_messages, options, tenant=tenant)
+    print_json(answer) if options.json else print_found(answer)
+    return DONE
+
+
+def print_found(answer: FoundList) -> None:
+    """Print where each message or line of a note stands, and its text."""
+    for item in answer.items:
+        print_heading(
+            f"{item.thread} m{item.seq} of {item.resource}, {item.role}, {render_time(item.at)}"
+        )
+        print_text(item.excerpt)
+        print_text("")
+    for note in answer.notes:
+        log = note.thread or "notes that threads share"
+        range_ = f", {note.range}" if note.range else ""
+        print_heading(
+            f"{log} of {note.resource}, entry {note.entry}{range_}, {render_time(note.at)}"
+        )
+        print_text(note.line)
+        print_text("")
+    print_summary(answer)
+
+
+def print_summary(answer: FoundList) -> None:
+    """Say on stderr what is not among the messages, so that a pipe gets them alone."""
+    if answer.missing:
+        print_error(f"no message has: {', '.join(answer.missing)}")
+    shown = len(answer.items) + len(answer.notes)
+    if answer.total > shown:
+        what = "line" if answer.notes else "message"
+        print_error(f"{render_count(answer.total, what)} fit: raise --limit for more")
+    if answer.share_read < 1:
+        print_error(f"{answer.share_read:.0%} of the messages could be searched")
+    if answer.left_out:
+        print_error(
+            f"only the first {render_count(answer.searched, 'resource')} could be searched: "
+            "name one with --resource"
+        )
+    if not shown:
+        print_error("nothing found; try other words")

@@ -1,0 +1,125 @@
+"""`om-proxy serve`: run the proxy until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from om_proxy.cli.exit_status import CANNOT_START, DONE
+from om_proxy.cli.serving.faster_start import start_up_faster
+from om_proxy.common.errors import ConfigError, OmError
+from om_proxy.wire.server.listeners import open_listeners
+from om_proxy.wire.server.process_resources import keep_freed_heap, raise_open_file_limit
+
+if TYPE_CHECKING:
+    from om_proxy.app.app import App
+    from om_proxy.cli.serving.uvicorn_server import AnnouncedServer
+    from om_proxy.settings.config import Settings
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status."""
+    return run_until_signal(options)
+
+
+def run_worker(options: argparse.Namespace) -> int:
+    """Work until SIGTERM or SIGINT, give back what is under way, and return the exit status."""
+    return run_until_signal(options, is_worker=True)
+
+
+def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) -> int:
+    """Run the server, or the one process of `om-proxy worker`, until SIGTERM or SIGINT. Return the
+    exit status."""
+    export_address_options(options)
+    keep_freed_heap()
+    # the imports are here so that they run without garbage collection
+    with start_up_faster():
+        from om_proxy.observability.telemetry.logs import report_start_failure
+        from om_proxy.settings.config import load
+
+        settings = load(options.config)
+        if is_worker:
+            require_shared_store(settings)
+        set_up_log(settings)
+        raise_open_file_limit()
+        is_single = is_worker or settings.server.workers == 1
+        if is_single:
+            server = create_server(settings, options.config, is_worker=is_worker)
+    try:
+        sockets = open_listeners(settings.server.host, settings.server.port)
+        if not is_single:
+            from om_proxy.cli.serving.workers import serve_with_workers
+
+            return serve_with_workers(settings, sockets, path=options.config)
+    except OmError as exc:
+        report_start_failure(exc)
+        return CANNOT_START
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again after a clean stop, which would end the process with a
+        # failure status
+        signal.signal(signal_number, lambda *_: None)
+    server.run(sockets)  # exits with CANNOT_START if the app cannot start; the app says why
+    return DONE
+
+
+def require_shared_store(settings: Settings) -> None:
+    """Raise ConfigError for a store that no server can share with a worker."""
+    if not settings.storage.is_shared:
+        raise ConfigError(
+            "storage.url: a worker needs a file or a server, because processes cannot share a store "
+            "in memory"
+        )
+
+
+def create_server(
+    settings: Settings, path: str | None, *, is_worker: bool = False
+) -> AnnouncedServer:
+    """Create the server of a single process. `path`: the file that --config names."""
+    from om_proxy.app.app import create_app
+    from om_proxy.cli.serving.banner import print_banner, print_worker_banner
+    from om_proxy.cli.serving.uvicorn_server import AnnouncedServer, create_server_config
+    from om_proxy.settings.config import WatchedSettings
+
+    app = create_app(WatchedSettings(settings, path=path), is_worker=is_worker)
+    announce = print_worker_banner if is_worker else print_banner
+    return AnnouncedServer(
+        create_server_config(app, settings), lambda port: announce(settings, port)
+    )
+
+
+def create_worker_app() -> App:
+    """Create the app of a worker process. uvicorn calls this function by its name
+    (cli/serving/workers.py)."""
+    keep_freed_heap()
+    with start_up_faster():
+        from om_proxy.app.app import create_app
+        from om_proxy.observability.figures.worker_folder import FOLDER_VARIABLE
+        from om_proxy.settings.config import WatchedSettings, load
+
+        settings = load(None)  # the path is in OM_PROXY_CONFIG, set by serve_with_workers
+        set_up_log(settings)
+        folder = os.environ.get(FOLDER_VARIABLE)
+        return create_app(
+            WatchedSettings(settings), figures_folder=Path(folder) if folder else None
+        )
+
+
+def set_up_log(settings: Settings) -> None:
+    """Set up the log, and log Python's own warnings."""
+    from om_proxy.observability.telemetry.logs import capture_python_warnings, configure_log
+
+    configure_log(settings.telemetry.log, show_thread_names=settings.server.is_loopback)
+    capture_python_warnings()
+
+
+def export_address_options(options: argparse.Namespace) -> None:
+    """Put --host and --port into the environment, where this process and its workers read settings.
+
+    So they override the file as any variable does, and everything that depends on the address uses
+    them, such as the check for local callers."""
+    for name in ("host", "port"):
+        if (value := getattr(options, name)) is not None:
+            os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value

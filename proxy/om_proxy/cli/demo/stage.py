@@ -1,0 +1,106 @@
+"""Run a scripted model server and the proxy before it on loopback ports, with a clock that the
+story sets."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from om_proxy.app.app import App, create_app
+from om_proxy.cli.demo.figures import OBSERVER_NAME, REFLECTOR_NAME
+from om_proxy.cli.demo.story import Story
+from om_proxy.settings.config import Settings, parse
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
+
+# the proxy's whole configuration
+SETTINGS_TEMPLATE = """
+upstream: [{{name: scripted, base_url: "{models}/v1"}}]
+storage: {{url: "sqlite:///{folder}/demo.db"}}
+memory:
+  api_base: "{models}/v1"
+  api_key: demo-memory-models
+  observation: {{model: openai/{observer}, message_tokens: {message_tokens}}}
+  reflection: {{model: openai/{reflector}, observation_tokens: {observation_tokens}}}
+  retrieval: true
+telemetry: {{log: "{log}"}}
+"""
+CONFIG_FILE = "demo.yaml"  # beside the database, for commands in another terminal
+# low, for a short story: the defaults are about four and sixteen times larger
+STORY_MESSAGE_TOKENS = 7_000
+STORY_OBSERVATION_TOKENS = 2_500
+
+
+class StoryClock:
+    """A clock in unix seconds that the story sets."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ServedDemo(NamedTuple):
+    """A proxy that serves until a person ends it."""
+
+    url: str  # without `/v1`
+    config: Path  # its settings, for commands beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The running servers of the demo."""
+
+    clock: StoryClock
+    models: ScriptedServer
+    app: App
+    url: str  # the proxy's
+
+
+@contextlib.asynccontextmanager
+async def open_stage(
+    story: Story, count: Callable[[str], int], kept_folder: Path | None = None
+) -> AsyncIterator[Stage]:
+    """Run both servers. At the end, remove what the proxy stored, unless there is a `kept_folder`
+    for it. `count` counts tokens for the model server."""
+    clock = StoryClock(story.turns[0].at)
+    models = ScriptedServer(story.script, count=count, clock=clock)
+    with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as removed_folder:
+        folder = str(kept_folder or removed_folder)
+        async with serve_on_loopback(models) as models_url:
+            settings = create_scripted_settings(
+                models_url, folder, STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS, log="off"
+            )
+            app = create_app(settings, clock=clock)
+            async with serve_on_loopback(app, lifespan="on") as url:
+                yield Stage(clock, models, app, url)
+
+
+def create_scripted_settings(
+    models_url: str,
+    folder: str,
+    message_tokens: int,
+    observation_tokens: int,
+    *,
+    log: str,
+    config: Path | None = None,
+) -> Settings:
+    """Create the settings of a proxy in front of a scripted model server, with its database in
+    `folder`. Write them to the file `config` too, if it is named."""
+    text = SETTINGS_TEMPLATE.format(
+        models=models_url,
+        folder=folder,
+        observer=OBSERVER_NAME,
+        reflector=REFLECTOR_NAME,
+        message_tokens=message_tokens,
+        observation_tokens=observation_tokens,
+        log=log,
+    )
+    if config is not None:
+        config.write_text(text, encoding="utf-8")
+    return parse(text)

@@ -1,0 +1,120 @@
+"""Warn of the configured memory models: expensive or outdated models, and missing credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from om_proxy.agents.model_access.credentials import list_missing_variables, list_models
+from om_proxy.agents.model_access.retries import MAX_TRIES
+from om_proxy.agents.model_access.targets import OPENAI_BASE_URL
+from om_proxy.agents.models import find_small_model, list_model_warnings
+from om_proxy.engine.policy import resolve_model
+from om_proxy.settings.config import (
+    REQUEST_MODELS,
+    Effective,
+    Settings,
+    UpstreamSettings,
+    render_value,
+)
+
+
+def describe_chosen_models(
+    settings: Settings, effective: Effective, actor: str | None
+) -> list[str]:
+    """Describe which models `auto` and `default` stand for, for this actor or on each upstream."""
+    choices = (effective.observer_model, effective.reflector_model)
+    names = {model.name for choice in choices for model in list_models(choice)}
+    lines = []
+    if effective.memory.enabled and "auto" in names:
+        found = settings.upstream_for(actor)
+        upstreams = settings.upstream if actor is None else [found] if found else []
+        lines += [_describe_auto(upstream, actor) for upstream in upstreams]
+    if effective.memory.enabled and "default" in names:
+        lines.append(f"default: {resolve_model('default', '', None)}")
+    return [f"memory model {line}" for line in lines]
+
+
+def _describe_auto(upstream: UpstreamSettings, actor: str | None) -> str:
+    small = find_small_model(actor or "", upstream.base_url)
+    model = small or actor or "the request's own"
+    if small and actor is None:
+        model = f"{small}, or the request's own where that costs no more"
+    return f"auto: on {render_value(('name',), upstream.name)}, {model}"
+
+
+def list_memory_model_warnings(
+    settings: Settings, effective: Effective, actor: str | None
+) -> list[str]:
+    """List the warnings about the models that observe and reflect
+    (docs/contributing/behaviour.md#models). `auto` and `inherit` need the actor's model."""
+    upstream = settings.upstream_for(actor)
+    base_url = upstream.base_url if upstream else None
+    warnings = [
+        text
+        for name, is_replaced in _list_names(effective.observer_model, actor, base_url)
+        for text in list_model_warnings(name, is_replaced=is_replaced)
+    ]
+    for name, is_replaced in _list_names(effective.reflector_model, actor, base_url):
+        warnings += list_model_warnings(
+            name,
+            reflect_from_tokens=effective.limits.reflect_from_tokens,
+            is_replaced=is_replaced,
+        )
+    for choice in (effective.observer_model, effective.reflector_model):
+        if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
+            warnings.append(
+                f"max_retries above {MAX_TRIES - 1} has no further effect: a call is tried at most {MAX_TRIES} times"
+            )
+    return list(dict.fromkeys(warnings))
+
+
+def _list_names(
+    choice: object, actor: str | None, base_url: str | None
+) -> Iterator[tuple[str, bool]]:
+    """Yield each model's name, and whether `auto` replaces the model once it has ended."""
+    for name in (model.name for model in list_models(choice)):
+        if resolved_name := resolve_model(name, actor or "", base_url):
+            yield resolved_name, name == "auto" and resolved_name != actor
+
+
+def list_missing_credentials(
+    settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> list[str]:
+    """Return a line for each memory model without a key. The line names the variable to set, and
+    no value."""
+    if not effective.memory.enabled:
+        return []
+    choices = {"observer": effective.observer_model, "reflector": effective.reflector_model}
+    agents_by_text: dict[str, list[str]] = {}
+    for agent, choice in choices.items():
+        for text in _describe_missing(choice, settings, effective, environ):
+            agents_by_text.setdefault(text, []).append(agent)
+    return [
+        f"{' and '.join(dict.fromkeys(agents))} {text}" for text, agents in agents_by_text.items()
+    ]
+
+
+def _describe_missing(
+    choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> Iterator[str]:
+    memory = effective.memory
+    for name, own_base, has_key, _ in list_models(choice):
+        base = own_base or memory.api_base
+        shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
+        if name in REQUEST_MODELS or has_key or shares_key:
+            continue
+        variables = list_missing_variables(name, base, environ)
+        if not variables:
+            continue
+        remedy = f"set {' or '.join(variables)} where the proxy runs, or memory.api_key"
+        model = render_value(("model",), name)
+        yield f"{model} finds no credential: {remedy}{_describe_fallback(name, base, settings)}"
+
+
+def _describe_fallback(name: str, base: str | None, settings: Settings) -> str:
+    """Describe the credential that is used until the variable is set. A model on the server that
+    requests go to is called with a request's credential, while the proxy has one."""
+    address = base or (OPENAI_BASE_URL if name.startswith("openai/") else None)
+    if address in {upstream.base_url for upstream in settings.upstream}:
+        return "; until then it is called with the credential of the request, and after a restart only from the next request on"
+    return ""

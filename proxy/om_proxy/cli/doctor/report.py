@@ -1,0 +1,201 @@
+"""Write the report of `om-proxy doctor`: what needs attention first, then what works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from om_proxy.agents.model_access.credentials import list_models
+from om_proxy.app.store_opening import open_store
+from om_proxy.cli.doctor.call import build_inherited_target, try_observer
+from om_proxy.cli.doctor.embedding import list_vector_faults
+from om_proxy.cli.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.cli.doctor.prompt_call import try_prompt
+from om_proxy.cli.doctor.storage import examine_storage
+from om_proxy.cli.doctor.tables import examine_prices, examine_ranks
+from om_proxy.cli.doctor.threads import FailingThread, examine_due_work, find_failing_threads
+from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
+from om_proxy.cli.doctor.webhooks import examine_webhooks
+from om_proxy.common.errors import ConfigError, StorageError
+from om_proxy.engine.policy import list_open_keys
+from om_proxy.memory.prompt.layout import layout_for
+from om_proxy.settings.config import (
+    REQUEST_MODELS,
+    Effective,
+    Settings,
+    list_warnings,
+    render_value,
+)
+
+
+async def examine(
+    settings: Settings,
+    *,
+    model: str | None,
+    call: bool,
+    revive: bool,
+    environ: Mapping[str, str],
+    tenant: str | None = None,
+    resource: str | None = None,
+) -> list[Finding]:
+    """Examine everything. A server may run at the same time: it sees every change. `tenant`,
+    `resource`: only their threads are examined."""
+    effective = settings.effective(model, resource)
+    now = time.time()
+    return [
+        *examine_configuration(settings, effective, model, resource, environ),
+        *await examine_upstreams(settings),
+        *examine_credentials(settings, effective, environ),
+        *(Finding(False, text) for text in list_vector_faults(settings, environ)),
+        *(await try_calls(settings, effective, model, environ) if call else ()),
+        *await examine_store(settings, now, revive=revive, tenant=tenant, resource=resource),
+        examine_ranks(model),
+        examine_prices(now),
+    ]
+
+
+async def try_calls(
+    settings: Settings, effective: Effective, model: str | None, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Ask the observer model, and the clients' model if one is named."""
+    found = await try_observer(settings, effective, model, environ)
+    target = build_inherited_target(settings, model, environ)
+    upstream = settings.upstream_for(model)
+    if target is None or upstream is None:
+        return found
+    configured = effective.context.layout
+    layout = layout_for(
+        urlsplit(upstream.base_url).hostname or "",
+        upstream.layout if configured == "auto" else configured,
+    )
+    return [*found, await try_prompt(upstream, target, layout)]
+
+
+def examine_configuration(
+    settings: Settings,
+    effective: Effective,
+    model: str | None,
+    resource: str | None,
+    environ: Mapping[str, str],
+) -> list[Finding]:
+    """Examine which settings need attention, as `om-proxy check` warns of them."""
+    warnings = [
+        *list_warnings(settings, model, resource),
+        *list_memory_model_warnings(settings, effective, model),
+    ]
+    where = settings.file or "built-in defaults"
+    # on loopback it may be meant so: no fault for whoever is the machine's only user
+    open_keys = [
+        Finding(settings.server.is_loopback, text) for text in list_open_keys(settings, environ)
+    ]
+    faults = [Finding(False, text) for text in warnings]
+    is_quiet = not faults and all(finding.works for finding in open_keys)
+    praise = Finding(True, f"configuration {where}: nothing to warn of")
+    return [*open_keys, *faults, *([praise] if is_quiet else [])]
+
+
+def examine_credentials(
+    settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Examine whether each memory model has its credential."""
+    if not effective.memory.enabled:
+        return [Finding(True, "memory is off: no memory model is called")]
+    if missing := list_missing_credentials(settings, effective, environ):
+        return [Finding(False, text) for text in missing]
+    choices = (effective.observer_model, effective.reflector_model)
+    names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
+    if names.keys() <= set(REQUEST_MODELS):
+        size = "a small one" if "auto" in names else "the request's own"
+        return [Finding(True, f"memory model: {size}, with the request's credential")]
+    return [
+        Finding(
+            True,
+            f"memory model {render_value(('model',), ', '.join(names))}: no credential is missing",
+        )
+    ]
+
+
+async def examine_store(
+    settings: Settings,
+    now: float,
+    *,
+    revive: bool,
+    tenant: str | None = None,
+    resource: str | None = None,
+) -> list[Finding]:
+    """Examine the store and its threads."""
+    try:
+        file = find_database(settings)
+        store = await open_store(settings.storage, create=False)
+    except (ConfigError, StorageError) as exc:
+        # no server may have run yet; the report goes on
+        return [Finding(False, str(exc))]
+    try:
+        failing = await find_failing_threads(store, revive=revive, tenant=tenant, resource=resource)
+        return [
+            *await examine_storage(
+                store,
+                file or settings.storage.shown_url,
+                now,
+                search=settings.storage.search,
+            ),
+            *describe_failing(failing),
+            *(
+                await examine_due_work(store, await store.clock())
+                if settings.background.external
+                else ()
+            ),
+            *await examine_webhooks(store, settings),
+        ]
+    finally:
+        await store.close()
+
+
+def describe_failing(failing: Sequence[FailingThread]) -> list[Finding]:
+    """Describe the threads whose memory work fails. A revived thread needs no attention any
+    more."""
+    findings = [Finding(thread.is_revived, thread.line) for thread in failing]
+    parked_count = sum(thread.info.parked and not thread.is_revived for thread in failing)
+    if parked_count:
+        advice = "remove the cause, then run om-proxy doctor --revive"
+        findings.append(Finding(False, f"{parked_count} parked: {advice}"))
+    return findings or [Finding(True, "no thread has failing memory work")]
+
+
+def render_findings(findings: Iterable[Finding]) -> list[str]:
+    """Render the report's lines. What does not work comes first."""
+    broken = [_render_item(finding.text) for finding in findings if not finding.works]
+    working = [_render_item(finding.text) for finding in findings if finding.works]
+    lines = ["", "needs attention:", *broken] if broken else ["", "nothing needs attention"]
+    return [*lines, "", "works:", *working] if working else lines
+
+
+def _render_item(text: str) -> str:
+    return "  - " + text.replace("\n", "\n      ")
+
+
+def find_database(settings: Settings) -> Path | None:
+    """Find the file that storage.url names; None: it names a server.
+
+    Raises ConfigError if the file does not exist: opening the store would create an empty file,
+    in which nothing fails."""
+    if settings.storage.is_server:
+        return None
+    if settings.storage.file is None:
+        raise ConfigError(
+            "storage.url names no file, but a store in the server's own memory: this command cannot reach it"
+        )
+    file = Path(settings.storage.file).resolve()
+    where = settings.origin(("storage", "url")) or "the default"
+    if file.exists() and not file.is_file():
+        raise ConfigError(
+            f"storage.url ({where}) names {file}, which is no file: name the database in it"
+        )
+    if not file.exists():
+        raise ConfigError(
+            f"storage.url ({where}) names {file}, which does not exist: either no server has run yet, or the server uses "
+            "another folder or configuration than this command"
+        )
+    return file

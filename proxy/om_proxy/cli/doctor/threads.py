@@ -1,0 +1,71 @@
+"""Find the threads whose memory work fails, each with its cause."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from om_proxy.cli.doctor.causes import explain_cause
+from om_proxy.cli.doctor.upstreams import Finding
+from om_proxy.storage.base import Store
+from om_proxy.storage.values.listing import ThreadInfo
+
+# a worker that was killed may have kept the thread for 100 s
+MAX_WAITING_S = 180.0
+DUE_SAMPLE = 50  # due threads that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class FailingThread:
+    """A thread whose memory work fails. `is_revived`: this command has just revived it."""
+
+    info: ThreadInfo
+    is_revived: bool
+
+    @property
+    def line(self) -> str:
+        info, key = self.info, self.info.key
+        if not info.failures:
+            return f"{key.resource} / {key.thread}: {explain_cause(info.cause)}; it is tried again once there are more notes"
+        state = "parked" if info.parked else "in back-off"
+        revived = ", revived" if self.is_revived else ""
+        return f"{key.resource} / {key.thread}: {info.failures} failures in a row, {state}{revived}: {explain_cause(info.cause)}"
+
+
+async def find_failing_threads(
+    store: Store, *, revive: bool, tenant: str | None = None, resource: str | None = None
+) -> list[FailingThread]:
+    """Find the threads, the parked ones first. With `revive`, clear their failures, so that their
+    work is due again."""
+    failing = []
+    async for info in _read_threads(store, tenant, resource):
+        if info.failures or info.cause:
+            is_revived = revive and bool(info.failures) and await store.park(info.key, False)
+            failing.append(FailingThread(info, is_revived))
+    return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
+
+
+async def examine_due_work(store: Store, now: float) -> list[Finding]:
+    """Examine whether anybody does the work that servers leave to workers. `now`: unix seconds by
+    the store's clock."""
+    for key in await store.due_threads(now - MAX_WAITING_S, DUE_SAMPLE):
+        if not (await store.load(key)).needs_caller:
+            return [
+                Finding(
+                    False,
+                    f"memory work waits for more than {MAX_WAITING_S / 60:.0f} minutes, and "
+                    "background.external leaves it to a worker: start om-proxy worker on this store, "
+                    "or more of them",
+                )
+            ]
+    return [Finding(True, "no memory work that is left to om-proxy worker has waited for long")]
+
+
+async def _read_threads(
+    store: Store, tenant: str | None, resource: str | None
+) -> AsyncIterator[ThreadInfo]:
+    cursor = None
+    while page := await store.threads(tenant, resource, cursor):
+        for info in page:
+            yield info
+        cursor = page[-1].key

@@ -1,0 +1,118 @@
+"""Read an answer's body, and still relay the answer as it came. So an error can be inspected before
+the client gets it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import httpx
+
+from om_proxy.common.errors import UpstreamError
+from om_proxy.edge.replies.changed_response import create_body_decoder
+from om_proxy.wire.apis import refusals
+from om_proxy.wire.apis.compression import create_decoder
+from om_proxy.wire.server.headers import find_header
+from om_proxy.wire.upstream import UpstreamResponse
+from om_proxy.wire.upstream.transport import RawResponse
+
+
+async def buffer_body(
+    answer: UpstreamResponse, max_bytes: int, *, is_compressed: bool = True
+) -> tuple[UpstreamResponse, bytes | None]:
+    """Read the body. Return an equal answer, and the body decompressed; None for a body that is
+    larger than `max_bytes`, breaks off or cannot be read.
+
+    `is_compressed`: False if the body is known not to be. If there is a body, the connection is
+    released already, and the answer need not be closed.
+    """
+    read_chunks: list[bytes] = []
+    read_bytes = 0
+    chunks = answer.chunks()
+    try:
+        async for chunk in chunks:
+            read_chunks.append(chunk)
+            read_bytes += len(chunk)
+            if read_bytes > max_bytes:
+                answer.put_back(read_chunks)
+                return answer, None
+    except UpstreamError as exc:
+        return _replay(answer, read_chunks, break_off(exc)), None
+    except BaseException:
+        await answer.aclose()
+        raise
+    await answer.aclose()
+    answer.put_back(read_chunks)
+    body = b"".join(read_chunks)
+    return answer, _decompress(answer, body, max_bytes) if is_compressed else body
+
+
+async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
+    """Look whether a 200 tells an error before anything else, and note the error's status. Return an
+    equal answer. Of a stream, nothing is read behind its first event."""
+    decode = create_body_decoder(answer)
+    if decode is None:
+        return answer
+    read_chunks: list[bytes] = []
+    begun = b""
+    try:
+        async for chunk in answer.chunks():
+            read_chunks.append(chunk)
+            begun += decode(chunk)
+            if refusals.has_first_event(begun) or len(begun) > refusals.MAX_ERROR_BODY_BYTES:
+                break
+    except UpstreamError as exc:
+        return _replay(answer, read_chunks, break_off(exc))
+    except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing
+        begun = b""
+    except BaseException:
+        await answer.aclose()
+        raise
+    # in one: a stream's reader expects no more than its first chunk to be put back
+    if read_chunks:
+        answer.put_back([b"".join(read_chunks)])
+    if begun.lstrip().startswith(b"{"):
+        answer, whole = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
+        begun = whole or b""
+    answer.told_status = refusals.read_wrapped_status(begun) or answer.status
+    return answer
+
+
+class _ReplayedBody(httpx.AsyncByteStream):
+    """A body of which some chunks were read already: these chunks, then those still to come."""
+
+    def __init__(self, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]) -> None:
+        self._read_chunks = read_chunks
+        self._next_chunks = next_chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._read_chunks:
+            yield chunk
+        async for chunk in self._next_chunks:
+            yield chunk
+
+
+def _replay(
+    answer: UpstreamResponse, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]
+) -> UpstreamResponse:
+    """Return the answer as if nothing of its body had been read, with another end."""
+
+    async def close(_response: RawResponse, _is_read: bool) -> None:
+        await answer.aclose()
+
+    body = _ReplayedBody(read_chunks, next_chunks)
+    return UpstreamResponse(RawResponse(answer.status, answer.headers, body), close)
+
+
+async def break_off(exc: UpstreamError) -> AsyncIterator[bytes]:
+    """Break off at once, as the body that was read did."""
+    raise exc
+    yield b""
+
+
+def _decompress(answer: UpstreamResponse, body: bytes, max_bytes: int) -> bytes | None:
+    headers = [(name.lower(), value) for name, value in answer.headers]
+    decode = create_decoder(find_header(headers, b"content-encoding"), max_bytes)
+    try:
+        return decode(body) if decode else None
+    except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing
+        return None

@@ -1,0 +1,102 @@
+"""Index the original messages of threads that nobody is talking in
+(docs/contributing/recall.md#background-work).
+
+Threads whose settings have `memory.retrieval` on are indexed; with `auto`, once they have notes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from om_proxy.common.errors import ConfigError, OmError
+from om_proxy.engine.background.quiet_walk import QuietWalk, QuietWalker, finish_work
+from om_proxy.engine.background.thread_run import loop_time
+from om_proxy.engine.message_index import MessageIndex
+from om_proxy.memory.model import Key
+from om_proxy.settings.config import Settings
+from om_proxy.storage.base import Store
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
+
+logger = structlog.get_logger("indexing")
+
+INDEXING_KEY = Key("", "", "indexing")  # what is leased
+LEASE_S = 100.0  # of a process that is killed meanwhile
+# Reading 100 000 threads takes about a second of CPU where they lack nothing, 8 s without notes.
+FULL_WALK_S = 3_600.0
+
+
+def is_indexed(settings: Settings, info: ThreadInfo) -> bool:
+    """Return whether the messages of this thread are to be indexed."""
+    search = settings.storage.search
+    if search != "auto":
+        return search == "true"
+    try:
+        effective = settings.effective(info.model, info.key.resource)
+    except ConfigError:
+        return False  # each request of the thread reports it
+    return bool(effective.memory.retrieval.enabled)
+
+
+def is_indexed_ahead(settings: Settings, info: ThreadInfo) -> bool:
+    """Return whether it is to be done before a search asks for it. With `retrieval: auto` no model
+    searches a thread of its own before that has notes, and most threads end before."""
+    if not is_indexed(settings, info):
+        return False
+    if info.has_notes or settings.storage.search == "true":
+        return True
+    retrieval = settings.effective(info.model, info.key.resource).memory.retrieval
+    return retrieval.enabled is True or retrieval.scope == "resource"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexingWork:
+    """The indexing of messages, as a `QuietWork`."""
+
+    index: MessageIndex
+    full_walk_interval_s: float = FULL_WALK_S
+    max_pause_s: float = math.inf
+
+    async def find_threads(
+        self, active_before: float, after: ThreadPlace | None, limit: int
+    ) -> ThreadPage:
+        return await self.index.store.unindexed_threads(
+            self.index.rules, active_before, after, limit
+        )
+
+    def is_wanted(self, settings: Settings, info: ThreadInfo) -> bool:
+        return is_indexed_ahead(settings, info)
+
+    async def do_batch(self, key: Key) -> int | None:
+        return await self.index.index_batch(key)
+
+
+async def index_all(store: Store, settings: Settings) -> tuple[int, int]:
+    """Index everything that is to be indexed, now. Return the number of threads and of messages.
+    What another process indexes meanwhile is left to it. Raise OmError; what was indexed stays."""
+    return await finish_work(IndexingWork(MessageIndex(store)), settings)
+
+
+def create_index_filler(
+    store: Store,
+    settings: Callable[[], Settings],
+    is_external: Callable[[], bool] = lambda: False,
+    machine_clock: Callable[[], float] = loop_time,
+) -> QuietWalker:
+    """Create the task of one process that fills the index. `settings`: returns those in force.
+    `machine_clock`: seconds that only grow."""
+    work = IndexingWork(MessageIndex(store))
+
+    def create_walks(settings: Settings) -> list[QuietWalk]:
+        return [QuietWalk(store, work, machine_clock)] if settings.may_index else []
+
+    return QuietWalker(
+        store, INDEXING_KEY, LEASE_S, settings, create_walks, _report_failure, is_external
+    )
+
+
+def _report_failure(error: OmError) -> None:
+    logger.warning("indexing.failed", error=type(error).__name__)

@@ -1,0 +1,65 @@
+"""Build the task that the observer gets about a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+from om_proxy.agents.clipping import clip_end
+from om_proxy.agents.observer import ObserverTask
+from om_proxy.engine.background.performers.shown_log import list_known_notes
+from om_proxy.engine.policy import MemoryContext
+from om_proxy.memory import blocks
+from om_proxy.memory.dates import find_zone
+from om_proxy.memory.lifecycle.hints import current_task
+from om_proxy.memory.model import Key, Memory, Message, sum_framed_tokens
+from om_proxy.memory.notes.log_excerpt import excerpt_log
+from om_proxy.memory.transcript.corrections import find_corrections
+
+MAX_ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, shown to the observer
+
+
+def build_observer_task(
+    memory: Memory,
+    messages: tuple[Message, ...],
+    context: MemoryContext,
+    count_tokens: Callable[[str], int],
+    clip: int | None = None,
+    wants_suggestion: bool = False,
+) -> ObserverTask:
+    config, limits = context.effective.memory, context.effective.limits
+    return ObserverTask(
+        messages=messages,
+        previous=excerpt_log(list_known_notes(memory), limits.log_excerpt_tokens, count_tokens),
+        task=current_task(memory),
+        title=memory.title,
+        undated_to=memory.undated_to,
+        corrections=frozenset(chain.from_iterable(find_corrections(memory.views).values())),
+        about_assistant=_excerpt_instructions(memory.key, context, count_tokens),
+        timezone=find_zone(memory.timezone, config.timezone),
+        instruction=config.observation.instruction,
+        variant=config.observation.prompt,
+        want_title=config.observation.thread_title,
+        want_suggestion=wants_suggestion,
+        # only one block is ever clipped: the part cut out of several blocks would count as covered,
+        # but no note would mention it
+        clip_tokens=clip or (None if take_older_half(messages) else limits.observe_from_tokens),
+    )
+
+
+def take_older_half(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the older half at a safe cut; empty if the messages are one block."""
+    marks = [m.mark for m in messages]
+    count = blocks.find_safe_cut(marks, sum_framed_tokens(messages) // 2, 0)
+    return messages[:count] if count < len(messages) else ()
+
+
+def _excerpt_instructions(
+    key: Key, context: MemoryContext, count_tokens: Callable[[str], int]
+) -> str:
+    """Return the beginning of the thread's own instructions; empty if they are not at hand."""
+    found = context.instructions
+    if found is None or found.key != key:
+        return ""
+    text = "\n".join(found.api.read_beginning(raw) for raw in found.beginning)
+    return clip_end(text, MAX_ABOUT_ASSISTANT_TOKENS, count_tokens)

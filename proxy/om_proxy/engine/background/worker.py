@@ -1,0 +1,104 @@
+"""Pass each decision to its performer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from om_proxy.agents.observer import Observer
+from om_proxy.agents.reflector import Reflector
+from om_proxy.engine.background.decision_report import Work
+from om_proxy.engine.background.performers.activation import activate_ready_notes
+from om_proxy.engine.background.performers.cycle_report import CycleReport
+from om_proxy.engine.background.performers.observe import ObservePerformer
+from om_proxy.engine.background.performers.observe_batch import CallProgress, ObserveBatchPerformer
+from om_proxy.engine.background.performers.reflect import ReflectPerformer
+from om_proxy.engine.background.performers.work_costs import WorkCosts
+from om_proxy.engine.background.performers.work_guard import WorkGuard
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import MemoryContext, PolicyInForce
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
+from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
+from om_proxy.memory.model import Key, Memory, Reflection
+
+
+class MemoryWorker:
+    """The performers of memory work. `perform` never raises for a model's failure: it records the
+    failure with the thread."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        observer: Observer,
+        reflector: Reflector,
+        count_tokens: Callable[[str], int],
+        policies: PolicyInForce,
+        guard: WorkGuard,
+        clock: Callable[[], float] = time.time,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environ` may hold the keys of providers."""
+        environ = environ or {}
+        self._memories = memories
+        self._clock = clock
+        self._guard = guard
+        self._observe = ObservePerformer(memories, observer, count_tokens, clock, environ)
+        self._reflect = ReflectPerformer(memories, reflector, count_tokens, clock, environ)
+        self._observe_batch = ObserveBatchPerformer(
+            memories, observer, count_tokens, policies, environ, self._observe, guard
+        )
+
+    async def perform(
+        self,
+        key: Key,
+        decision: Work,
+        context: MemoryContext,
+        progress: CallProgress | None = None,
+    ) -> bool:
+        """Perform the work. Return whether it succeeded, so that more work may follow."""
+        if isinstance(decision, ObserveBatch):
+            return await self._observe_batch.perform(decision, context, progress)
+        if isinstance(decision, ActivateIdle):
+            return await activate_ready_notes(
+                self._memories, decision.keys, self._clock(), decision.why
+            )
+        memory = await self._memories.load(key)
+        costs = WorkCosts()
+        work = partial(self._perform, memory, decision, context, costs)
+        return await self._guard.run(memory, decision, work, costs)
+
+    async def perform_requested(
+        self, memory: Memory, decision: Decision, context: MemoryContext, cycle_id: str
+    ) -> None:
+        """Perform work that a person has asked for. A reflection takes the place of its notes at
+        once. Raise the ModelError of its model, after it has been recorded."""
+        costs = WorkCosts()
+        work = partial(self._perform, memory, decision, context, costs)
+        await self._guard.run(memory, decision, work, costs, raise_failure=True, cycle_id=cycle_id)
+        if isinstance(decision, Reflect):
+            await self._memories.update_log(
+                memory.key,
+                partial(self._swap_new_reflection, memory.log.reflection),
+                row_id=memory.row_id,
+            )
+
+    def _swap_new_reflection(self, earlier: Reflection | None, now: Memory) -> Memory:
+        """Swap the reflection in, unless it is an earlier one: then the new one did not fit."""
+        if now.log.reflection == earlier:
+            return now
+        return transitions.swap_reflection(now, self._clock())
+
+    async def _perform(
+        self,
+        memory: Memory,
+        decision: Decision,
+        context: MemoryContext,
+        costs: WorkCosts,
+        cycle: CycleReport,
+    ) -> None:
+        if isinstance(decision, Observe):
+            await self._observe.perform(memory, decision, context, costs, cycle)
+        elif isinstance(decision, Reflect):
+            await self._reflect.perform(memory, decision, context, costs, cycle)

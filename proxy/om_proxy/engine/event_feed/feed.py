@@ -1,0 +1,148 @@
+"""Pass new events on to everybody who listens: one poller in this process, while anybody does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from om_proxy.common.errors import OmError
+from om_proxy.common.permanent_tasks import keep_running
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import Store
+from om_proxy.storage.values.stored_events import StoredEvent
+
+POLL_INTERVAL_S = 0.5
+EVENTS_PER_POLL = 1_000
+MAX_WAITING_EVENTS = 256  # of one listener
+# How long stored events may be held back before the listeners are told.
+MAX_HELD_BACK_S = 30.0
+
+
+class Listener:
+    """The events that wait for one stream, oldest first."""
+
+    def __init__(
+        self, is_wanted: Callable[[StoredEvent], bool], watched_keys: tuple[Key, ...]
+    ) -> None:
+        self.is_wanted = is_wanted
+        self.watched_keys = watched_keys
+        self.waiting: deque[StoredEvent] = deque()
+        # too many events waited here, or some have waited too long in the store
+        self.is_behind = False
+        self.has_moved = False  # a watched memory has another version
+        self.versions: Mapping[Key, int] | None = None  # of the watched memories; None: not known
+        self._news = asyncio.Event()
+
+    def add(self, event: StoredEvent) -> None:
+        if self.is_behind or not self.is_wanted(event):
+            return
+        if len(self.waiting) == MAX_WAITING_EVENTS:
+            self.fall_behind()
+        else:
+            self.waiting.append(event)
+            self._news.set()
+
+    def fall_behind(self) -> None:
+        """Take no more: the stream ends after what waits, and its reader comes back there."""
+        self.is_behind = True
+        self._news.set()
+
+    def note_versions(self, versions: Mapping[Key, int]) -> None:
+        if self.versions is not None and versions != self.versions:
+            self.has_moved = True
+            self._news.set()
+        self.versions = versions
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait for news. Return whether there are any."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+
+class EventFeed:
+    """The poller and its listeners."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._held_back_since: float | None = None
+        self._poll_interval_s = poll_interval_s
+        self._listeners: set[Listener] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._cursor = 0  # of the poller
+
+    @property
+    def is_polling(self) -> bool:
+        return self._poller is not None
+
+    @asynccontextmanager
+    async def listen(self, listener: Listener) -> AsyncIterator[int]:
+        """Pass each event to the listener whose id is greater than the one given here, the newest
+        so far."""
+        self._listeners.add(listener)
+        try:
+            # the listener is there already: a running poller passes on what comes meanwhile
+            position = await self._store.event_position()
+            if self._poller is None:
+                self._cursor, self._held_back_since = position, None
+                self._poller = asyncio.create_task(keep_running("events", self._poll_forever))
+            yield position
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners and self._poller:
+                self._poller.cancel()
+                self._poller = None
+
+    async def _poll_forever(self) -> None:
+        while True:
+            try:
+                await self.poll()
+            except OmError:
+                # the store is away: its events are read once it is back, from the same cursor
+                await asyncio.sleep(self._poll_interval_s)
+            await asyncio.sleep(self._poll_interval_s)
+
+    async def poll(self) -> None:
+        """Read what is new, once, and pass it on."""
+        is_full = True
+        while is_full:
+            page = await self._store.events(None, None, self._cursor, EVENTS_PER_POLL)
+            self._cursor, is_full = page.cursor, len(page.events) == EVENTS_PER_POLL
+            for listener in self._listeners:
+                if page.has_gap:  # before its events: a reader that has one misses the gap
+                    listener.fall_behind()
+                for event in page.events:
+                    listener.add(event)
+        self._note_held_back(page.is_held_back)
+        for listener in list(self._listeners):
+            if listener.watched_keys:
+                listener.note_versions(await self.read_versions(listener.watched_keys))
+
+    def _note_held_back(self, is_held_back: bool) -> None:
+        """Tell the listeners once events have been held back for long: what they see is old."""
+        if not is_held_back:
+            self._held_back_since = None
+        elif self._held_back_since is None:
+            self._held_back_since = self._clock()
+        elif self._clock() - self._held_back_since > MAX_HELD_BACK_S:
+            self._held_back_since = None
+            for listener in self._listeners:
+                listener.fall_behind()
+
+    async def read_versions(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        """Return the stored versions of these memories."""
+        return {key: await self._store.version(key) for key in keys}

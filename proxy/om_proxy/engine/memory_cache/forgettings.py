@@ -1,0 +1,92 @@
+"""Know which threads were forgotten while work on them was under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from om_proxy.common.bounded_cache import BoundedCache
+from om_proxy.common.errors import OmError
+from om_proxy.engine.memory_cache.loading import is_forgotten
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.storage.base import Store
+from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads, stands_since_before
+
+# Threads; only a turn that has stored nothing yet depends on this.
+MAX_REMEMBERED_FORGETS = 10_000
+_ALL_RESOURCES = ""  # in the key of a forgotten tenant: no resource has this name
+
+
+def create_scope_key(tenant: str, resource: str | None) -> Key:
+    """Return the key that a forgotten resource is remembered under; None: a whole tenant."""
+    return Key(tenant, resource or _ALL_RESOURCES, RESOURCE_THREAD)
+
+
+class Forgettings:
+    """What this process has forgotten, and what the store says that any process has."""
+
+    def __init__(self, store: Store, label: Callable[[Key], str]) -> None:
+        """`label`: of a thread in the event that tells of its forgetting."""
+        self._store = store
+        self._label = label
+        self.count = 0  # of all forgettings that began in this process so far
+        # by thread, resource or tenant: `count` at its last forgetting
+        self._counts: BoundedCache[Key, int] = BoundedCache(max_items=MAX_REMEMBERED_FORGETS)
+        self._stored = ForgottenThreads(store, label)
+
+    @contextmanager
+    def remember(self, scope: Key) -> Iterator[None]:
+        """Remember that the thread, the resource or the tenant is forgotten. If that fails in the
+        block, its turns under way stay, apart from those that an earlier forgetting has dropped."""
+        earlier = self._counts.get(scope)
+        self.count = own = self.count + 1
+        self._counts.put(scope, own)
+        try:
+            yield
+        except OmError:
+            if self._counts.get(scope) == own:
+                self._counts.pop(scope)
+                if earlier is not None:
+                    self._counts.put(scope, earlier)
+            raise
+
+    def is_forgotten_since(self, memory: Memory, row_id: int, count: int) -> bool:
+        """Return whether the thread of a turn has been forgotten since the turn began. `row_id` and
+        `count`: as they were then."""
+        if is_forgotten(memory, row_id):
+            return True
+        if count == self.count:  # as for nearly every turn
+            return False
+        key = memory.key
+        return any(
+            (self._counts.get(scope) or 0) > count
+            for scope in (key, resource_key(key), create_scope_key(key.tenant, None))
+        )
+
+    async def is_name_forgotten(self, memory: Memory, row_id: int, began_at: float) -> bool:
+        """Return whether a turn that began on no row may not go on with the row that others have
+        made meanwhile: any process has forgotten the thread, its resource or its tenant in between.
+        If the row stands since before that, its removal failed. Asks the store, but only where
+        there is such a row."""
+        if row_id or memory.version <= 0:
+            return False
+        forgotten_at = await self._store.forgotten_at(memory.key)
+        if forgotten_at is None or forgotten_at <= began_at:
+            return False
+        return not await stands_since_before(self._store, memory.key, forgotten_at)
+
+    async def is_forgotten_in_store(self, key: Key, since: float) -> bool:
+        """Return whether any process has forgotten the thread since this time, in unix seconds of
+        the store. Asks the store: use it only for work whose thread could not be read before. The
+        first call reads all events of the tenant, later ones what is new."""
+        forgotten_at = await self._stored.find_time(key)
+        return forgotten_at is not None and forgotten_at >= since
+
+    async def list_labels_since(self, tenant: str, since: float) -> frozenset[str]:
+        """Return the labels of the tenant's threads that any process has forgotten since this time,
+        in unix seconds of the store. Asks the store, as `is_forgotten_in_store` does."""
+        return await self._stored.list_labels_since(tenant, since)
+
+    def read_store_anew(self) -> None:
+        """Go by no event that was read: the store's ids of events may be given out again."""
+        self._stored = ForgottenThreads(self._store, self._label)

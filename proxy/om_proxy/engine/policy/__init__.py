@@ -1,0 +1,17 @@
+"""The meaning of the settings for one memory: thresholds, prices, models, and when work is due."""
+
+from om_proxy.engine.policy.memory_context import Instructions, MemoryContext
+from om_proxy.engine.policy.operator_keys import list_open_keys, list_paid_models
+from om_proxy.engine.policy.policy import Policy, PolicyInForce, resolve_model
+from om_proxy.engine.policy.prices import find_token_prices
+
+__all__ = [
+    "Instructions",
+    "MemoryContext",
+    "Policy",
+    "PolicyInForce",
+    "find_token_prices",
+    "list_open_keys",
+    "list_paid_models",
+    "resolve_model",
+]

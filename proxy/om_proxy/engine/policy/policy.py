@@ -1,0 +1,241 @@
+"""Read one configuration for one memory: its thresholds and prices, and when its work is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from om_proxy.agents.model_access.llm import Target
+from om_proxy.agents.model_access.targets import choose_model
+from om_proxy.agents.models import (
+    choose_default_model,
+    find_abilities,
+    find_price,
+    find_small_model,
+)
+from om_proxy.common.errors import ConfigError
+from om_proxy.engine.policy.memory_context import MemoryContext
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.lifecycle.thresholds import Prices
+from om_proxy.memory.model import Memory
+from om_proxy.memory.prompt.context import ContextOptions, layout_for
+from om_proxy.settings.config import Effective, Settings, UpstreamSettings, WatchedSettings
+from om_proxy.storage.values.changes import ResourceWakeup
+
+MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
+# Bounded, because their keys hold credentials; they are never stored.
+MAX_REQUEST_CONTEXTS = 4_096
+# Bytes of the key of a kept context. Signed tokens may be longer; making a context takes 50 µs.
+MAX_CONTEXT_KEY_BYTES = 2_048
+
+# the headers of a request that name its caller
+Credential = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """The policy of one configuration, which is replaced together with it. Only the kept contexts
+    depend on requests: a later request finds its context ready.
+
+    `model_timeout_s`, if given, replaces `background.call_timeout`.
+    """
+
+    settings: Settings
+    model_timeout_s: float | None = None
+    _priced: dict[tuple[str, str | None], Effective] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _contexts: dict[tuple[object, ...], MemoryContext] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @property
+    def call_timeout_s(self) -> float:
+        """The seconds that one call of a memory model may take, retries included."""
+        return self.model_timeout_s or self.settings.background.call_timeout
+
+    # ── one memory ────────────────────────────────────────────────────────────────────────────────
+
+    def base_settings(self, memory: Memory) -> Effective:
+        """Return the settings for the memory's model and resource. Raise ConfigError if overrides
+        that match both contradict each other."""
+        return self._effective(memory.model, memory.key.resource)
+
+    def thread_settings(self, memory: Memory) -> Effective:
+        """Return `base_settings` with the thread's own thresholds."""
+        return self.base_settings(memory).with_overrides(memory.overrides)
+
+    def due_at(self, memory: Memory, now: float) -> float | None:
+        """Return when the background should look at this memory; None: not before the next
+        request."""
+        try:
+            limits = self.thread_settings(memory).limits
+        except ConfigError:
+            return None  # each request of the thread reports it, and goes upstream unchanged
+        return decisions.due_at(memory, limits, now)
+
+    def needs_caller(self, memory: Memory) -> bool:
+        """Return whether the work on this memory needs a credential that only a request brings: its
+        model is the request's own, and the upstream has no key of its own."""
+        try:
+            effective = self.base_settings(memory)
+        except ConfigError:
+            return False  # nothing is due either
+        return _is_inherited(effective) and self._target_of_upstream(memory.model) is None
+
+    @property
+    def may_need_caller(self) -> bool:
+        """Whether the work on any memory may need such a credential."""
+        return self.settings.may_need_caller
+
+    def resource_wakeup(self, memory: Memory, now: float) -> ResourceWakeup | None:
+        """Return the number of unobserved tokens that makes the shared log of this thread's
+        resource due, or None."""
+        try:
+            limits = self.base_settings(memory).limits
+        except ConfigError:
+            return None
+        return ResourceWakeup(now, limits.interval_tokens or limits.observe_from_tokens)
+
+    # ── contexts of memory work ───────────────────────────────────────────────────────────────────
+
+    def context_without_request(self, memory: Memory) -> MemoryContext | None:
+        """Return the context for work that is found after a restart: with a configured memory
+        model, or with the upstream's own key. None: only a request brings the credential."""
+        try:
+            effective = self.base_settings(memory)
+        except ConfigError:
+            return None
+        inherited = self._target_of_upstream(memory.model)
+        if inherited is None and _is_inherited(effective):
+            return None
+        return MemoryContext(effective, inherited)
+
+    def _target_of_upstream(self, model: str | None) -> Target | None:
+        upstream = self.settings.upstream_for(model)
+        if upstream is None or not upstream.api_key or not model:
+            return None
+        key = upstream.api_key.get_secret_value()
+        return Target(model=model, base_url=upstream.base_url, api_key=key)
+
+    def context_of_request(
+        self,
+        model: str | None,
+        resource: str,
+        upstream: UpstreamSettings,
+        credential: tuple[tuple[bytes, bytes], ...],
+        query: bytes = b"",
+        members: tuple[tuple[str, bytes], ...] = (),
+    ) -> MemoryContext:
+        """Return the context of a request: the same one for the same arguments, unless they are too
+        long to keep. The credential is never stored; nor are the query of the request's address and
+        the members of its body that say where its words may go, which an inherited call has too."""
+        key = (model, resource, upstream.name, credential, query, members)
+        context = self._contexts.get(key)
+        if context is None:
+            context = self._make_context(model, resource, upstream, credential)
+            if context.inherited and (query or members):
+                inherited = replace(context.inherited, query=query, members=members)
+                context = replace(context, inherited=inherited)
+            if _key_bytes(key) <= MAX_CONTEXT_KEY_BYTES:
+                if len(self._contexts) >= MAX_REQUEST_CONTEXTS:
+                    self._contexts.clear()
+                self._contexts[key] = context
+        return context
+
+    def _make_context(
+        self, model: str | None, resource: str, upstream: UpstreamSettings, credential: Credential
+    ) -> MemoryContext:
+        effective = self._effective(model, resource)
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in credential
+        )
+        context, retrieval = effective.context, effective.memory.retrieval
+        layout = upstream.layout if context.layout == "auto" else context.layout
+        return MemoryContext(
+            effective=effective,
+            inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
+            layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
+            context_options=ContextOptions(context.relative_time, context.priorities),
+            calls_tools=retrieval.enabled == "auto"
+            and bool(model and find_abilities(model).calls_tools),
+            observer_name=name_observer(effective, model, upstream.base_url) if model else None,
+        )
+
+    # ── prices ────────────────────────────────────────────────────────────────────────────────────
+
+    def _effective(self, actor: str | None, resource: str | None) -> Effective:
+        """Return the settings of this model and resource. Add list prices if `memory.economy` is
+        `auto` and both models' prices are known."""
+        effective = self.settings.effective(actor, resource)
+        if effective.memory.economy != "auto" or actor is None:
+            return effective
+        priced = self._priced.get((actor, resource))
+        if priced is None:
+            if len(self._priced) >= MAX_PRICED_PAIRS:
+                self._priced.clear()
+            upstream = self.settings.upstream_for(actor)
+            base_url = upstream.base_url if upstream else None
+            priced = self._priced[actor, resource] = add_prices(effective, actor, base_url)
+        return priced
+
+
+def name_observer(effective: Effective, actor: str, base_url: str | None) -> str:
+    """Return the name of the model that observes first for an actor on this server."""
+    limits = effective.limits
+    size = limits.interval_tokens or limits.observe_from_tokens
+    return resolve_model(choose_model(effective.observer_model, size), actor, base_url)
+
+
+def resolve_model(name: str, actor: str, base_url: str | None) -> str:
+    """Return the model that a name of the settings means for an actor on this server."""
+    if name == "auto":
+        return find_small_model(actor, base_url) or actor
+    return {"inherit": actor, "default": choose_default_model()}.get(name, name)
+
+
+def add_prices(effective: Effective, actor: str, base_url: str | None) -> Effective:
+    """Return the settings with the list prices of actor and observer, if both are known."""
+    observer = name_observer(effective, actor, base_url)
+    actor_prices = find_price(actor)
+    observer_prices = find_price(observer)
+    if actor_prices is None or observer_prices is None:
+        return effective
+    prices = Prices(
+        actor_cached=actor_prices.cached_input,
+        actor_fresh=actor_prices.cache_write,
+        observer_input=observer_prices.input,
+        observer_output=observer_prices.output,
+    )
+    # a cache of its own: settings of threads with overrides hold the prices of this pair only
+    return replace(effective, limits=replace(effective.limits, prices=prices), _by_overrides={})
+
+
+def _is_inherited(effective: Effective) -> bool:
+    """Return whether a memory model is asked on the request's own server, and no other one is."""
+    choices = (effective.observer_model, effective.reflector_model)
+    return any(choice in ("auto", "inherit") for choice in choices)
+
+
+def _key_bytes(part: object) -> int:
+    """Return the length of all texts in a key, which bounds the memory that it takes. Parts other
+    than credentials have bounds of their own."""
+    if isinstance(part, tuple):
+        return sum(map(_key_bytes, part))
+    return len(part) if isinstance(part, str | bytes) else 0
+
+
+class PolicyInForce:
+    """The policy of the current settings. It is made once for each configuration."""
+
+    def __init__(self, watched: WatchedSettings, *, model_timeout_s: float | None = None) -> None:
+        self._watched = watched
+        self._model_timeout_s = model_timeout_s
+        self._policy = Policy(watched.current, model_timeout_s)
+
+    @property
+    def current(self) -> Policy:
+        if self._policy.settings is not self._watched.current:
+            self._policy = Policy(self._watched.current, self._model_timeout_s)
+        return self._policy

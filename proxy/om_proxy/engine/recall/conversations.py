@@ -1,0 +1,125 @@
+"""Find the conversation that a look-up is about, among those of the caller's resource."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.memory.model import Key, Memory, Scope
+from om_proxy.memory.recall import faults
+from om_proxy.memory.recall.arguments import CURRENT_THREAD, LookUp
+from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.message_ids import MessageId, parse_label, parse_message_id
+from om_proxy.storage.shared.newest_passages import find_latest_threads
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPlace, ThreadSelection
+
+THREADS_A_READ = 500
+MAX_LISTED_THREADS = 5_000  # of a resource, of which a label may be one
+
+
+class Conversation(NamedTuple):
+    """A thread that a look-up may read. `memory`: without messages, it has never been stored."""
+
+    key: Key
+    label: str  # the whole one
+    is_current: bool
+    memory: Memory
+
+    @property
+    def shown_label(self) -> str:
+        """The label that stands before ids; of the current conversation none does."""
+        return "" if self.is_current else self.label
+
+
+@dataclass(slots=True, eq=False)
+class Conversations:
+    """The conversations that one caller may read: those of its resource, or its own alone."""
+
+    memories: Memories
+    key: Key  # of the current one
+    scope: Scope
+    # the resource's threads by label, once a label was looked for
+    _listed: dict[str, Key] | None = None
+    _opened: dict[str, Key] = field(default_factory=dict)  # by label
+
+    async def find(self, look_up: LookUp) -> Conversation:
+        """Return the conversation that the look-up names. Raise LookUpFault."""
+        return await self.open(await self._find_key(_read_thread(look_up)))
+
+    async def open(self, key: Key) -> Conversation:
+        memory = await self.memories.load(key)
+        label = self.memories.label(key)
+        self._opened[label] = key
+        return Conversation(key, label, key == self.key, memory)
+
+    async def list_recent(self) -> AsyncIterator[ThreadInfo]:
+        """Yield the threads, the latest turn first."""
+        if self.scope == "thread":
+            raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
+        selection = ThreadSelection(self.key.tenant, self.key.resource, order="recent")
+        async for info in self._list(selection):
+            yield info
+
+    async def _find_key(self, label: str | None) -> Key:
+        if label is None:
+            return self.key
+        own = self.memories.label(self.key)
+        if self.scope == "thread":
+            if own.startswith(label):
+                return self.key
+            raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
+        listed = await self._list_labels() | self._opened | {own: self.key}
+        found = {whole: key for whole, key in listed.items() if whole.startswith(label)}
+        if len(found) > 1:
+            raise faults.ambiguous_label(label, sorted(found)[:5])
+        if not found:
+            raise faults.unknown_conversation(label)
+        [key] = found.values()
+        return key
+
+    async def _list_labels(self) -> dict[str, Key]:
+        """Return the threads of the resource by label: once in a reply, and a bounded number, the
+        first by name and the latest."""
+        if self._listed is None:
+            listed: dict[str, Key] = {}
+            cursor: Key | None = None
+            while len(listed) < MAX_LISTED_THREADS:
+                page = await self.memories.store.threads(*self.key[:2], cursor, THREADS_A_READ)
+                listed |= {self.memories.label(info.key): info.key for info in page}
+                if len(page) < THREADS_A_READ:
+                    break
+                cursor = page[-1].key
+            else:
+                latest = await find_latest_threads(self.memories.store, self.key)
+                listed |= {self.memories.label(info.key): info.key for info in latest.values()}
+            self._listed = listed
+        return self._listed
+
+    async def _list(self, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
+        place: ThreadPlace | None = None
+        while True:
+            page = await self.memories.store.find_threads(selection, place, THREADS_A_READ)
+            for info in page.threads:
+                yield info
+            if page.end is None:
+                return
+            place = page.end
+
+
+def _read_thread(look_up: LookUp) -> str | None:
+    """Return the label that the look-up names; None: the current conversation. Raise
+    LookUpFault."""
+    if look_up.cursor is not None and look_up.cursor.label:
+        return look_up.cursor.label
+    written = (look_up.thread or CURRENT_THREAD).strip()
+    if written.lower() == CURRENT_THREAD:
+        return None
+    label = parse_label(written)
+    if label is None:
+        parsed = parse_message_id(written[:100])
+        label = parsed.label if isinstance(parsed, MessageId) else None
+    if not label:
+        raise faults.unknown_conversation(written)
+    return label

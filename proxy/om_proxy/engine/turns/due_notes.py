@@ -1,0 +1,225 @@
+"""Perform what is due before a request goes upstream: activate notes, or wait for an
+observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec.structs import replace
+
+from om_proxy.common.off_loop import run_off_loop
+from om_proxy.common.reasons import Reason
+from om_proxy.engine.background.decision_report import report_decision
+from om_proxy.engine.background.performers.activation import activate_ready_notes
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.turns.committing import Committer
+from om_proxy.engine.turns.memory_work import MemoryWork
+from om_proxy.engine.turns.reconciling import Reconciler
+from om_proxy.engine.turns.turn import OpenedTurn, is_before_fork
+from om_proxy.memory.events.changes import Cause, Trigger, describe_trigger
+from om_proxy.memory.events.parts import TriggeredBy
+from om_proxy.memory.lifecycle import batches, decisions, transitions
+from om_proxy.memory.lifecycle.decisions import (
+    Activate,
+    Decision,
+    Observe,
+    Reflect,
+    RequestState,
+    Swap,
+)
+from om_proxy.memory.lifecycle.hints import has_user_spoken
+from om_proxy.memory.lifecycle.observable import last_observable_seq
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.model import resource_key
+from om_proxy.memory.prompt import missing_notes
+from om_proxy.wire.server.time_limits.deadline import Deadline
+
+# Threads whose notes one request may activate, with one commit each. The background activates the
+# others.
+MAX_ACTIVATED_BY_REQUEST = 32
+# how events name the reasons of `Activate`
+TRIGGERS: Mapping[str, TriggeredBy] = {
+    "threshold": "threshold",
+    "idle": "ttl",
+    "provider": "provider_change",
+}
+SWAP_CAUSE = Cause(trigger=Trigger("threshold"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DueNotes:
+    """The work that memory/lifecycle/ decides to be due for an opened turn."""
+
+    memories: Memories
+    background: MemoryWork
+    reconciler: Reconciler
+    committer: Committer
+    clock: Callable[[], float]
+    on_decision: Callable[[Decision], None] = lambda decision: None
+
+    async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
+        """Perform the work that is due. Return the turn with the reason why expected notes are
+        missing. `deadline` is extended while the request waits for an observation."""
+        if turn.reconciled.projected.shared_log_ref:
+            turn = await self._activate_cold_notes(turn)
+        if self._is_nothing_due(turn):
+            report_decision(self.memories.facts, turn.key, "request", None)
+            return await self._explain_missing_notes(turn)
+        return await self._perform_due(turn, deadline)
+
+    async def _activate_cold_notes(self, turn: OpenedTurn) -> OpenedTurn:
+        """Activate the resource's ready notes if no other thread loses its prompt cache by that.
+
+        This happens before a thread's first prompt, and after a pause that outlasts its prompt
+        cache (docs/contributing/behaviour.md#scopes). In most cases the background has already done
+        it.
+        """
+        memory = turn.reconciled.memory
+        limits = turn.context.effective.limits
+        now = self.clock()
+        if memory.turn_at is not None and now < memory.turn_at + limits.cache_lifetime_s:
+            return turn
+        backlog = await self.memories.store.resource_backlog(resource_key(turn.key))
+        ready = batches.cold_threads_with_notes(backlog, limits, now)
+        # a fork may take back the messages that its own notes are about
+        keys = [key for key in ready if key != turn.key or not turn.reconciled.verdict.forks]
+        if await activate_ready_notes(self.memories, keys[:MAX_ACTIVATED_BY_REQUEST], now, "ttl"):
+            return await self.reconciler.refresh_until_stable(turn)
+        return turn
+
+    async def _perform_due(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
+        """Perform decisions until nothing is due: in most cases without a model call, and with at
+        most one wait."""
+        limits = turn.context.effective.limits
+        # a request whose prompt stays as it is gains nothing by waiting
+        waited = not turn.can_rewrite
+        while decision := await self._decide(turn, limits, waited=waited):
+            self.on_decision(decision)
+            report_decision(self.memories.facts, turn.key, "request", decision)
+            before = turn.reconciled
+            match decision:
+                case Activate():
+                    await self._activate_chunks(turn, decision)
+                case Swap():
+                    await self._swap_reflection(turn)
+                case Observe() | Reflect():
+                    if self.memories.is_degraded(turn.key):
+                        break  # the notes could not be stored, so no model is paid for them
+                    waited = True
+                    turn = await self._wait_for(turn, decision, deadline)
+            turn = await self.reconciler.refresh_until_stable(turn)
+            if turn.reconciled is before and not isinstance(decision, Observe | Reflect):
+                break  # nothing changed: the same decision would follow for ever
+        return await self._explain_missing_notes(turn, waited=waited)
+
+    async def _activate_chunks(self, turn: OpenedTurn, decision: Activate) -> None:
+        now = self.clock()
+        projected = turn.reconciled.projected
+        chunks = projected.chunks[: decision.count]
+        activate = partial(
+            transitions.activate_chunks,
+            ids=tuple(chunk.id for chunk in chunks),
+            now=now,
+            user_speaks=has_user_spoken(projected, chunks[-1].last),
+        )
+        trigger = describe_trigger(
+            turn.reconciled.memory, TRIGGERS[decision.why], now, turn.request.model
+        )
+        await self.memories.update_log(
+            turn.key, activate, turn.scope, row_id=turn.row_id, cause=Cause(trigger=trigger)
+        )
+
+    async def _swap_reflection(self, turn: OpenedTurn) -> None:
+        swap = partial(transitions.swap_reflection, now=self.clock())
+        shared_log = turn.reconciled.projected.shared_log_ref
+        if shared_log is None:
+            await self.memories.update_log(turn.key, swap, row_id=turn.row_id, cause=SWAP_CAUSE)
+        else:
+            # in the shared log itself: a new thread gets no row before the upstream accepts its
+            # credential
+            await self.memories.update_log(
+                resource_key(turn.key), swap, row_id=shared_log.row_id, cause=SWAP_CAUSE
+            )
+
+    async def _decide(
+        self, turn: OpenedTurn, limits: Limits, *, waited: bool
+    ) -> Activate | Swap | Observe | Reflect | None:
+        projected = turn.reconciled.projected
+        return await run_off_loop(
+            len(projected.tail),
+            lambda: decisions.decide_before_forwarding(
+                projected, limits, self._request_state(turn), waited=waited
+            ),
+        )
+
+    def _is_nothing_due(self, turn: OpenedTurn) -> bool:
+        """Return whether certainly nothing is due, as for most requests."""
+        idle_s, has_changed = self._prompt_cache_state(turn)
+        return decisions.is_nothing_due(
+            turn.reconciled.projected,
+            turn.context.effective.limits,
+            idle_s=idle_s,
+            has_provider_changed=has_changed,
+        )
+
+    async def _explain_missing_notes(self, turn: OpenedTurn, *, waited: bool = False) -> OpenedTurn:
+        """Return the turn with the reason why expected notes are missing."""
+        projected, limits = turn.reconciled.projected, turn.context.effective.limits
+        if projected.failures.count:
+            state = self._request_state(turn)
+            reason = await run_off_loop(
+                len(projected.tail),
+                lambda: missing_notes.explain_failure(projected, limits, state, waited=waited),
+            )
+            return replace(turn, reason=reason)
+        if decisions.waits_to_pay_back(projected, limits):
+            return replace(turn, reason=Reason.ECONOMY)
+        return turn
+
+    def _prompt_cache_state(self, turn: OpenedTurn) -> tuple[float, bool]:
+        """Return the state in which the request found its prompt cache: idle seconds, and whether
+        the provider changed."""
+        return decisions.prompt_cache_state(
+            turn.reconciled.memory, turn.request.model, self.clock()
+        )
+
+    def _request_state(self, turn: OpenedTurn) -> RequestState:
+        idle_s, has_changed = self._prompt_cache_state(turn)
+        return RequestState(
+            last_observable_seq(turn.reconciled.projected),
+            idle_s,
+            has_provider_changed=has_changed,
+            now=self.clock(),
+        )
+
+    async def _wait_for(
+        self, turn: OpenedTurn, decision: Observe | Reflect, deadline: Deadline | None
+    ) -> OpenedTurn:
+        """Have the decision performed within `block_timeout_s`.
+
+        Only stored messages can be observed, so new ones are stored first. The new messages of a
+        fork are not stored before the reply has come, but the messages before the fork can be
+        observed.
+        """
+        reconciled = turn.reconciled
+        if not reconciled.memory.turns:
+            # the upstream has not accepted this credential yet: nothing is stored or asked for it
+            return turn
+        if isinstance(decision, Observe) and not is_before_fork(reconciled, decision.last):
+            return replace(turn, reason=Reason.FORK_NOT_WAITED)
+        is_shared = isinstance(decision, Reflect) and reconciled.memory.shared_log_ref
+        key = resource_key(turn.key) if is_shared else turn.key
+        timeout_s = turn.context.effective.limits.block_timeout_s
+        seconds_left = self.background.remaining_wait(key, timeout_s)
+        if not seconds_left:
+            # another request has waited for the same call: no request waits for it again
+            return replace(turn, reason=Reason.OBSERVER_LATE)
+        if isinstance(decision, Observe) and not reconciled.verdict.forks:
+            turn = await self.committer.store_unanswered(turn)
+        if deadline is not None:
+            deadline.extend(seconds_left)
+        if await self.background.wait_for_work(key, decision, turn.work_context, timeout_s):
+            return turn
+        return replace(turn, reason=Reason.OBSERVER_LATE)

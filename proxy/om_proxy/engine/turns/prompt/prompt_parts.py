@@ -1,0 +1,54 @@
+"""Tell the parts of a prompt: what memory puts in, and what the client says."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from om_proxy.engine.turns.prompt.prompt_plan import PromptPlan
+from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
+
+PartKind = Literal[
+    "instructions", "notes", "pins", "observations", "others", "hints", "hint", "tail"
+]
+_SECTION_START = re.compile(
+    r"\n\n(?=<(pinned-notes|observations|other-conversation|current-task|suggested-response)\b)"
+)
+_KIND_BY_TAG: dict[str, PartKind] = {
+    "pinned-notes": "pins",
+    "observations": "observations",
+    "other-conversation": "others",
+    "current-task": "hints",
+    "suggested-response": "hints",
+}
+
+
+def list_sections(block: str) -> list[tuple[PartKind, str]]:
+    """Split an observation block into its sections. Nothing that was said can look like the start
+    of one: their tags are escaped in it (memory/escaping.py)."""
+    if not block:
+        return []
+    sections: list[tuple[PartKind, str]] = []
+    start = 0
+    kind: PartKind = "notes"
+    for found in _SECTION_START.finditer(block):
+        sections.append((kind, block[start : found.start()]))
+        start, kind = found.end(), _KIND_BY_TAG[found[1]]
+    sections.append((kind, block[start:]))
+    return sections
+
+
+def list_part_tokens(plan: PromptPlan, instruction_tokens: int) -> tuple[tuple[str, int], ...]:
+    """Return the parts of a planned prompt with their tokens, which sum up to the prompt's. Those of
+    the observations are what the other texts leave of memory's; the others are guessed by their
+    length."""
+    tokens: dict[str, int] = {"instructions": instruction_tokens}
+    for kind, text in (*list_sections(plan.block), ("hint", plan.hint)):
+        if text:
+            tokens[kind] = tokens.get(kind, 0) + len(text) // BYTES_PER_TOKEN
+    guessed = sum(count for kind, count in tokens.items() if kind != "instructions")
+    if "observations" in tokens:
+        rest = plan.memory_tokens - (guessed - tokens["observations"])
+        tokens["observations"] = max(rest, 0)
+    tokens["tail"] = plan.tail_tokens
+    return tuple(tokens.items())

@@ -1,0 +1,141 @@
+"""Hold the values of a turn in the order of its steps: reconciled, opened, prepared, committed.
+
+Below them are pure functions of these values. No value is changed: a step returns the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from om_proxy.common.reasons import Reason, Status
+from om_proxy.engine.policy import Instructions, MemoryContext
+from om_proxy.memory.ledger import PromptMark
+from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chain
+from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
+from om_proxy.wire.apis.api import Request
+
+
+class ReconciledTurn(Struct, frozen=True):
+    """A request compared with a memory."""
+
+    memory: Memory  # as committed
+    base: Memory  # `memory`, rolled back if the request forks before coverage
+    sent: SentHistory  # as recognised by the views of this memory
+    verdict: Verdict
+    revived: Mapping[int, Message]  # superseded messages that are live again, by seq
+    tokens: Mapping[int, int]  # payload tokens of new messages, by their index in `sent`
+    projected: Memory  # the memory as it will be if this request is answered
+
+    @property
+    def forks_before_coverage(self) -> bool:
+        """Whether the request forks at a message that the notes cover."""
+        return self.base is not self.memory
+
+
+class OpenedTurn(Struct, frozen=True):
+    """A request of a thread, reconciled with the thread's memory."""
+
+    key: Key
+    scope: Scope  # whether the thread owns its log or shares the log of its resource
+    context: MemoryContext
+    hints: Hints
+    request: Request
+    reconciled: ReconciledTurn
+    # The first verdict. A later one may be a retry: messages are stored while the request waits.
+    case: str
+    previous_render_date: float | None  # of the memory when the request came
+    timezone: str | None  # as the client names it
+    # `Memory.row_id` of the thread's row. If that row is forgotten, nothing of the turn is stored.
+    row_id: int
+    forget_count: int  # `Forgettings.count` when the turn began: a first turn has no row yet
+    asked_at: float  # unix seconds when the request came
+    should_store: bool
+    can_rewrite: bool  # whether the prompt may differ from the client's
+    reason: Reason | None = None  # why expected notes are missing
+    # the name under which the request offers the tool that looks up earlier messages; None: it
+    # does not
+    recall_tool: str | None = None
+    look_up_scope: Scope = "thread"  # how far its look-ups may reach
+
+    @property
+    def work_context(self) -> MemoryContext:
+        """The context for memory work, with a copy of the beginning of the instructions."""
+        request = self.request
+        if not request.instructions:
+            return self.context
+        return self.context.with_instructions(
+            Instructions(self.key, request.api, request.api.cut_beginning(request.instructions))
+        )
+
+
+class PreparedTurn(Struct, frozen=True):
+    """An opened turn with the prompt that goes upstream."""
+
+    opened: OpenedTurn
+    receipt: Mapping[str, int]  # the figures among the X-OM-* headers
+    status: Status = Status.RAW
+    reason: Reason | None = None
+    body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    has_notes: bool = False  # whether the rewritten request has notes
+    # the seq from which the rewritten request shows the thread as it is; None: not known
+    raw_from: int | None = None
+    mark: PromptMark | None = None  # of the prompt, for the ledger
+
+
+class CommittedTurn(Struct, frozen=True):
+    """The result of a turn's commit."""
+
+    memory: Memory | None = None  # None: nothing was written for the turn
+    reply_seq: int = 0  # seq of the reply in the store; 0: it is not stored
+
+
+NOTHING_COMMITTED = CommittedTurn()
+
+
+class TakenForSideRequest(Exception):
+    """The request does not belong to its thread's conversation. It goes upstream unchanged, and
+    nothing of it is stored."""
+
+
+def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
+    """Return the turn with another projected memory."""
+    return replace(turn, reconciled=replace(turn.reconciled, projected=projected))
+
+
+def is_before_fork(reconciled: ReconciledTurn, last: int) -> bool:
+    """Return whether the messages up to this seq are before the fork of the request, or the request
+    does not fork. No message counts as before a fork that is before coverage."""
+    cut_seq = reconciled.verdict.cut_seq
+    return not reconciled.forks_before_coverage and (cut_seq is None or last <= cut_seq)
+
+
+def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
+    """Return whether the client sent every message of the memory, one for one, and no other."""
+    cells, sent_count = memory.views[-1].cells if memory.views else (), sent.count
+    return (
+        sent_count == memory.count
+        and len(cells) == 1
+        and cells[0].kind == "same"
+        and cells[0].sent_to == sent_count
+    )
+
+
+def find_recorded_reply(reconciled: ReconciledTurn) -> Item | None:
+    """Return the stored reply of the request that this one repeats, if it is the newest message."""
+    repeats, memory = reconciled.verdict.repeats, reconciled.memory
+    newest = memory.tail[-1] if memory.tail else None
+    return newest.item if repeats and newest and newest.seq == repeats.reply else None
+
+
+def number_interrupted_reply(
+    memory: Memory, item: Item, tokens: int, now: float, encoding: str
+) -> tuple[Memory, Message]:
+    """Give an interrupted reply a seq without making it live. It is observed only if the client
+    sends it back (docs/contributing/http.md#leaving)."""
+    message = Message(
+        memory.next_seq, item, extend_chain(memory.chain, item.fp), tokens, now, encoding
+    )
+    return replace(memory, next_seq=memory.next_seq + 1), message

@@ -1,0 +1,225 @@
+"""The routes about what happened to memories (docs/contributing/seeing.md#events)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from om_proxy.common.errors import BadRequest
+from om_proxy.engine.event_feed.envelope import select_types, write_data
+from om_proxy.engine.event_feed.stream import Selection
+from om_proxy.management.api.answers import UnixSeconds
+from om_proxy.management.api.requests import MAX_LISTED, AdminCall, Query, ThreadQuery
+from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.streamed_answer import StreamedAnswer
+from om_proxy.memory.events.parts import EVENT_TYPES
+from om_proxy.memory.model import Key
+from om_proxy.settings.identity.keyed_hashes import label_thread
+from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.wire.server.capacity.work_kinds import EVENT_STREAM
+from om_proxy.wire.server.headers import find_header
+
+EVENT_STREAM_TYPE = b"text/event-stream"
+# the second keeps nginx from holding events back
+STREAM_HEADERS = ((b"x-accel-buffering", b"no"),)
+
+TypeFilter = Annotated[
+    str | None,
+    Meta(description="Only events of these types, with commas between them; without it, of all."),
+]
+EventLimit = Annotated[
+    int, Meta(ge=1, le=MAX_LISTED, description="How many events one answer looks at at most.")
+]
+NewestCount = Annotated[
+    Annotated[int, Meta(ge=1, le=MAX_LISTED)] | None,
+    Meta(
+        description=(
+            "Without a `cursor`: begin so many ids before the newest event. Ids count the events "
+            "of all tenants, so there may be fewer of yours."
+        )
+    ),
+]
+EventCursor = Annotated[
+    str | None,
+    Meta(description="`cursor` or `id` to read on after; without it, from the oldest event."),
+]
+
+
+class EventsQuery(Query, frozen=True):
+    """The query of the list of events."""
+
+    type: TypeFilter = None
+    limit: EventLimit = 100
+    cursor: EventCursor = None
+    newest: NewestCount = None
+
+
+class ThreadEventsQuery(ThreadQuery, frozen=True):
+    """The query of a thread's list of events."""
+
+    type: TypeFilter = None
+    limit: EventLimit = 100
+    cursor: EventCursor = None
+    newest: NewestCount = None
+
+
+class EventLine(Struct, frozen=True, kw_only=True):
+    """One event. Of a forgotten thread, resource and thread are empty."""
+
+    id: str
+    at: UnixSeconds
+    tenant: str
+    resource: str
+    thread: Annotated[str, Meta(description="Empty: the event is about a shared log.")]
+    type: str
+    data: Annotated[
+        msgspec.Raw,
+        Meta(description="The fields of its type, as docs/reference/events.md has them."),
+    ]
+
+
+class EventList(Struct, frozen=True, kw_only=True):
+    """A page of events, the oldest first."""
+
+    items: list[EventLine]
+    cursor: Annotated[str, Meta(description="Ask with it for what comes after this page.")]
+    has_more: Annotated[bool, Meta(description="Whether there is more after this page now.")]
+    has_gap: Annotated[
+        bool, Meta(description="Whether events between the cursor and this page are gone.")
+    ]
+
+
+async def list_events(services: AdminServices, call: AdminCall) -> EventList:
+    return await _list(services, call, None)
+
+
+async def list_thread_events(services: AdminServices, call: AdminCall) -> EventList:
+    return await _list(services, call, await services.event_reader.find_keys(call.named_key))
+
+
+async def answer_events(services: AdminServices, call: AdminCall) -> EventList | StreamedAnswer:
+    if not _wants_stream(call):
+        return await list_events(services, call)
+    return _stream(services, call, None)
+
+
+async def answer_thread_events(
+    services: AdminServices, call: AdminCall
+) -> EventList | StreamedAnswer:
+    if not _wants_stream(call):
+        return await list_thread_events(services, call)
+    return _stream(services, call, await services.event_reader.find_keys(call.named_key))
+
+
+def _wants_stream(call: AdminCall) -> bool:
+    return EVENT_STREAM_TYPE in (find_header(call.headers, b"accept") or b"")
+
+
+async def _list(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None) -> EventList:
+    query = _get_query(call)
+    types = parse_types(query.type)
+    after = parse_event_id(query.cursor, "cursor")
+    if after is None and query.newest is not None:
+        after = await services.event_reader.find_id_before_newest(query.newest)
+    page = await services.event_reader.read(call.tenant, keys, after, query.limit)
+    with_text = call.visitor.may_read_text
+    return EventList(
+        items=[
+            describe_event(event, with_text=with_text) for event in select_types(page.events, types)
+        ],
+        cursor=str(page.cursor),
+        has_more=len(page.events) == query.limit,
+        has_gap=page.has_gap,
+    )
+
+
+def _stream(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None) -> StreamedAnswer:
+    """Return the stream, from the event that `Last-Event-ID` or else `cursor` names."""
+    query = _get_query(call)
+    selection = Selection(
+        tenant=call.tenant,
+        key=call.key,
+        keys=keys,
+        types=parse_types(query.type),
+        with_text=call.visitor.may_read_text,
+        label=label_thread(services.secret, call.key) if call.key else "",
+    )
+    last_id = (find_header(call.headers, b"last-event-id") or b"").decode("latin-1")
+    after = parse_event_id(last_id, "Last-Event-ID")
+    if after is None:
+        after = parse_event_id(query.cursor, "cursor")
+    pieces = services.event_stream.stream(selection, after)
+    return StreamedAnswer(EVENT_STREAM_TYPE, pieces, EVENT_STREAM, STREAM_HEADERS, is_endless=True)
+
+
+def _get_query(call: AdminCall) -> EventsQuery | ThreadEventsQuery:
+    query: Any = call.query
+    assert isinstance(query, EventsQuery | ThreadEventsQuery)  # as the routes have it
+    return query
+
+
+def describe_event(event: StoredEvent, *, with_text: bool) -> EventLine:
+    return EventLine(
+        id=str(event.id),
+        at=event.at,
+        tenant=event.key.tenant,
+        resource=event.key.resource,
+        thread=event.key.thread,
+        type=event.type,
+        data=msgspec.Raw(write_data(event, with_text=with_text).encode()),
+    )
+
+
+def parse_types(names: str | None) -> frozenset[str]:
+    """Return the types that a query names; an empty set means all. Raise BadRequest for a type that
+    there is none of."""
+    types = frozenset(name for name in (names or "").split(",") if name)
+    if not types <= {*EVENT_TYPES, "data-om-status"}:
+        raise BadRequest(
+            f"type: an event has one of the types {', '.join(EVENT_TYPES)}", param="type"
+        )
+    return types
+
+
+def parse_event_id(text: str | None, param: str) -> int | None:
+    """Return the id of an event; None if none is named. Raise BadRequest."""
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise BadRequest(f"{param}: not one that a list or stream of events gave", param=param)
+    return int(text)
+
+
+ROUTES = (
+    AdminRoute(
+        method="GET",
+        path="/events",
+        summary=(
+            "List what happened to memories, the oldest first; with `Accept: text/event-stream`, "
+            "stream it as it happens."
+        ),
+        handler=answer_events,
+        query=EventsQuery,
+        answer=EventList,
+        has_unmarked_text=True,
+        streams=EVENT_STREAM_TYPE.decode(),
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/events",
+        summary=(
+            "List what happened to a thread's memory, the oldest first; with "
+            "`Accept: text/event-stream`, stream it as it happens, and the state of the memory."
+        ),
+        handler=answer_thread_events,
+        query=ThreadEventsQuery,
+        answer=EventList,
+        has_unmarked_text=True,
+        streams=EVENT_STREAM_TYPE.decode(),
+    ),
+)

@@ -1,0 +1,173 @@
+"""The routes that import: an export of any store, or the messages of a conversation that was held
+elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from om_proxy.common.errors import BadRequest, UsageError
+from om_proxy.edge.exchange import require_resource
+from om_proxy.engine.turns.committing import accept_any
+from om_proxy.management.api.requests import AdminCall, ChatRequest, ExportLines, Query, ThreadQuery
+from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.routes.context import read_caller, read_chat_request
+from om_proxy.management.api.services import AdminServices
+from om_proxy.management.moving.importing import ImportOptions, import_memory
+from om_proxy.management.thread_admin import check_version
+from om_proxy.memory.model import Memory
+from om_proxy.wire.server.capacity.work_kinds import IMPORT
+
+
+class ImportQuery(Query, frozen=True):
+    """The query of an import."""
+
+    existing: Annotated[
+        Literal["refuse", "keep"],
+        Meta(
+            description=(
+                "A thread that is stored in another state: `refuse` the whole import, or `keep` it "
+                "as it is and import the others."
+            )
+        ),
+    ] = "refuse"
+    dry_run: Annotated[bool, Meta(description="Say what would be imported, and write nothing.")] = (
+        False
+    )
+
+
+class ImportAnswer(Struct, frozen=True, kw_only=True):
+    """What was imported or, in a dry run, would be."""
+
+    threads: int
+    messages: int
+    present_threads: Annotated[int, Meta(description="Stored in the same state already.")]
+    kept_threads: Annotated[int, Meta(description="Stored in another state, and left as they are.")]
+    is_rekeyed: Annotated[
+        bool,
+        Meta(description="Fingerprints and labels were computed anew: the secret was another one."),
+    ]
+    unknown_fields: Annotated[
+        list[str], Meta(description="Fields that this release does not know, and left out.")
+    ]
+    is_dry_run: bool
+
+
+class ImportedMessageCounts(Struct, frozen=True, kw_only=True):
+    """What became of the messages that were sent."""
+
+    created: Annotated[int, Meta(description="Messages that were stored.")]
+    same: Annotated[int, Meta(description="Messages that the thread had already.")]
+    version: int
+
+
+def count_import(answer: Struct) -> dict[str, int]:
+    """Return the counts for the audit."""
+    assert isinstance(answer, ImportAnswer)
+    return {"threads": answer.threads, "messages": answer.messages}
+
+
+def count_messages(answer: Struct) -> dict[str, int]:
+    """Return the counts for the audit."""
+    assert isinstance(answer, ImportedMessageCounts)
+    return {"created": answer.created, "same": answer.same}
+
+
+async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswer:
+    """Import an export. Its threads become the caller's, or those of the tenant that the admin
+    names; without one, they stay whose they are. The secret of the export is never taken over."""
+    query = call.query
+    assert isinstance(query, ImportQuery)
+    await _require_known_tenant(services, call)
+    options = ImportOptions(
+        into_tenant=call.tenant,
+        adopts_secret=False,
+        keeps_stored=query.existing == "keep",
+        is_dry_run=query.dry_run,
+        find_settings=call.config.policy.base_settings,
+    )
+    try:
+        result = await import_memory(services.store, partial(BytesIO, call.body), options)
+    except UsageError as exc:
+        raise BadRequest(str(exc)) from exc
+    return ImportAnswer(
+        threads=result.threads,
+        messages=result.messages,
+        present_threads=result.present_threads,
+        kept_threads=result.kept_threads,
+        is_rekeyed=result.is_rekeyed,
+        unknown_fields=list(result.unknown_fields),
+        is_dry_run=query.dry_run,
+    )
+
+
+async def import_messages(services: AdminServices, call: AdminCall) -> ImportedMessageCounts:
+    """Import the messages of a chat request: a whole history, from its first message on."""
+    await _require_known_tenant(services, call)
+    request = await read_chat_request(call.body)
+    if not request.messages:
+        raise BadRequest("there are no messages besides instructions", param="messages")
+    upstream = call.config.require_upstream(request.model)
+    context = call.config.policy.context_of_request(
+        request.model, call.named_key.resource, upstream, ()
+    )
+    if not context.effective.memory.enabled:
+        raise BadRequest("memory is off for these requests (memory.enabled)")
+    caller = read_caller(call)
+    require_resource(caller, context)
+    check: Callable[[Memory], None] = accept_any
+    if call.expected_version is not None:
+        memory = await services.thread_admin.load_memory(call.named_key)
+        check_version(memory, call.expected_version)
+        # a thread that moves to another scope has another version before its messages come
+        if memory.scope == (caller.scope or context.effective.memory.scope):
+            check = partial(check_version, expected=call.expected_version)
+    imported = await services.message_importer.store(caller, request, context, check)
+    return ImportedMessageCounts(**imported._asdict())
+
+
+async def _require_known_tenant(services: AdminServices, call: AdminCall) -> None:
+    """Raise NotFound for a credential that nobody has verified: else anybody who reaches the server
+    could fill its store."""
+    if call.tenant is not None and not call.visitor.is_admin:
+        await services.known_tenants.require_known(call.tenant, call.config)
+
+
+ROUTES = (
+    AdminRoute(
+        method="POST",
+        path="/import",
+        summary=(
+            "Import an export, of this store or another, of at most `limits.body` bytes. Its threads "
+            "become the caller's own, or the named tenant's. Nothing is written of one that is "
+            "refused; one that was interrupted goes on when it is sent again."
+        ),
+        handler=import_export,
+        work=IMPORT,
+        query=ImportQuery,
+        body=ExportLines,
+        answer=ImportAnswer,
+        count_changes=count_import,
+        codes=("om_conflict",),
+    ),
+    AdminRoute(
+        method="POST",
+        path="/threads/{thread}/messages",
+        summary=(
+            "Import a conversation that was held elsewhere: the messages of a chat request, from "
+            "the first on. Those that the thread has already stay; nothing is taken back. Notes are "
+            "made in the background. The headers X-OM-Scope and X-OM-Timezone count as in a chat "
+            "request."
+        ),
+        handler=import_messages,
+        work=IMPORT,
+        query=ThreadQuery,
+        body=ChatRequest,
+        answer=ImportedMessageCounts,
+        count_changes=count_messages,
+    ),
+)

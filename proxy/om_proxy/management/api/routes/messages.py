@@ -1,0 +1,148 @@
+"""The route about a thread's messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from om_proxy.management.api.answers import ThreadNames, UnixSeconds, describe_names, repair_text
+from om_proxy.management.api.cursors import parse_cursor, write_cursor
+from om_proxy.management.api.hidden_text import HiddenJson, HiddenText
+from om_proxy.management.api.requests import (
+    MAX_NUMBER,
+    AdminCall,
+    PageCursor,
+    PageLimit,
+    ThreadQuery,
+)
+from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.services import AdminServices
+from om_proxy.management.message_reader import ReadMessage
+from om_proxy.memory.model import Key
+from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.message_summary import summarize_message
+
+MAX_EXCERPT_CHARS = 300
+
+
+class MessagesQuery(ThreadQuery, frozen=True, kw_only=True):
+    """The query of a thread's messages."""
+
+    after: Annotated[
+        int, Meta(ge=0, le=MAX_NUMBER, description="Only messages with a higher number.")
+    ] = 0
+    through: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None,
+        Meta(description="Only messages up to this number."),
+    ] = None
+    live: Annotated[
+        Literal["only", "all"],
+        Meta(
+            description=(
+                "`all` adds messages that are no longer part of the conversation: taken back, or "
+                "replies that broke off."
+            )
+        ),
+    ] = "only"
+    excerpt: Annotated[
+        bool, Meta(description="Give the first 300 characters of each text instead of `raw`.")
+    ] = False
+    limit: PageLimit = 100
+    cursor: PageCursor = None
+
+
+class MessageLine(Struct, frozen=True, kw_only=True):
+    """One message of a thread."""
+
+    seq: Annotated[int, Meta(description="Its number in the thread; grows.")]
+    role: str
+    at: UnixSeconds
+    tokens: int
+    state: Annotated[
+        Literal["raw", "buffered", "observed", "superseded", "interrupted"],
+        Meta(
+            description=(
+                "`raw`: the model reads it as it is; `buffered`: so too, and notes of it are made; "
+                "`observed`: notes stand in its place; `superseded`: taken back; `interrupted`: a "
+                "reply that broke off."
+            )
+        ),
+    ]
+    entry: Annotated[int | None, Meta(description="The active entry that covers it.")]
+    chunk: Annotated[int | None, Meta(description="The chunk of notes that it waits in.")]
+    raw: Annotated[HiddenJson, Meta(description="Its JSON as it was sent.")]
+    excerpt: HiddenText
+
+
+class MessageList(ThreadNames, frozen=True, kw_only=True):
+    """A page of a thread's messages, by number."""
+
+    items: list[MessageLine]
+    cursor: Annotated[str | None, Meta(description="`null` at the end of the list.")]
+    end: Annotated[int, Meta(description="The number of the conversation's newest message.")]
+
+
+def describe_message(read: ReadMessage, *, is_excerpt: bool) -> MessageLine:
+    message = read.message
+    raw = message.item.raw
+    return MessageLine(
+        seq=message.seq,
+        role=repair_text(message.item.role) or "",
+        at=message.at,
+        tokens=message.tokens,
+        state=read.state,
+        entry=read.entry,
+        chunk=read.chunk,
+        raw=None if is_excerpt else msgspec.Raw(replace_lone_surrogates(raw) or raw),
+        excerpt=excerpt_text(raw) if is_excerpt else None,
+    )
+
+
+def excerpt_text(raw: bytes) -> str:
+    """Return the beginning of a message's text."""
+    _, parts = summarize_message(replace_lone_surrogates(raw) or raw)
+    text = "\n".join(parts)
+    is_longer = len(text) > MAX_EXCERPT_CHARS
+    return repair_text(text[: MAX_EXCERPT_CHARS - 1] + "…" if is_longer else text) or ""
+
+
+async def list_messages(services: AdminServices, call: AdminCall) -> MessageList:
+    query = call.query
+    assert isinstance(query, MessagesQuery)
+    key = call.named_key
+    listed = _name_list(key, query)
+    after = parse_cursor(query.cursor, listed, int)
+    page = await services.message_reader.read_page(
+        key,
+        query.after if after is None else after,
+        query.through,
+        query.limit,
+        only_live=query.live == "only",
+    )
+    next_after = page.next_after
+    return MessageList(
+        **describe_names(key, services.secret),
+        items=[describe_message(read, is_excerpt=query.excerpt) for read in page.messages],
+        cursor=None if next_after is None else write_cursor(listed, next_after),
+        end=page.memory.end,
+    )
+
+
+def _name_list(key: Key, query: MessagesQuery) -> tuple[object, ...]:
+    return ("messages", key, query.after, query.through, query.live)
+
+
+ROUTES = (
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/messages",
+        summary=(
+            "List a thread's messages by number, each with its state and the notes that it is in."
+        ),
+        handler=list_messages,
+        query=MessagesQuery,
+        answer=MessageList,
+    ),
+)

@@ -1,0 +1,102 @@
+"""Read a thread's messages for a person, page by page or one alone: each with its state, and the
+notes that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from om_proxy.common.errors import NotFound
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.memory.message_places import MessagePlace, MessagePlaces
+from om_proxy.memory.model import Key, Memory, Message, Observation
+from om_proxy.storage.values.stored_rows import StoredMessage
+
+ReadState = Literal["raw", "buffered", "observed", "superseded", "interrupted"]
+
+
+class ReadMessage(Struct, frozen=True):
+    """One message of a thread, as it stands."""
+
+    message: Message
+    state: ReadState
+    entry: int | None = None  # the id of the entry that covers it
+    chunk: int | None = None  # the id of the chunk that it waits in
+
+
+class MessagePage(Struct, frozen=True):
+    """Some messages of a thread, by seq."""
+
+    memory: Memory
+    messages: tuple[ReadMessage, ...]
+    next_after: int | None  # the seq after which the next page begins; None: this is the last
+
+
+class NotedMessage(Struct, frozen=True):
+    """One message, and the notes whose range holds it."""
+
+    memory: Memory
+    read: ReadMessage
+    notes: tuple[Observation, ...]  # the active entry, or the chunk; a message is in one at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageReader:
+    """Reads pages. No page reads more of the thread than its messages and its bounded memory."""
+
+    memories: Memories
+
+    async def read_page(
+        self, key: Key, after: int, through: int | None, limit: int, *, only_live: bool
+    ) -> MessagePage:
+        """Return the first `limit` messages with `after < seq <= through`. Raise NotFound for a
+        thread without a memory."""
+        memory = await self.memories.load_known(key)
+        store = self.memories.store
+        found: tuple[StoredMessage, ...]
+        if only_live:
+            live = await store.messages(key, after, through, limit + 1)
+            found = tuple(StoredMessage(message, 0, "live") for message in live)
+        else:
+            found = await store.stored_messages(key, after, through, limit=limit + 1)
+        places = MessagePlaces(memory)
+        page = tuple(_place_message(stored, places) for stored in found[:limit])
+        return MessagePage(memory, page, page[-1].message.seq if len(found) > limit else None)
+
+    async def read_message(self, key: Key, seq: int) -> NotedMessage:
+        """Return one message, live or not. Raise NotFound if there is none of this number."""
+        page = await self.read_page(key, seq - 1, seq, 1, only_live=False)
+        if not page.messages:
+            raise NotFound(
+                f"there is no message {seq}; the newest of this thread is {page.memory.end}"
+            )
+        read, memory = page.messages[0], page.memory
+        entries = memory.chunks if read.chunk is not None else memory.log.entries
+        noted_in = (entry for entry in entries if entry.id in (read.entry, read.chunk))
+        return NotedMessage(memory, read, tuple(noted_in))
+
+    async def read_ranges(
+        self, key: Key, ranges: Sequence[tuple[int, int]], after: int, limit: int
+    ) -> MessagePage:
+        """Return the first `limit` live messages behind `after` in ranges `(after, last]` of a
+        thread, which are in order."""
+        memory = await self.memories.load_known(key)
+        found: list[Message] = []
+        for start, last in ranges:
+            if last > after and len(found) <= limit:
+                found += await self.memories.store.messages(
+                    key, max(start, after), last, limit + 1 - len(found)
+                )
+        places = MessagePlaces(memory)
+        page = tuple(_place_message(StoredMessage(m, 0, "live"), places) for m in found[:limit])
+        return MessagePage(memory, page, page[-1].message.seq if len(found) > limit else None)
+
+
+def _place_message(stored: StoredMessage, places: MessagePlaces) -> ReadMessage:
+    if stored.state != "live":
+        return ReadMessage(stored.message, stored.state)
+    place: MessagePlace = places.find(stored.message.seq)
+    return ReadMessage(stored.message, place.state, place.entry, place.chunk)

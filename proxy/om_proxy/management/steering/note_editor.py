@@ -1,0 +1,282 @@
+"""Change notes for a person: edit and withdraw entries, edit and drop chunks, and take the newest
+change back (docs/contributing/seeing.md#steering)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from om_proxy.common.errors import BadRequest, Moved, NotFound, OmError
+from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
+from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE, is_forgotten
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import PolicyInForce
+from om_proxy.management.steering.log_place import LogPlace, find_log_place
+from om_proxy.management.steering.note_traces import list_erasures
+from om_proxy.management.steering.written_text import read_written_text
+from om_proxy.management.thread_admin import check_version, require_writable
+from om_proxy.memory.events.changes import Cause
+from om_proxy.memory.events.parts import NotesChange
+from om_proxy.memory.lifecycle import edits
+from om_proxy.memory.lifecycle.undoing import (
+    UndoneChange,
+    describe_undone_change,
+    undo_newest_change,
+)
+from om_proxy.memory.model import Generation, Key, Memory, Observation
+from om_proxy.memory.number_ranges import describe_numbers
+from om_proxy.observability.facts import NotesChanged
+from om_proxy.storage.values.records import ForgetResult
+
+UNKNOWN_MESSAGES = {
+    "entry": "there is no such entry, or it is no longer stored; the log has: {ids}",
+    "chunk": (
+        "there is no such chunk: it was dropped, or its messages were taken back; there are: {ids}"
+    ),
+}
+
+
+class ChangedEntry(NamedTuple):
+    """A thread after a change of its notes, and the entry as it is now."""
+
+    memory: Memory
+    entry: Observation
+
+
+class _EntryMissing(OmError):
+    """The current log, or the chunks, have no such entry."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoteEditor:
+    """Changes the notes of a thread, or of the log that it shares.
+
+    Every method raises NotFound for what is not stored, and Moved for an entry or a chunk whose
+    notes another entry holds now. `expected_version`: if the thread or its log has changed since,
+    a method raises StaleVersion and changes nothing.
+    """
+
+    memories: Memories
+    policies: PolicyInForce
+    count_tokens: Callable[[str], int]
+    clock: Callable[[], float]
+
+    async def edit_entry(
+        self, key: Key, id_: int, text: str, *, expected_version: int | None = None
+    ) -> ChangedEntry:
+        """Give an entry of the log another text. The entry gets a new id."""
+        memory = await self._load(key, expected_version)
+        text, tokens = await self._read_text(memory, text)
+        edit = partial(edits.edit_entry, id_=id_, text=text, tokens=tokens, now=self.clock())
+        return await self._change_entry(memory, id_, edit, "edited", expected_version)
+
+    async def withdraw_entry(
+        self, key: Key, id_: int, *, expected_version: int | None = None
+    ) -> ChangedEntry:
+        """Take an entry's text out of the log."""
+        memory = await self._load(key, expected_version)
+        withdraw = partial(edits.withdraw_entry, id_=id_, now=self.clock())
+        return await self._change_entry(memory, id_, withdraw, "withdrawn", expected_version)
+
+    async def forget_entry(
+        self, key: Key, id_: int, *, expected_version: int | None = None
+    ) -> tuple[ChangedEntry, ForgetResult]:
+        """Take an entry's text out of the log and out of older generations, in one commit. Nobody
+        can take that back."""
+        memory = await self._load(key, expected_version)
+        attempt = partial(self._forget_entry, id_, find_log_place(memory), expected_version)
+        try:
+            async with self.memories.lock(find_log_place(memory).key):
+                log, erased = await retry_on_conflict(attempt)
+        except _EntryMissing:
+            raise await self._explain_missing_entry(key, id_) from None
+        self._emit(key, "forgotten")
+        entry = _find_changed(log, id_)
+        return ChangedEntry(await self.memories.load_known(key), entry), erased
+
+    async def edit_chunk(
+        self, key: Key, id_: int, text: str, *, expected_version: int | None = None
+    ) -> Memory:
+        """Give a chunk another text, in place."""
+        memory = await self._load(key, expected_version)
+        text, tokens = await self._read_text(memory, text)
+        edit = partial(edits.edit_chunk, id_=id_, text=text, tokens=tokens)
+        return await self._change_chunk(memory, id_, edit, "chunk-edited", expected_version)
+
+    async def drop_chunk(
+        self, key: Key, id_: int, *, expected_version: int | None = None
+    ) -> Memory:
+        """Drop a chunk and the chunks behind it: their messages are raw again."""
+        memory = await self._load(key, expected_version)
+        drop = partial(edits.drop_chunk, id_=id_)
+        return await self._change_chunk(memory, id_, drop, "chunk-dropped", expected_version)
+
+    async def undo(
+        self, key: Key, *, expected_version: int | None = None
+    ) -> tuple[Memory, UndoneChange]:
+        """Take back the newest reflection, edit or withdrawal of the log."""
+        memory = await self._load(key, expected_version)
+        undone = await retry_on_conflict(
+            partial(self._undo, find_log_place(memory), expected_version)
+        )
+        self._emit(key, "undone")
+        return await self.memories.load_known(key), undone
+
+    async def find_newest_change(
+        self, key: Key, *, expected_version: int | None = None
+    ) -> tuple[Memory, UndoneChange]:
+        """Find what `undo` would take back, and change nothing."""
+        memory = await self._load(key, expected_version)
+        log, after = await self._plan_undo(find_log_place(memory), expected_version)
+        return memory, describe_undone_change(log, after)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _load(self, key: Key, expected_version: int | None) -> Memory:
+        memory = await self.memories.load_known(key)
+        require_writable(self.memories, key)
+        check_version(memory, expected_version)
+        return memory
+
+    async def _read_text(self, memory: Memory, text: str) -> tuple[str, int]:
+        """Return the text to store, and its tokens."""
+        config = self.policies.current.thread_settings(memory).memory.observation
+        text = await read_written_text(text, redact=config.redact, how_to_remove="withdraw it")
+        return text, await asyncio.to_thread(self.count_tokens, text)
+
+    async def _change_entry(
+        self,
+        memory: Memory,
+        id_: int,
+        change: Callable[[Memory], Memory | None],
+        what: NotesChange,
+        expected_version: int | None,
+    ) -> ChangedEntry:
+        """Apply a change to the thread's log, or to the shared one."""
+        place = find_log_place(memory)
+        check = partial(place.check_version, expected=expected_version)
+        try:
+            changed, is_new = await self._change_row(place.key, place.row_id, check, change, what)
+        except _EntryMissing:
+            raise await self._explain_missing_entry(memory.key, id_) from None
+        if is_new:
+            self._emit(memory.key, what)
+        entry = _find_changed(changed, id_)
+        return ChangedEntry(await self.memories.load_known(memory.key), entry)
+
+    async def _change_chunk(
+        self,
+        memory: Memory,
+        id_: int,
+        change: Callable[[Memory], Memory | None],
+        what: NotesChange,
+        expected_version: int | None,
+    ) -> Memory:
+        check = partial(check_version, expected=expected_version)
+        try:
+            _, is_new = await self._change_row(memory.key, memory.row_id, check, change, what)
+        except _EntryMissing:
+            raise await self._explain_missing_chunk(memory.key, id_) from None
+        if is_new:
+            self._emit(memory.key, what)
+        return await self.memories.load_known(memory.key)
+
+    async def _change_row(
+        self,
+        key: Key,
+        row_id: int,
+        check: Callable[[Memory], None],
+        change: Callable[[Memory], Memory | None],
+        what: NotesChange,
+    ) -> tuple[Memory, bool]:
+        """Commit a change of a thread or a shared log. Return the memory, and whether it is another
+        one than before: saving the same words changes nothing. Raise _EntryMissing if `change`
+        finds nothing to change."""
+        is_new = False
+
+        def change_or_refuse(memory: Memory) -> Memory:
+            nonlocal is_new
+            check(memory)
+            changed = change(memory)
+            if changed is None:
+                raise _EntryMissing
+            is_new = changed != memory
+            return changed
+
+        cause = Cause(action=what)
+        changed = await self.memories.update(
+            key, change_or_refuse, row_id=row_id, cause=cause, must_exist=True
+        )
+        return changed, is_new
+
+    async def _explain_missing_entry(self, key: Key, id_: int) -> OmError:
+        memory = await self.memories.load_known(key)
+        older = await self._load_older_generations(memory)
+        holder = edits.find_holder(memory.log.entries, older, id_)
+        return Moved(holder.id) if holder else _describe_missing("entry", memory.log.entries)
+
+    async def _explain_missing_chunk(self, key: Key, id_: int) -> OmError:
+        memory = await self.memories.load_known(key)
+        older = await self._load_older_generations(memory)
+        label = memory.thread_label
+        holder = edits.find_chunk_holder(memory.log.entries, older, label, id_)
+        return Moved(holder.id) if holder else _describe_missing("chunk", memory.chunks)
+
+    async def _load_older_generations(self, memory: Memory) -> tuple[Generation, ...]:
+        log_key = find_log_place(memory).key
+        return await self.memories.store.generations(log_key, memory.log.generation)
+
+    async def _undo(self, place: LogPlace, expected_version: int | None) -> UndoneChange:
+        log, after = await self._plan_undo(place, expected_version)
+        await self.memories.commit(log, after, cause=Cause(action="undone"))
+        return describe_undone_change(log, after)
+
+    async def _plan_undo(
+        self, place: LogPlace, expected_version: int | None
+    ) -> tuple[Memory, Memory]:
+        """Return the log, and the log without its newest change."""
+        log = await self.memories.load(place.key)
+        if is_forgotten(log, place.row_id):
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        place.check_version(log, expected_version)
+        older = await self.memories.store.generations(place.key, log.log.generation)
+        after = undo_newest_change(log, older, self.clock())
+        if after is None:
+            raise BadRequest(
+                "the log has no reflection or edit whose earlier notes are still stored",
+                "om_nothing_to_undo",
+            )
+        return log, after
+
+    async def _forget_entry(
+        self, id_: int, place: LogPlace, expected_version: int | None
+    ) -> tuple[Memory, ForgetResult]:
+        """Try once to withdraw an entry and to erase the texts of all older entries that cover what
+        it covers. Raise Conflict."""
+        log = await self.memories.load(place.key)
+        if is_forgotten(log, place.row_id):
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        place.check_version(log, expected_version)
+        entry = edits.find_by_id(log.log.entries, id_)
+        after = edits.withdraw_entry(log, id_, self.clock(), forget=True)
+        if entry is None or after is None:
+            raise _EntryMissing
+        erasures = await list_erasures(self.memories, log, after, entry)
+        cause = Cause(action="forgotten")
+        return await self.memories.commit_erasing(log, after, erasures, cause=cause)
+
+    def _emit(self, key: Key, change: NotesChange) -> None:
+        self.memories.facts.emit(NotesChanged(key, change))
+
+
+def _describe_missing(what: str, stored: Iterable[Observation]) -> NotFound:
+    ids = describe_numbers(entry.id for entry in stored)
+    return NotFound(UNKNOWN_MESSAGES[what].format(ids=ids))
+
+
+def _find_changed(log: Memory, id_: int) -> Observation:
+    """Return the entry that was changed: it has the newest id, or its own if nothing was to do."""
+    return edits.find_by_id(log.log.entries, id_) or max(log.log.entries, key=lambda e: e.id)

@@ -1,0 +1,127 @@
+"""Hold the numbers of this process, count into them, and answer for all processes of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from om_proxy.agents.models import find_listed_name
+from om_proxy.memory.model import Key
+from om_proxy.observability.facts import Facts
+from om_proxy.observability.figures import metrics
+from om_proxy.observability.figures.fact_counter import FactCounter
+from om_proxy.observability.figures.label_limit import LabelLimit
+from om_proxy.observability.figures.label_values import (
+    MAX_MODELS,
+    MAX_THREADS,
+    ModelLabels,
+    ThreadLabels,
+)
+from om_proxy.observability.figures.measuring_store import MeasuringStore
+from om_proxy.observability.figures.number_array import NumberArray
+from om_proxy.observability.figures.series import Series, Sums, add_up
+from om_proxy.observability.figures.totals_watch import TotalsWatch
+from om_proxy.observability.figures.worker_folder import WorkerFolder
+from om_proxy.settings.config import WatchedSettings
+from om_proxy.storage.base import Store
+
+logger = structlog.get_logger("figures")
+
+GAUGE_INTERVAL_S = 5.0
+
+
+class ProcessState(NamedTuple):
+    """What the gauges of a process tell."""
+
+    turns_waiting: int
+    work_running: int
+    requests_in_flight: int
+
+
+class Figures:
+    """The figures of one process. `folder`: what the workers of one server share; None: this
+    process is the only one."""
+
+    def __init__(self, watched: WatchedSettings, folder: Path | None = None) -> None:
+        self._watched = watched
+        self._folder = _open_folder(folder)
+        array = self._folder.array if self._folder else NumberArray()
+        self.series = Series(array)
+        shared = self._folder.folder if self._folder else None
+        self._models = ModelLabels(
+            find_listed_name, LabelLimit(MAX_MODELS, shared and shared / "models")
+        )
+        self._thread_limit = LabelLimit(MAX_THREADS, shared and shared / "threads")
+        self._read_state: Callable[[], ProcessState] = lambda: ProcessState(0, 0, 0)
+        self._rendering = asyncio.Lock()
+
+    def count_facts(self, facts: Facts, label: Callable[[Key], str]) -> None:
+        """Count the facts. `label` returns the keyed label of a key."""
+        telemetry = self._watched.current.telemetry
+        threads = ThreadLabels(
+            label,
+            self._thread_limit,
+            has_resources=telemetry.resource_labels,
+            has_threads=telemetry.thread_labels,
+        )
+        FactCounter(self.series, self._models, threads, self._watched).subscribe_to(facts)
+
+    def measure(self, store: Store, get_facts: Callable[[], Facts]) -> Store:
+        return MeasuringStore(store, self.series, get_facts)
+
+    def create_totals_watch(
+        self, get_store: Callable[[], Store], clock: Callable[[], float]
+    ) -> TotalsWatch:
+        return TotalsWatch(self.series, get_store, clock)
+
+    def watch_gauges(self, read: Callable[[], ProcessState]) -> None:
+        """Take the gauges of the process from `read`."""
+        self._read_state = read
+
+    async def update_gauges_forever(self) -> None:
+        """Keep the gauges of this process fresh for the other workers, which cannot read them."""
+        while True:
+            self._update_gauges()
+            await asyncio.sleep(GAUGE_INTERVAL_S)
+
+    async def render(self, accept: str) -> tuple[bytes, str]:
+        """Return the page with the numbers of all workers, and its content type."""
+        async with self._rendering:  # one at a time: rendering takes a core
+            self._update_gauges()
+            own = None if self._folder else self.series.array.copy()
+            return await asyncio.to_thread(self._render, own, accept)
+
+    def close(self) -> None:
+        if self._folder:
+            self._folder.close()
+
+    def _render(self, own: bytes | None, accept: str) -> tuple[bytes, str]:
+        from om_proxy.observability.figures.exposition import render_page  # noqa: PLC0415 - at a scrape
+
+        return render_page(self._add_up(own), accept)
+
+    def _add_up(self, own: bytes | None) -> Sums:
+        if self._folder is None or own is not None:
+            return add_up([own] if own is not None else [])
+        return self._folder.add_up()
+
+    def _update_gauges(self) -> None:
+        state = self._read_state()
+        self.series.set(metrics.TURNS_WAITING, state.turns_waiting)
+        self.series.set(metrics.WORK_RUNNING, state.work_running)
+        self.series.set(metrics.REQUESTS_IN_FLIGHT, state.requests_in_flight)
+
+
+def _open_folder(folder: Path | None) -> WorkerFolder | None:
+    """Open the shared folder. Without it the process counts for itself, and the log says so."""
+    if folder is None:
+        return None
+    try:
+        return WorkerFolder(folder)
+    except OSError as exc:
+        logger.error("figures.alone", cause=type(exc).__name__)
+        return None

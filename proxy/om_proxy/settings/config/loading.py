@@ -1,0 +1,91 @@
+"""Load checked Settings from a file and the environment. If anything is wrong, raise one
+ConfigError that lists every fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from om_proxy.common.errors import ConfigError
+from om_proxy.settings.config.admin_token import add_admin_token
+from om_proxy.settings.config.sections.storage import StorageSettings
+from om_proxy.settings.config.snapshot import Settings
+from om_proxy.settings.config.source import read_document
+from om_proxy.settings.config.validation_messages import list_faults, render_fault
+
+DEFAULT_FILE = Path("config/om-proxy.yaml")
+STORE_URL = ("storage", "url")
+
+
+def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
+    """Load the file `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in
+    defaults.
+
+    `env` replaces `os.environ`. If the environment names a file for the admin token, and that file
+    is missing, create it. Raises ConfigError.
+    """
+    env, token_fault = add_admin_token(os.environ if env is None else env)
+    file = find_config_file(path, env)
+    try:
+        if file is None:
+            return parse("", "built-in defaults", env)
+        return parse(read_file(file), str(file), env).with_source(file=file)
+    except ConfigError as exc:
+        if token_fault is None:
+            raise
+        raise ConfigError(f"{exc}\n{token_fault}") from exc
+
+
+def load_named_store(path: str | Path, env: Mapping[str, str] | None = None) -> StorageSettings:
+    """Load the store that a command names by its file. Raises ConfigError, also if a variable
+    stands in place of the file's `storage.url`: the command would open another store."""
+    env = os.environ if env is None else env
+    settings = load(path, env)
+    origin = settings.origin(STORE_URL) or ""
+    variable = origin.removeprefix("env ")
+    if variable == origin:
+        return settings.storage
+    of_file = load(path, {name: value for name, value in env.items() if name != variable})
+    file_origin = of_file.origin(STORE_URL)
+    if file_origin is not None and of_file.storage.url != settings.storage.url:
+        raise ConfigError(
+            f"{file_origin}: storage.url: {variable} names another store: "
+            "run this command without that variable"
+        )
+    return settings.storage
+
+
+def find_config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
+    """Return the configuration file to use; None for the built-in defaults."""
+    if chosen_path := path or env.get("OM_PROXY_CONFIG"):
+        return Path(chosen_path)
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+
+
+def read_file(file: Path) -> str:
+    """Return the file's text. Raises ConfigError."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(
+            f"{file}: cannot be read ({type(exc).__name__}): name a readable configuration file"
+        ) from exc
+
+
+def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:
+    """Parse the text of a file. `name` is used in errors and origins. Without `env`, no variable is
+    set. Raises ConfigError."""
+    document = read_document(text, name, env or {})
+    try:
+        settings = Settings.model_validate(document.data)
+        faults = list(settings.list_override_faults())
+    except ValidationError as exc:
+        settings = Settings()
+        faults = list(list_faults(exc))
+    if faults:
+        lines = [render_fault(document, Settings, path, rule) for path, rule in faults]
+        raise ConfigError("\n".join(dict.fromkeys(lines)))
+    return settings.with_source(origins=document.origins)

@@ -1,0 +1,1 @@
+"""The sections of the configuration file, as pydantic models. Start with service.py."""

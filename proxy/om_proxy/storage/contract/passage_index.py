@@ -1,0 +1,115 @@
+"""The part of the Store protocol that holds the index of original messages. Its docstrings are the
+contract; tests/storage/search_contract.py holds every backend to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from om_proxy.memory.model import Key, Message
+from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
+from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
+
+
+class UnindexedMessages(NamedTuple):
+    """Some messages that the index lacks, and what their passages go on from."""
+
+    row_id: int  # of the thread, as `Memory.row_id`
+    version: int  # of the thread
+    place: IndexPlace
+    timezone: str | None  # IANA name, of the thread
+    messages: tuple[Message, ...]  # live, by seq
+    is_last: bool  # whether no live message comes after them
+
+
+class IndexedState(NamedTuple):
+    """How far a thread is indexed, as it is stored."""
+
+    rules: int = 0  # INDEX_VERSION that its passages were made by; 0: not indexed
+    indexed_to: int = 0  # seq
+    remade_to: int = 0  # seq up to which the passages are of newer rules already
+
+    def begin_at(self, rules: int) -> int:
+        """Return the seq after which the work by these rules goes on."""
+        return self.indexed_to if self.rules == rules else self.remade_to
+
+    def advance(self, rules: int, through: int, *, is_last: bool) -> IndexedState:
+        """Return the state once messages up to `through` are indexed by these rules. A thread stays
+        at older rules until all that they found is made anew; so it is found all the time."""
+        if self.rules == rules or is_last or through >= self.indexed_to:
+            return IndexedState(rules, through)
+        return self._replace(remade_to=through)
+
+
+class IndexCheck(NamedTuple):
+    """What a look at the whole index found."""
+
+    threads: int  # that are indexed
+    passages: int
+    faults: tuple[str, ...]  # our words, without a text or a name; empty: the index is sound
+    vectors: int = 0  # of messages
+
+
+class PassageIndex(Protocol):
+    """The index of original messages. Every method may raise `StorageError`."""
+
+    async def find_passages(
+        self,
+        key: Key,
+        words: Sequence[str],
+        passage_filter: PassageFilter = NO_FILTER,
+        limit: int = MAX_MATCHES,
+    ) -> Found:
+        """Return the passages of the key's resource that have one of these index words
+        (`memory.recall.words.query_words`), of all its threads, as `match_passages` chooses at most
+        `limit` of them. The thread of the key does not matter; the filter may name one.
+
+        What another tenant or resource stores changes nothing of the result. Superseded and
+        interrupted messages are never found. A store without an index reads the newest messages of
+        the resource instead (`newest_passages`).
+        """
+
+    async def read_unindexed(self, key: Key, rules: int, limit: int) -> UnindexedMessages | None:
+        """Return the first `limit` live messages that the index lacks by these rules
+        (INDEX_VERSION). Return None if it lacks none, for an unknown thread, and in a store without
+        an index."""
+
+    async def index_passages(
+        self,
+        key: Key,
+        read: UnindexedMessages,
+        rules: int,
+        passages: Sequence[Passage],
+        place: IndexPlace,
+    ) -> bool:
+        """Write the passages of the messages that `read_unindexed` returned, and `place` as how far
+        the thread is indexed, in one short transaction. Passages by other rules in this range are
+        replaced. Return False, and write nothing, if the thread has changed since it was read.
+
+        The version of the thread stays.
+        """
+
+    async def unindexed_threads(
+        self, rules: int, active_before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        """Look at the next `limit` threads of all tenants with `active_at < active_before`, the
+        latest first, beginning after the place `after`. Return those that are not indexed to their
+        end by these rules. A store without an index returns none."""
+
+    async def unindexed_of_resource(
+        self, rules: int, key: Key, limit: int
+    ) -> tuple[ThreadInfo, ...]:
+        """Return the first `limit` threads of the key's resource that `unindexed_threads` would
+        return, the latest active first."""
+
+    async def outdate_index(self) -> None:
+        """Mark every thread as indexed by older rules: it is made anew, and found until then."""
+
+    async def drop_index(self) -> None:
+        """Remove all passages. Every thread counts as not indexed. The words leave the storage as
+        with `forget`."""
+
+    async def check_index(self) -> IndexCheck:
+        """Compare the index with the messages."""

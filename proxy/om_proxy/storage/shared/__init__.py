@@ -1,0 +1,1 @@
+"""What the backends share: decode rows, plan changes, migrate, search without an index."""

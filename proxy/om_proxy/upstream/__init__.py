@@ -1,7 +1,0 @@
-"""Send requests to the model servers unchanged, and return their responses as raw bytes."""
-
-from om_proxy.upstream.address import join_url
-from om_proxy.upstream.calls import Upstream, UpstreamResponse
-from om_proxy.upstream.transport import AiohttpTransport
-
-__all__ = ["AiohttpTransport", "Upstream", "UpstreamResponse", "join_url"]

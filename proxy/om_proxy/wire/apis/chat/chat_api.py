@@ -1,0 +1,90 @@
+"""OpenAI's chat completions, as the `Api` that every floor above reads (wire/apis/api.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.tail import Piece
+from om_proxy.wire.apis.api import Api, Request
+from om_proxy.wire.apis.chat import beginning, chat_message, chat_request
+from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
+from om_proxy.wire.apis.chat.look_ups import recall_tool, round_chunks
+from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
+from om_proxy.wire.apis.chat.look_ups.plain_rounds import take_out_calls
+from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
+from om_proxy.wire.apis.chat.look_ups.whole_splice import WholeSplice, may_call_tools
+from om_proxy.wire.apis.chat.plain_form import write_plain_body
+from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.apis.chat.request_form import drop_request_forms, write_request_form
+from om_proxy.wire.apis.chat.stream_end import DoneFinder
+from om_proxy.wire.apis.split import Split
+
+
+class ChatApi:
+    """The functions of this room, under the names of `Api`."""
+
+    name = "chat"
+
+    write_plain_body = staticmethod(write_plain_body)
+    build_split = staticmethod(chat_request.build_request_split)
+    has_replies = staticmethod(chat_request.has_replies)
+    has_pictures = staticmethod(chat_request.has_pictures)
+    read_item = staticmethod(chat_request.read_item)
+    view_message = staticmethod(chat_message.view_message)
+    asking_text = staticmethod(chat_request.asking_text)
+    cut_beginning = staticmethod(beginning.cut_beginning)
+    read_beginning = staticmethod(beginning.read_beginning)
+    create_reply_reader = ChatReplyReader
+    create_end_finder = DoneFinder
+    read_tool_use = staticmethod(recall_tool.read_tool_use)
+    write_tool = staticmethod(recall_tool.write_tool)
+    write_answer = staticmethod(recall_tool.write_answer)
+    create_stream_splice = StreamSplice
+    create_whole_splice = WholeSplice
+    write_error_event = staticmethod(round_chunks.write_error_event)
+    may_call_tools = staticmethod(may_call_tools)
+    take_out_calls = staticmethod(take_out_calls)
+
+    def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
+        return chat_request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def drop_texts() -> None:
+        drop_block_texts()
+        drop_request_forms()
+
+    @staticmethod
+    def rewrite_body(
+        request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
+    ) -> bytes:
+        messages = assemble(
+            request.instructions,
+            request.instruction_roles,
+            block,
+            hint,
+            write_tail(tail),
+            layout,
+        )
+        return chat_request.replace_messages(request, messages)
+
+    @staticmethod
+    def offer_tool(request: Request, body: bytes, tool: str, *, has_threads: bool) -> bytes:
+        tool_json = recall_tool.write_tool(tool, has_threads=has_threads)
+        return recall_tool.offer_tool(request, body, tool_json)
+
+    @staticmethod
+    def write_round(
+        body: bytes,
+        tool: str | None,
+        messages: Sequence[bytes],
+        *,
+        has_threads: bool,
+        may_call: bool = True,
+    ) -> bytes:
+        tool_json = recall_tool.write_tool(tool, has_threads=has_threads) if tool else None
+        written = [write_request_form(raw) for raw in messages]
+        return recall_tool.write_round(body, tool_json, written, may_call=may_call)
+
+
+CHAT: Api = ChatApi()

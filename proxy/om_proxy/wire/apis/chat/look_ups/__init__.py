@@ -1,0 +1,1 @@
+"""The tool that looks up earlier messages, in requests and replies of chat completions."""

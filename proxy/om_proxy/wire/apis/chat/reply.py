@@ -1,0 +1,327 @@
+"""Read a chat completion, streamed or not: from its bytes to the assistant's message.
+
+The reader gets a copy, so no function here may fail: it skips what it does not understand, and
+`complete` stays False.
+
+It runs on the event loop, so its work is bounded. A reply counts as unreadable if it has more
+values than a request may have, or more choices than a request can ask for. The client gets its
+bytes all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from om_proxy.memory.usage import Usage
+from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
+from om_proxy.wire.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
+from om_proxy.wire.apis.chat.stream_end import DONE
+from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.json_text import COUNT_VALUES_ABOVE_BYTES, has_too_many_values
+from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.sse import Event, EventDecoder
+
+# Of a stream, collected until they are read together: 300 events, a millisecond.
+MAX_UNREAD_BYTES = 1 << 16
+MAX_CHOICES = 128  # the largest `n` of OpenAI
+# Of a value beside the messages, such as a word or a count of tokens.
+MAX_REMARK_BYTES = 1 << 16
+
+
+class ChatReplyReader:
+    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
+    object."""
+
+    def __init__(self, stream: bool, max_bytes: int = MAX_REMEMBERED_REPLY_BYTES) -> None:
+        """`stream`: whether a stream was asked for. A reply that begins with `{` is none all the
+        same: most errors are not streamed."""
+        self._stream = stream
+        self._left_bytes = max_bytes
+        # None: only white space came so far
+        self._reading: _StreamedReply | _WholeReply | None = None
+
+    def feed(self, data: bytes) -> None:
+        if self._reading is None:
+            data = data.lstrip()
+            if not data:
+                return
+            self._reading = (
+                _StreamedReply() if self._stream and not data.startswith(b"{") else _WholeReply()
+            )
+        self._left_bytes -= len(data)
+        if self._left_bytes >= 0:
+            self._reading.feed(data)
+
+    def finish(self) -> Reply:
+        return self._reading.finish() if self._reading is not None else Reply()
+
+
+_NULL, _ZERO = Raw(b"null"), Raw(b"0")
+Scalar = str | int | float | bool | None
+
+
+class _Choice(msgspec.Struct):
+    index: Raw = _NULL
+    message: Raw = _NULL
+    finish_reason: Raw = _NULL
+
+
+NO_CHOICE = _Choice()
+USUAL_REPLY_START = b'{"role":"assistant",'
+
+
+class _Completion(msgspec.Struct):
+    """A completion whose members stay raw until their length is known."""
+
+    choices: Raw = _NULL
+    usage: Raw = _NULL
+    error: Raw = _NULL
+
+
+class _DeltaChoice(msgspec.Struct):
+    index: Scalar = None
+    delta: Any = None
+    finish_reason: Scalar = None
+
+
+class _Chunk(msgspec.Struct):
+    """The members of an event that are read. Log probabilities, twenty times as large, are never
+    built."""
+
+    choices: list[_DeltaChoice] = []
+    usage: Raw = _NULL
+    error: Raw = _NULL
+
+
+class _Speaker(msgspec.Struct):
+    role: Raw = _NULL
+
+
+# A list that the decoder refuses at the first item too many. A list type would be built to its end
+# before its length is known.
+_Countable = msgspec.defstruct(
+    "_Countable",
+    [(f"_{index}", Raw, _NULL) for index in range(MAX_CHOICES)],
+    array_like=True,
+    forbid_unknown_fields=True,
+)
+NO_DELTA = _DeltaChoice()
+_speaker = msgspec.json.Decoder(_Speaker)
+_completion = msgspec.json.Decoder(_Completion)
+_countable = msgspec.json.Decoder(_Countable)
+_choices = msgspec.json.Decoder(list[_Choice])
+_chunk = msgspec.json.Decoder(_Chunk)
+_object = msgspec.json.Decoder(dict[str, Any])
+_any = msgspec.json.Decoder()
+
+
+class _WholeReply:
+    """An unstreamed reply. Its message keeps its bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def finish(self) -> Reply:
+        body = b"".join(self._parts)
+        completion: _Completion | None = None if _is_too_large(body) else _decode(_completion, body)
+        if completion is None:
+            return Reply()
+        choices = _list_choices(completion.choices)
+        if choices is None:
+            return Reply()
+        first, *others = _sort_choices(choices)
+        error = _is_error(completion.error)
+        return Reply(
+            message=_add_missing_role(_read_message(first)),
+            complete=not error,
+            finish_reason=_text_or_none(_read_remark(first.finish_reason)),
+            usage=read_usage(_read_remark(completion.usage)),
+            error=error,
+            others=tuple(raw for raw in map(_read_message, others) if raw),
+        )
+
+
+def _list_choices(choices: Raw) -> list[_Choice] | None:
+    """Return the choices; None for a value that is no list of choices, or has more than a request
+    can ask for."""
+    if choices == _NULL:
+        return []
+    if bytes(choices).count(b"{") > MAX_CHOICES and _decode(_countable, choices) is None:
+        return None
+    return _decode(_choices, choices)  # type: ignore[no-any-return]  # the decoder's own type
+
+
+def _sort_choices(choices: Sequence[_Choice]) -> list[_Choice]:
+    """Return the choices in the order of their indices; an empty one first where the first is
+    missing."""
+    if len(choices) == 1 and choices[0].index in (_NULL, _ZERO):
+        return [choices[0]]
+    by_index = {
+        _choose_index(_read_remark(choice.index), position): choice
+        for position, choice in enumerate(choices)
+    }
+    return [by_index.pop(0, NO_CHOICE), *(by_index[index] for index in sorted(by_index))]
+
+
+def _read_message(choice: _Choice) -> bytes | None:
+    raw = bytes(choice.message)
+    return raw if raw.startswith(b"{") else None
+
+
+def _add_missing_role(message: bytes | None) -> bytes | None:
+    """Return the message with a role: some servers leave it out. A stream's message has it by
+    default too."""
+    if message is None or message.startswith(USUAL_REPLY_START):
+        return message
+    if isinstance(_read_remark(_speaker.decode(message).role), str):
+        return message
+    return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
+
+
+class _StreamedReply:
+    """A streamed reply. Its message is built from the deltas."""
+
+    def __init__(self) -> None:
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._decoder = EventDecoder()
+        self._budget = JsonValueBudget()
+        self._choices: dict[int, MessageBuilder] = {}
+        self._finish_reason: str | None = None
+        self._usage: Usage | None = None
+        self._is_done = False
+        self._has_error = False
+        self._is_given_up = False
+
+    def feed(self, data: bytes) -> None:
+        """Collect events, and read many together: reading one event alone costs a quarter of
+        relaying it."""
+        if self._is_given_up:
+            return
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes >= MAX_UNREAD_BYTES:
+            self._read_unread()
+
+    def _read_unread(self) -> None:
+        data = b"".join(self._unread)
+        self._unread = []
+        self._unread_bytes = 0
+        try:
+            for event in self._decoder.feed(data):
+                if not self._is_done:  # events after the end belong to no reply
+                    self._add_event(event)
+        except (ReplyTooLarge, RecursionError):
+            self._is_given_up = True
+            self._decoder = EventDecoder()
+            self._choices.clear()
+
+    def finish(self) -> Reply:
+        self._read_unread()
+        try:
+            messages = {
+                index: msgspec.json.encode(built.message())
+                for index, built in sorted(self._choices.items())
+            }
+        except RecursionError:
+            self._is_given_up = True
+        if self._is_given_up:
+            return Reply()
+        return Reply(
+            message=messages.pop(0, None),
+            complete=not self._has_error and (self._is_done or self._finish_reason is not None),
+            finish_reason=self._finish_reason,
+            usage=self._usage,
+            error=self._has_error,
+            others=tuple(messages.values()),
+        )
+
+    def _add_event(self, event: Event) -> None:
+        if event.data.startswith(DONE):
+            self._is_done = True
+            return
+        chunk = _read_chunk(event.data)
+        self._has_error = self._has_error or event.type == b"error" or _is_error(chunk.error)
+        if chunk.usage != _NULL:
+            self._usage = read_usage(_read_remark(chunk.usage)) or self._usage
+        for position, choice in enumerate(chunk.choices):
+            self._add_delta(_choose_index(choice.index, position), choice)
+
+    def _add_delta(self, index: int, choice: _DeltaChoice) -> None:
+        if isinstance(choice.delta, dict):
+            (self._choices.get(index) or self._begin_choice(index)).add(choice.delta)
+        if index == 0:
+            self._finish_reason = _text_or_none(choice.finish_reason) or self._finish_reason
+
+    def _begin_choice(self, index: int) -> MessageBuilder:
+        if len(self._choices) >= MAX_CHOICES:
+            raise ReplyTooLarge("more choices than can be asked for")
+        message = self._choices[index] = MessageBuilder(self._budget)
+        return message
+
+
+def _read_chunk(data: bytes) -> _Chunk:
+    """Read an event; an unexpected JSON value gives an empty chunk. Raise ReplyTooLarge."""
+    if _is_too_large(data):
+        raise ReplyTooLarge("more JSON values than any model says")
+    chunk: _Chunk = _decode(_chunk, data) or _read_odd_chunk(data)
+    if len(chunk.choices) > MAX_CHOICES:
+        raise ReplyTooLarge("more choices than can be asked for")
+    return chunk
+
+
+def _read_odd_chunk(data: bytes) -> _Chunk:
+    """Read an event whose choices are no list of objects. A choice of another kind keeps its
+    index."""
+    odd: _Completion | None = _decode(_completion, data)
+    if odd is None:
+        return _Chunk()
+    choices = _read_remark(odd.choices)
+    delta_choices = [
+        _DeltaChoice(choice.get("index"), choice.get("delta"), choice.get("finish_reason"))
+        if isinstance(choice, dict)
+        else NO_DELTA
+        for choice in (choices if isinstance(choices, list) else ())
+    ]
+    return _Chunk(delta_choices, odd.usage, odd.error)
+
+
+def _is_too_large(data: bytes) -> bool:
+    return len(data) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(data)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
+    """Decode the data; None for any unexpected JSON."""
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError):
+        repaired = replace_lone_surrogates(bytes(data))
+        return None if repaired is None else _decode(decoder, repaired)
+
+
+def _choose_index(value: Any, position: int) -> int:
+    return value if type(value) is int else position
+
+
+def _read_remark(raw: Raw) -> Any:
+    """Return the value; None for a missing value or one that is too long."""
+    return None if raw == _NULL or len(raw) > MAX_REMARK_BYTES else _decode(_any, raw)
+
+
+def _is_error(error: Raw) -> bool:
+    """Return whether there is an error, even one too long or too odd to read."""
+    if error == _NULL:
+        return False
+    value = _read_remark(error)
+    return value is None or bool(value)
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

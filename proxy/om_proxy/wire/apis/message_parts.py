@@ -1,0 +1,77 @@
+"""Read a message's parts as a look-up shows them: texts, tool calls and results, and what stands for
+images and files. A model's reasoning is no part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from om_proxy.memory.message_view import MessageView, ToolCall
+from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart
+from om_proxy.memory.recall.quoting import clean_text
+from om_proxy.wire.apis.json_text import write_json
+from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.registry import view_message
+
+RESULT_ROLES = ("tool", "function")
+MAX_SHOWN_URL_CHARS = 80
+
+
+def read_message_parts(raw: bytes, role: str) -> tuple[QuotedPart, ...]:
+    """Return the parts in order. An unreadable message is one text: its bytes."""
+    raw = replace_lone_surrogates(raw) or raw
+    view = view_message(raw)
+    if view is None:
+        return (QuotedPart("text", clean_text(raw.decode("utf-8", "replace"))),)
+    return tuple(_list_parts(view, "tool-result" if role in RESULT_ROLES else "text"))
+
+
+def _list_parts(view: MessageView, kind: PartKind) -> Iterator[QuotedPart]:
+    # a result seldom names its tool: only the older form has it
+    name = view.name if kind == "tool-result" and isinstance(view.name, str) else ""
+    for part in view.parts():
+        if isinstance(part, str):
+            if part:
+                yield QuotedPart(kind, clean_text(part), name)
+            continue
+        if part.text is None and part.payload() == ():
+            continue  # reasoning
+        shown = part.render()
+        if not isinstance(shown, str):
+            attached: PartKind = "image" if shown.is_image else "file"
+            yield QuotedPart(attached, "", shown.name or _shorten_url(shown.url) or shown.type_name)
+        elif shown:
+            yield QuotedPart(kind, clean_text(shown), name)
+    if isinstance(view.refusal, str) and view.refusal and not view.has_list:
+        yield QuotedPart(kind, clean_text(view.refusal), name)
+    for call in view.calls():
+        if call.kind != "empty":
+            yield _read_call(call)
+
+
+def _read_call(call: ToolCall) -> QuotedPart:
+    name = "" if call.name is UNSET or call.name is None else str(call.name)
+    return QuotedPart("tool-call", clean_text(_write_arguments(call.arguments)), name)
+
+
+def _write_arguments(arguments: object) -> str:
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else write_json(arguments)
+
+
+def _shorten_url(url: str) -> str:
+    """Return the last word of an address; of a `data:` URL nothing, for it holds the data."""
+    return "" if url.startswith("data:") else url.rpartition("/")[2][:MAX_SHOWN_URL_CHARS]
+
+
+def read_call_names(raw: bytes) -> dict[str, str]:
+    """Return the tool's name of each call that the message makes, by the call's id."""
+    view = view_message(replace_lone_surrogates(raw) or raw)
+    calls = view.calls() if view is not None else ()
+    return {
+        call.id: call.name
+        for call in calls
+        if isinstance(call.id, str) and isinstance(call.name, str)
+    }

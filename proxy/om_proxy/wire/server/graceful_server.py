@@ -1,0 +1,102 @@
+"""A uvicorn server that is told to end, and still serves for a while.
+
+uvicorn stops listening at once. Whoever spreads requests over several servers may not know yet, and
+sends requests that are refused. Here a server with requests under way goes on as before for some
+seconds, and says meanwhile that it is not ready. Answers then close their connections, so that the
+next request goes to another server. After that it stops listening, and what is under way may still
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import uvicorn
+
+from om_proxy.wire.server.server_stop import ServerStop
+
+LOOK_INTERVAL_S = 0.1
+UNFINISHED = 1  # the exit status of a process that did not end by itself
+
+
+class StopTimes(NamedTuple):
+    """How long the steps of an end may take, in seconds since the server was told to end."""
+
+    listening: float = 10.0  # a server with requests under way still takes others
+    # after that, for the requests of connections that were just accepted
+    first_request: float = 0.5
+    serving: float = 30.0  # requests under way may end by themselves
+    process: float = 34.0  # what waits is stored, and leases are given back
+
+
+STOP_TIMES = StopTimes()
+
+
+def exit_now() -> None:
+    """End this process at once, whatever its threads and tasks do."""
+    print("om-proxy: it did not end in time, so it is cut off", file=sys.stderr, flush=True)  # noqa: T201 - no log can be relied on here
+    os._exit(UNFINISHED)
+
+
+class GracefulServer(uvicorn.Server):
+    """A server that ends in these steps. `on_overrun` is called if it has not ended in time."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        times: StopTimes = STOP_TIMES,
+        on_overrun: Callable[[], None] = exit_now,
+    ) -> None:
+        super().__init__(config)
+        self._times = times
+        self._on_overrun = on_overrun
+        self._overrun: threading.Timer | None = None
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        finally:
+            if self._overrun is not None:
+                self._overrun.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        # a thread: the event loop may be what is stuck
+        self._overrun = threading.Timer(self._times.process, self._on_overrun)
+        self._overrun.daemon = True
+        self._overrun.start()
+        ServerStop.get_or_create(self.lifespan.state).begin()
+        for connection in list(self.server_state.connections):
+            connection.end_endless_answer()  # type: ignore[union-attr] # all are BoundedProtocol
+        while self._is_serving() and loop.time() - began_at < self._times.listening:  # noqa: ASYNC110 - uvicorn tells of no end
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        for server in self.servers:
+            server.close()
+        await self._wait_for_first_requests()
+        left_s = self._times.serving - (loop.time() - began_at)
+        self.config.timeout_graceful_shutdown = max(math.ceil(left_s), 1)  # whole seconds
+        await super().shutdown(sockets)
+
+    async def _wait_for_first_requests(self) -> None:
+        """Wait for the requests of connections that were just accepted. uvicorn would close such a
+        connection, and its client could not know whether the request was served."""
+        for _ in range(math.ceil(self._times.first_request / LOOK_INTERVAL_S)):
+            if not any(map(_is_new, self.server_state.connections)):
+                return
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    def _is_serving(self) -> bool:
+        return bool(self.server_state.tasks) and not self.force_exit
+
+
+def _is_new(connection: object) -> bool:
+    """Return whether no request has come on the connection. All are BoundedProtocol."""
+    return getattr(connection, "cycle", None) is None

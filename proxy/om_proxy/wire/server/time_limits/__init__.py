@@ -1,0 +1,1 @@
+"""End connections that are too slow. Start with watchdog.py."""

@@ -1,0 +1,76 @@
+"""What the doctor says of webhooks: who fails and why, without the address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli.doctor.webhooks import advise, count_waiting, describe_webhook, examine_webhooks
+from om_proxy.engine.event_feed.webhook_request import name_hook
+from om_proxy.memory.model import Memory
+from om_proxy.settings.config import parse
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.stored_events import WebhookState
+from tests.storage.event_contract import activation
+from tests.storage.memory_builder import KEY, MemoryBuilder
+
+URL = "https://hooks.example/in?key=canary"
+OTHER_URL = "https://hooks.example:8443/canary"
+
+
+PATH = "telemetry.webhooks[1]"
+RECEIVER = "hooks.example:443"
+
+
+def test_a_hook_that_fails_needs_attention() -> None:
+    failing = describe_webhook(PATH, RECEIVER, WebhookState(3, 5, "status 500", 1.0), 7)
+    assert not failing.works
+    assert "5 failures in a row, the last one status 500; up to 7 events" in failing.text
+    assert describe_webhook(PATH, RECEIVER, WebhookState(10, 0, "", 1.0), 0).works
+    assert describe_webhook(PATH, RECEIVER, None, 0).works
+
+
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        ("ConnectError", "check that the receiver runs, and telemetry.webhooks[1].url"),
+        ("ConnectTimeout", "check that the receiver runs, and telemetry.webhooks[1].url"),
+        ("timeout", "no answer came within 10 s"),
+        ("ReadTimeout", "no answer came within 10 s"),
+        ("status 401", "check that it knows the secret of telemetry.webhooks[1]"),
+        ("status 302", "a redirect is not followed"),
+        ("status 404", "no such address: check telemetry.webhooks[1].url"),
+        ("status 500", "must answer 2xx"),
+    ],
+)
+def test_the_advice_is_that_for_the_cause(cause: str, advice: str) -> None:
+    assert advice in advise(PATH, cause)
+
+
+async def test_each_hook_of_the_settings(tmp_path: Path) -> None:
+    """Two on one host are told apart. The address stays out of the report: it may hold a key."""
+    hooks = ", ".join(f"{{url: '{url}', secret: a-secret-of-sixteen}}" for url in (OTHER_URL, URL))
+    settings = parse(f"telemetry: {{webhooks: [{hooks}]}}")
+    store = await SqliteStore.open(tmp_path / "om.db")
+    try:
+        await store.set_webhook_state(name_hook(URL), WebhookState(0, 2, "timeout", 1.0))
+        other, finding = await examine_webhooks(store, settings)
+    finally:
+        await store.close()
+    assert (other.works, finding.works) == (True, False)
+    assert "telemetry.webhooks[0] (hooks.example:8443): " in other.text
+    assert "telemetry.webhooks[1] (hooks.example:443): 2 failures" in finding.text
+    assert "canary" not in other.text + finding.text
+
+
+async def test_events_that_wait_are_counted(tmp_path: Path) -> None:
+    """Not their ids, which may have gaps."""
+    store = await SqliteStore.open(tmp_path / "om.db")
+    try:
+        await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        await store.add_events(KEY, [activation(str(number)) for number in range(5)])
+        assert await count_waiting(store, await store.event_position()) == 0
+        assert await count_waiting(store, await store.event_position(3)) == 3
+    finally:
+        await store.close()

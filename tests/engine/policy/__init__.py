@@ -1,0 +1,1 @@
+"""Tests of proxy/om_proxy/engine/policy/."""

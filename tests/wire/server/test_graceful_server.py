@@ -1,0 +1,162 @@
+"""A server that is told to end: what it still does, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from om_proxy.wire.server.graceful_server import GracefulServer, StopTimes
+from om_proxy.wire.server.protocol import BoundedProtocol
+from om_proxy.wire.server.server_stop import STOP_STATE_KEY, ServerStop
+from tests.support.raw_client import RawClient
+
+LONG_S = 600.0
+
+
+@dataclass
+class Ending:
+    """A server in a thread, whose requests for `/slow` wait for `go`."""
+
+    port: int = 0
+    clients: list[RawClient] = field(default_factory=list)
+    go: threading.Event = field(default_factory=threading.Event)
+    is_told: threading.Event = field(default_factory=threading.Event)
+    is_overrun: threading.Event = field(default_factory=threading.Event)
+    may_close: threading.Event = field(default_factory=threading.Event)
+    server: GracefulServer = None  # type: ignore[assignment] # set by `serve`
+    thread: threading.Thread = None  # type: ignore[assignment] # set by `serve`
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["state"][STOP_STATE_KEY] = ServerStop(self.is_told.set)
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await asyncio.to_thread(self.may_close.wait)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/slow":
+            await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
+            await asyncio.to_thread(self.go.wait)
+        await send({"type": "http.response.body", "body": b"done"})
+
+    def tell(self) -> None:
+        self.server.should_exit = True
+
+    async def wait(self, event: threading.Event) -> None:
+        assert await asyncio.to_thread(event.wait, 60)
+
+    async def end(self) -> None:
+        """Wait until the server has ended."""
+        await asyncio.to_thread(self.thread.join, 60)
+        assert not self.thread.is_alive()
+
+    async def connect(self) -> RawClient:
+        client = await RawClient.connect(self.port)
+        self.clients.append(client)
+        return client
+
+    async def try_connect(self) -> bool:
+        try:
+            await self.connect()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    async def begin_slow(self) -> RawClient:
+        client = await self.connect()
+        client.send(method="GET", path="/slow")
+        await client.until(b"begun")
+        return client
+
+
+@contextmanager
+def serve(times: StopTimes) -> Iterator[Ending]:
+    ending = Ending()
+    ending.may_close.set()
+    # a client that connects before the server runs waits in the backlog
+    listener = socket.create_server(("127.0.0.1", 0))
+    ending.port = listener.getsockname()[1]
+    config = uvicorn.Config(ending, http=BoundedProtocol, ws="none", lifespan="on", log_config=None)
+    ending.server = GracefulServer(config, times, ending.is_overrun.set)
+    ending.thread = threading.Thread(target=ending.server.run, args=([listener],), daemon=True)
+    ending.thread.start()
+    try:
+        yield ending
+    finally:
+        for client in ending.clients:
+            client.leave()
+        ending.tell()
+        ending.go.set()
+        ending.may_close.set()
+        ending.thread.join(60)
+
+
+async def test_a_reply_under_way_comes_to_its_end_and_others_are_served() -> None:
+    """Each answer closes its connection, so that the next request goes elsewhere."""
+    with serve(StopTimes(LONG_S, LONG_S, LONG_S, LONG_S)) as ending:
+        slow = await ending.begin_slow()
+        ending.tell()
+        await ending.wait(ending.is_told)
+        client = await ending.connect()
+        client.send(method="GET", path="/")
+        answer = await client.answer()
+        assert (answer.body, answer.header(b"connection")) == (b"done", [b"close"])
+        assert ending.thread.is_alive()
+        ending.go.set()
+        assert b"done" in await slow.until(b"0\r\n\r\n")
+        await ending.end()
+        assert not ending.is_overrun.is_set()
+
+
+async def test_a_server_without_requests_ends_at_once() -> None:
+    with serve(StopTimes(LONG_S, LONG_S, LONG_S, LONG_S)) as ending:
+        client = await ending.connect()
+        client.send(method="GET", path="/")
+        await client.until(b"done")
+        ending.tell()
+        await ending.end()
+
+
+async def test_a_connection_that_was_just_accepted_is_served() -> None:
+    """Its request comes after the server was told to end."""
+    with serve(StopTimes(LONG_S, LONG_S, LONG_S, LONG_S)) as ending:
+        slow = await ending.begin_slow()
+        client = await ending.connect()
+        ending.tell()
+        await ending.wait(ending.is_told)
+        ending.go.set()
+        await slow.until(b"0\r\n\r\n")
+        client.send(method="GET", path="/")
+        assert (await client.answer()).body == b"done"
+        await ending.end()
+
+
+async def test_a_server_stops_listening_while_a_reply_goes_on() -> None:
+    with serve(StopTimes(0.0, 0.0, LONG_S, LONG_S)) as ending:
+        slow = await ending.begin_slow()
+        ending.tell()
+        await ending.wait(ending.is_told)
+        async with asyncio.timeout(60):
+            while await ending.try_connect():  # noqa: ASYNC110 - nothing tells that the port is closed
+                await asyncio.sleep(0.01)
+        ending.go.set()
+        assert b"done" in await slow.until(b"0\r\n\r\n")
+        await ending.end()
+
+
+async def test_a_server_that_does_not_end_is_cut_off() -> None:
+    """Whatever it waits for: here its application closes nothing."""
+    with serve(StopTimes(0.0, 0.0, 0.0, 0.1)) as ending:
+        ending.may_close.clear()
+        ending.tell()
+        await ending.wait(ending.is_overrun)
+        assert ending.thread.is_alive()
