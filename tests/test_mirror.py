@@ -55,6 +55,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "test_private_members.py": "what the code uses of libraries beyond their public names",
     "test_profiles.py": "docs/guides/profiles.md",
     "test_project.py": "locks, scripts, image",
+    "test_rooms.py": "how many rooms there are, and how many know each other",
     "test_small_models.py": "the list of small models, from its file to what a server is asked",
     "test_spooled_threads.py": "observing, while the store is away",
     "test_supply.py": "scripts/audit",

@@ -1,1 +1,5 @@
-"""Keep memories. `base` is the contract, each folder is a backend, and each `…_store` wraps one."""
+"""Keep memories.
+
+Start with `base.py`, the contract; its parts stand in `contract/`, and `values/` has the values
+that it speaks of. `sqlite/`, `postgres/` and `redis/` are the backends; each `…_store` wraps one.
+"""
