@@ -90,7 +90,7 @@ async def open_store(
 
 
 class StoreKeys(NamedTuple):
-    """What a store is encrypted with, and what of it may change as it is opened."""
+    """The encryption of a store, and the changes of it that opening may make."""
 
     masters: MasterKeys | None
     separate: SeparateKeys | None

@@ -126,7 +126,7 @@ def show_progress(text: str) -> Iterator[None]:
 
 
 def require_yes_or_terminal(options: argparse.Namespace) -> None:
-    """Raise UsageError where nobody can be asked and --yes is not given."""
+    """Raise UsageError if the user cannot be asked and --yes is not given."""
     if not options.yes and not sys.stdin.isatty():
         raise UsageError(
             "stdin is no terminal, so the command cannot ask for confirmation: add --yes"

@@ -1,7 +1,7 @@
 """Print what makes a shell complete commands, options and names, and answer what it asks.
 
 argcomplete writes the shell's part. At each TAB the shell runs the program with `_ARGCOMPLETE` set,
-and the program answers what may stand next (entry.py). Names of threads, resources and tenants are
+and the program answers what may be next (entry.py). Names of threads, resources and tenants are
 looked up in the store. The table of commands refers to these functions, so nothing that takes time
 is imported before a shell asks.
 """
@@ -35,7 +35,7 @@ def print_script(shell: str) -> int:
 
 
 def answer_shell(parser: argparse.ArgumentParser) -> None:
-    """Answer what may stand next, and end the process."""
+    """Answer what may be next, and end the process."""
     import argcomplete  # noqa: PLC0415 - only a shell needs it
 
     # options are shown once a dash is typed: names and commands are what people look for

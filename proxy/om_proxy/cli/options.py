@@ -55,7 +55,7 @@ class Family(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Commands that stand together on the first help screen."""
+    """Commands that are together on the first help screen."""
 
     title: str
     commands: tuple[Command | Family, ...]

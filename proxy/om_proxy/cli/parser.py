@@ -14,7 +14,7 @@ COMPLETED_SHELLS = ("bash", "zsh", "fish")
 
 
 class CommandList(Protocol):
-    """What `add_subparsers` returns."""
+    """The return value of `add_subparsers`."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...
 

@@ -41,7 +41,7 @@ async def run_off_loop(size: int, work: Callable[[], T], many: int = MANY_MESSAG
 
 
 async def run_in_turn(work: Callable[[], T]) -> T:
-    """Return the result of `work`, behind all other large work. It may not touch a value that
+    """Return the result of `work`, after all other large work. It may not touch a value that
     another task changes."""
     return await asyncio.get_running_loop().run_in_executor(_thread, _yield_often, work)
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """What memory did with a request."""
+    """The outcome of a request for memory."""
 
     OFF = "off"
     RAW = "raw"

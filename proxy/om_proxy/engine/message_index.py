@@ -1,7 +1,7 @@
 """Index original messages: make their words, and have the store keep them.
 
-Words are made outside any transaction. What a search lacks is indexed before it, up to a bound; the
-rest is the background's work (engine/background/indexing.py).
+Words are made outside any transaction. What a search is missing is indexed before it, up to a
+bound; the rest is the background's work (engine/background/indexing.py).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class MessageIndex:
     rules: int = INDEX_VERSION
 
     async def index_batch(self, key: Key, limit: int = BATCH_MESSAGES) -> int | None:
-        """Index the first `limit` messages of the thread that the index lacks. Return how many they
-        were; None if it lacks none, or a turn or a forgetting came between. Raise StorageError."""
+        """Index the first `limit` messages of the thread that are missing from the index. Return
+        how many they were; None if it lacks none, or a turn or a forgetting came between. Raise
+        StorageError."""
         read = await self.store.read_unindexed(key, self.rules, limit)
         if read is None:
             return None
@@ -58,8 +59,8 @@ def _cut_messages(read: UnindexedMessages) -> tuple[Sequence[Passage], IndexPlac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexingSource:
-    """Finds passages, and first indexes some of what the resource lacks. `is_indexed`: whether the
-    messages of a thread are to be indexed."""
+    """Finds passages, and first indexes some of what the resource is missing. `is_indexed`: whether
+    the messages of a thread are to be indexed."""
 
     index: MessageIndex
     is_indexed: Callable[[ThreadInfo], bool]

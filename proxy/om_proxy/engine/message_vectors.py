@@ -85,8 +85,8 @@ class MessageVectors:
     async def embed_batch(
         self, key: Key, model: str, limit: int | None = None, charge: Charge = charge_nobody
     ) -> int:
-        """Make the vectors that the first indexed messages of the thread lack. Return how many were
-        written; 0: none is lacking, or all of them went meanwhile. Raise ModelError and
+        """Make the missing vectors of the first indexed messages of the thread. Return how many
+        were written; 0: none is lacking, or all of them went meanwhile. Raise ModelError and
         StorageError. `charge`: is told of each call, also of one that failed and was paid."""
         is_local = model.startswith(LOCAL_PREFIX)
         limit = limit or (LOCAL_BATCH_MESSAGES if is_local else BATCH_MESSAGES)

@@ -38,7 +38,7 @@ class LedgerReader:
     async def sum_resources(
         self, tenant: str, after: str | None, limit: int
     ) -> Mapping[str, Sequence[LedgerSum]]:
-        """Return the sums of the first `limit` resources behind the name `after`, by name, over all
+        """Return the sums of the first `limit` resources after the name `after`, by name, over all
         days."""
         cursor = (tenant, NAMELESS_RESOURCE if after is None else after)
         sums = await self.sum_up(LedgerQuery(tenant, "resource", after=cursor, limit=limit))

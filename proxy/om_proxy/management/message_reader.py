@@ -81,7 +81,7 @@ class MessageReader:
     async def read_ranges(
         self, key: Key, ranges: Sequence[tuple[int, int]], after: int, limit: int
     ) -> MessagePage:
-        """Return the first `limit` live messages behind `after` in ranges `(after, last]` of a
+        """Return the first `limit` live messages after `after` in ranges `(after, last]` of a
         thread, which are in order."""
         memory = await self.memories.load_known(key)
         found: list[Message] = []

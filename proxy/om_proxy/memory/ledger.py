@@ -10,7 +10,7 @@ Net saving = baseline - cost - cost of memory's own calls. It may be negative.
 - *Baseline*, for a client that sends less (`partial`): the whole live transcript. It is kept in an
   account of its own, because such a client never paid for its history.
 - The baseline has a prompt cache, which behaves as the real one did in this turn. Some of our
-  prompt stood in the previous one. The share of those tokens that came from the cache also came
+  prompt was in the previous one. The share of those tokens that came from the cache also came
   from it in the baseline. A provider may lose a warm cache; then both lose it.
 - Where memory itself changed the beginning of the prompt, the cache says nothing about the
   baseline. The mean share of the thread stands in, while the cache's lifetime lasts.
@@ -95,7 +95,7 @@ EMPTY_ACCOUNT = Account()
 
 
 class PromptMark(Struct, frozen=True, array_like=True):
-    """What the ledger remembers of a prompt."""
+    """The ledger's record of a prompt."""
 
     at: PastSeconds  # unix seconds
     whole: Sum  # tokens of the prompt without memory
@@ -136,7 +136,7 @@ class ThreadLedger(Struct, frozen=True, omit_defaults=True):
     @property
     def net_versus_whole_history(self) -> int:
         """Micro-dollars that the thread cost less than its whole transcript would have cost. Its
-        client sends only a part, so nobody would have paid that."""
+        client sends only a part, so that was never to be paid."""
         return self.partial.baseline_cost - self.partial.cost - self.partial_memory.cost
 
     @property
@@ -149,7 +149,7 @@ EMPTY_LEDGER = ThreadLedger()
 
 
 class MemoryCosts(Struct, frozen=True):
-    """What calls of memory models have cost, by the history that the turns sent which they are
+    """The costs of calls of memory models, by the history that the turns sent which they are
     about."""
 
     full: Account = EMPTY_ACCOUNT
@@ -184,7 +184,7 @@ class TurnPrompt(Struct, frozen=True):
 
 
 class TurnEntry(Struct, frozen=True):
-    """What one turn adds to the ledger. The fields are those of `ThreadLedger`."""
+    """The entry of one turn in the ledger. The fields are those of `ThreadLedger`."""
 
     account: Account
     history: History = "full"
@@ -196,7 +196,7 @@ class TurnEntry(Struct, frozen=True):
 
 
 class _Prompt(Struct, frozen=True):
-    """A prompt for one turn: its tokens by our count, and how many stood in the previous one."""
+    """A prompt for one turn: its tokens by our count, and how many were in the previous one."""
 
     tokens: int
     repeated: int
@@ -298,7 +298,7 @@ def _enter_reported(
 
 
 def _leave_out_tool(reported: Tokens, tool_tokens: int) -> Tokens:
-    """Return the usage without the tool for look-ups, which stands at the beginning of the
+    """Return the usage without the tool for look-ups, which is at the beginning of the
     prompt."""
     cached = min(tool_tokens, reported.cached)
     written = min(tool_tokens - cached, reported.cache_write)
@@ -372,7 +372,7 @@ def split_account(account: Account, weights: Sequence[int]) -> list[Account]:
 
 
 def _repeated_tokens(prompt: TurnPrompt, last: PromptMark | None) -> int:
-    """Return how many tokens of the prompt without memory stood in the previous one."""
+    """Return how many tokens of the prompt without memory were in the previous one."""
     if last is None:
         return 0
     repeated = min(last.whole, prompt.mark.whole)
@@ -380,7 +380,7 @@ def _repeated_tokens(prompt: TurnPrompt, last: PromptMark | None) -> int:
 
 
 def _repeated_sent(mark: PromptMark, last: PromptMark | None, whole: _Prompt) -> int:
-    """Return how many tokens of the prompt that was sent stood in the previous one. What is new is
+    """Return how many tokens of the prompt that was sent were in the previous one. What is new is
     new in both."""
     if last is None:
         return 0
@@ -419,7 +419,7 @@ def _project(
 
 def _project_cached(reported: Tokens, sent: _Prompt, other_repeated: int) -> int:
     """Return the cached tokens of the other prompt: the same share of what is repeated. What came
-    from the cache beyond that (a beginning that other threads share, or the previous reply) stands
+    from the cache beyond that (a beginning that other threads share, or the previous reply) is
     in both prompts."""
     repeated = scale(sent.repeated, reported.prompt, sent.tokens)
     missing = repeated - reported.cached

@@ -1,4 +1,4 @@
-"""Find where each message of a transcript stands: raw in the tail, in a chunk that waits, or in an
+"""Find where each message of a transcript is: raw in the tail, in a chunk that waits, or in an
 entry of the log."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LiveState = Literal["raw", "buffered", "observed"]
 
 
 class MessagePlace(NamedTuple):
-    """Where a live message stands."""
+    """The place of a live message."""
 
     state: LiveState
     entry: int | None = None  # the id of the entry that covers it, as far as one can be told

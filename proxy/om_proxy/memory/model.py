@@ -238,7 +238,7 @@ class Reflection(Struct, frozen=True, kw_only=True):
 class Cell(NamedTuple):
     """A stretch of the client's view beside a stretch of the transcript.
 
-    Sent messages `[sent_from, sent_to)` stand where the live messages with `from_seq <= seq <=
+    Sent messages `[sent_from, sent_to)` are where the live messages with `from_seq <= seq <=
     to_seq` do; either side may be empty (`sent_from == sent_to`, or `to_seq < from_seq`).
     memory/transcript/reconcile.py says which kinds there are.
     """
@@ -285,7 +285,7 @@ class Beginning(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """A note that a person wrote by hand. It stands before the log (memory/lifecycle/pins.py)."""
+    """A note that a person wrote by hand. It is before the log (memory/lifecycle/pins.py)."""
 
     id: Number  # never reused
     text: PinText

@@ -21,7 +21,7 @@ class Round(NamedTuple):
     results: tuple[bytes, ...]  # a message for each call of ours in it, in their order
 
     def __repr__(self) -> str:
-        """Leave out the messages: they must not stand in a log or an error."""
+        """Leave out the messages: they must not be in a log or an error."""
         return f"<Round {len(self.results)} results, {count_bytes(self)} bytes>"
 
 

@@ -213,7 +213,7 @@ class Forgotten(Struct, frozen=True):
 
 
 class Retired(Struct, frozen=True):
-    """A thread, or a resource as a whole, was forgotten because nobody had used it for long."""
+    """A thread, or a resource as a whole, was forgotten because it had not been used for long."""
 
     key: Key  # without a thread name: the resource
     why: RetiredWhy

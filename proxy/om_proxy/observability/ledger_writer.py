@@ -5,8 +5,8 @@ that is killed loses at most one interval; `as_of` says up to when the sums are 
 
 An error in the middle of a write leaves unknown whether it was written. So what is written is a
 numbered batch that no longer changes, and the store adds each number once
-(`Store.add_to_ledger`). What comes meanwhile is added up for the next batch. While the store is
-away, both are bounded: beyond that, lines are merged and lose names, and no figure is lost.
+(`Store.add_to_ledger`). What comes during the write is added up for the next batch. While the store
+is away, both are bounded: beyond that, lines are merged and lose names, and no figure is lost.
 
 A turn is priced before it is stored, and the store gives no line to a resource of which it has
 nothing. So the lines of a resource that is new to this process wait until the store has the thread

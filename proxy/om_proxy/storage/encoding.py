@@ -72,7 +72,7 @@ class DamagedState(ThreadState):
 
 
 class ProtectedState(NamedTuple):
-    """What of the state is text of people, or could be guessed from it."""
+    """The fields of the state that are people's text, or could be guessed from it."""
 
     views: tuple[View, ...]  # digests of what clients sent
     overrides: bytes | None
@@ -125,14 +125,14 @@ def encode_state(memory: Memory, cipher: RowCipher) -> bytes:
 def _seal_protected(
     protected: ProtectedState, cipher: RowCipher
 ) -> tuple[ProtectedState, bytes | None]:
-    """Return what stands in its own place, and what is encrypted."""
+    """Return what is in its own place, and what is encrypted."""
     if cipher.key_id is None:
         return protected, None
     return EMPTY_PROTECTED, cipher.seal(*_STATE_PLACE, msgspec.json.encode(protected))
 
 
 def write_state(state: ThreadState, cipher: RowCipher) -> bytes:
-    """Return the state column of a state whose fields all stand in their own places."""
+    """Return the state column of a state whose fields all are in their own places."""
     protected = ProtectedState(state.views, state.overrides, state.pins)
     shown, sealed = _seal_protected(protected, cipher)
     return msgspec.json.encode(replace(state, sealed=sealed, **shown._asdict()))

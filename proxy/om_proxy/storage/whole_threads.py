@@ -23,8 +23,8 @@ _Row = TypeVar("_Row")
 async def read_whole_thread(
     store: Store, key: Key, created_at: float | None = None
 ) -> WholeThread | None:
-    """Return the thread as of one moment; None: it is not stored. Raise Conflict if it changed
-    during every attempt to read it. `created_at`: unix seconds, as lists tell it."""
+    """Return the thread as it was at one moment; None: it is not stored. Raise Conflict if it
+    changed during every attempt to read it. `created_at`: unix seconds, as lists tell it."""
     for _ in range(MAX_READ_ATTEMPTS):
         memory = await store.load(key)
         if not memory.version:

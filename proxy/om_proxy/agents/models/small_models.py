@@ -5,7 +5,7 @@ use. Of each list the first model counts that its provider still serves, by the 
 `deprecation_date`. `tests/test_small_models.py` fails 60 days before no model of a list is left.
 
 Tested: `gpt-5-mini` and `claude-haiku-4-5` by the reference implementation, as of November 2026. The
-others follow a tested model of their family at its price, or in its size; they stand here by their
+others follow a tested model of their family at its price, or in its size; they are here by their
 name, and a server that refuses one costs nothing but the refused call.
 """
 

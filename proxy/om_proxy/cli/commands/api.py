@@ -89,7 +89,7 @@ async def ask(api: LocalApi, options: argparse.Namespace) -> int:
 
 
 class ApiRequest(NamedTuple):
-    """What the arguments ask for."""
+    """The request that the arguments name."""
 
     route: AdminRoute
     names: Mapping[str, str]  # in the path, as they stand there

@@ -1,4 +1,4 @@
-"""`om-proxy store backup`: copy the SQLite file as of now, while a server uses it."""
+"""`om-proxy store backup`: copy the SQLite file as it is now, while a server uses it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from om_proxy.settings.config import load
 
 
 class DoctorReport(Struct, frozen=True):
-    """What `--json` prints."""
+    """The report that `--json` prints."""
 
     items: list[Finding]
 

@@ -71,7 +71,7 @@ async def choose_scopes(
 async def read_pieces(
     api: LocalApi, options: argparse.Namespace, scopes: list[tuple[str, ExportQuery]]
 ) -> AsyncIterator[bytes]:
-    """Yield one export behind the other; an empty store has one without threads."""
+    """Yield one export after the other; an empty store has one without threads."""
     for tenant, query in scopes or [("", ExportQuery())]:
         async for piece in (
             await api.ask(export_memory, options, tenant=tenant, query=query)

@@ -86,7 +86,7 @@ async def forget(
 
 
 class Choice(NamedTuple):
-    """What will be forgotten."""
+    """The choice of threads to forget."""
 
     handler: Callable[[AdminServices, AdminCall], Awaitable[ForgetReceipt]]
     key: Key

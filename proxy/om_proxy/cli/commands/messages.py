@@ -55,7 +55,7 @@ async def search(api: LocalApi, options: argparse.Namespace) -> int:
 
 
 def print_found(answer: FoundList) -> None:
-    """Print where each message or line of a note stands, and its text."""
+    """Print where each message or line of a note is, and its text."""
     for item in answer.items:
         print_heading(
             f"{item.thread} m{item.seq} of {item.resource}, {item.role}, {render_time(item.at)}"

@@ -1,4 +1,4 @@
-"""Say what the vectors of messages lack: packages, files, a model, a credential."""
+"""Say what is missing for the vectors of messages: packages, files, a model, a credential."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from om_proxy.settings.config import Settings, render_value
 
 
 def list_vector_faults(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Return a line for each fault, without a secret. Nothing is imported and nobody is asked."""
+    """Return a line for each fault, without a secret. Nothing is imported and no server is
+    asked."""
     return list(dict.fromkeys(_list_faults(settings, environ)))
 
 

@@ -48,7 +48,7 @@ async def buffer_body(
 
 async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
     """Look whether a 200 tells an error before anything else, and note the error's status. Return an
-    equal answer. Of a stream, nothing is read behind its first event."""
+    equal answer. Of a stream, nothing is read after its first event."""
     decode = create_body_decoder(answer)
     if decode is None:
         return answer

@@ -19,7 +19,7 @@ from om_proxy.wire.upstream.transport import RawResponse
 
 
 class BegunRound(NamedTuple):
-    """What the first round of a stream has come to when its events have to be read."""
+    """The state of a stream's first round when its events have to be read."""
 
     piece: bytes = b""  # the client gets it next
     end: RoundEnd | None = None  # None: it goes on
@@ -27,7 +27,7 @@ class BegunRound(NamedTuple):
 
 
 class StreamedReply(Protocol):
-    """What a reply knows of its stream (edge/rounds/reply_rounds.py)."""
+    """The knowledge of a reply about its stream (edge/rounds/reply_rounds.py)."""
 
     splice: Splice
     rest: AsyncGenerator[bytes, None] | None

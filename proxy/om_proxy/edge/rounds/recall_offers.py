@@ -24,7 +24,7 @@ PROMPT_ADDITIONS = Addition.TOOL | Addition.SYSTEM | Addition.FORM | Addition.HI
 
 @dataclass(slots=True)
 class RecallRecord:
-    """What became of the offer in one exchange."""
+    """The outcome of the offer in one exchange."""
 
     word: Offer
     tool: str | None  # the tool's name; None: this request does not offer it

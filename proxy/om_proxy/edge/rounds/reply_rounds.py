@@ -36,7 +36,7 @@ MAX_DRAIN_S = 0.05
 
 
 class HeldRounds:
-    """What the splice of one reply holds of its rounds, charged to the memory budget."""
+    """The rounds that the splice of one reply holds, charged to the memory budget."""
 
     def __init__(self, budget: MemoryBudget | None) -> None:
         self._budget = budget

@@ -75,7 +75,7 @@ class RoundRequests:
         self, messages: Sequence[bytes], *, may_call: bool
     ) -> UpstreamResponse | None:
         """Return the answer to a round with the tool; None: it was refused, also in its plain form,
-        or failed before its first byte. `messages`: behind the client's own."""
+        or failed before its first byte. `messages`: after the client's own."""
         begins_plain = self._is_plain
         try:
             answer = await self._send_round(self._tool, messages, may_call=may_call)

@@ -1,4 +1,4 @@
-"""Make vectors of indexed messages while nobody is talking in their threads
+"""Make vectors of indexed messages while their threads are quiet
 (docs/contributing/recall.md#vectors).
 
 Each model has walks of its own. A model that fails is asked less and less.

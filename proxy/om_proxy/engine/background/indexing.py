@@ -1,4 +1,4 @@
-"""Index the original messages of threads that nobody is talking in
+"""Index the original messages of quiet threads
 (docs/contributing/recall.md#background-work).
 
 Threads whose settings have `memory.retrieval` on are indexed; with `auto`, once they have notes.
@@ -76,7 +76,7 @@ class IndexingWork:
 
 async def index_all(store: Store, settings: Settings) -> tuple[int, int]:
     """Index everything that is to be indexed, now. Return the number of threads and of messages.
-    What another process indexes meanwhile is left to it. Raise OmError; what was indexed stays."""
+    What another process is indexing is left to it. Raise OmError; what was indexed stays."""
     return await finish_work(IndexingWork(MessageIndex(store)), settings)
 
 

@@ -105,7 +105,7 @@ class Leases:
                 logger.warning("lease.failed", error=type(exc).__name__)
 
     def release(self, key: Key) -> Coroutine[Any, Any, None]:
-        """Drop the claim at once, even if the thread was claimed again meanwhile. Await the result
+        """Drop the claim at once, even if the thread was claimed again since. Await the result
         to release the lease."""
         self._claimed.pop(key, None)
         return self._release(key)

@@ -1,4 +1,4 @@
-"""Walk over the threads that nobody is talking in, and do what they lack.
+"""Walk over the quiet threads, and do what is missing.
 
 One process does so at a time: the walk has a lease. It goes over the threads, the latest active
 first. The first walk goes over all; later ones only back to where the walk before began. Now and
@@ -28,7 +28,7 @@ BATCH_THREADS = 100
 
 
 class QuietWork(Protocol):
-    """One kind of what threads may lack."""
+    """One kind of what may be missing from threads."""
 
     @property
     def full_walk_interval_s(self) -> float: ...

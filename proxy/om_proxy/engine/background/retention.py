@@ -1,4 +1,4 @@
-"""Forget what nobody has used for long, and remove older generations that are too many
+"""Forget what has not been used for long, and remove older generations that are too many
 (docs/contributing/storage.md#retention).
 
 One process does so at a time. A run walks along the store's index of the longest idle threads, and

@@ -46,7 +46,7 @@ class EventReader:
         )
 
     async def find_id_before_newest(self, count: int) -> int:
-        """Return the id after which at most `count` events stand, those of all tenants."""
+        """Return the id after which at most `count` events are, those of all tenants."""
         return await self.memories.store.event_position(count)
 
     async def read(

@@ -4,7 +4,7 @@ Each hook is sent to by one process at a time, which holds its lease and renews 
 A receiver that is away holds up its own events only. No request waits for any of this.
 
 The stored place is the event before the next one to send: what the receiver took, and what its hook
-does not ask for, lies behind it. Only the holder of the lease moves it, and only from where it has
+does not ask for, lies after it. Only the holder of the lease moves it, and only from where it has
 read it. So types that are passed over are read once, and a process that stood still passes over
 nothing that another one has yet to send.
 
@@ -243,7 +243,7 @@ class Webhooks:
 def _list_requests(
     hook: WebhookSettings, after: int, page: EventPage
 ) -> Iterator[tuple[int, int, HookRequest]]:
-    """Yield each request for the page behind the place `after`, with the places before it and after
+    """Yield each request for the page after the place `after`, with the places before it and after
     it."""
     place = after
     if page.has_gap:

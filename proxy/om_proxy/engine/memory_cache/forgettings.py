@@ -23,10 +23,10 @@ def create_scope_key(tenant: str, resource: str | None) -> Key:
 
 
 class Forgettings:
-    """What this process has forgotten, and what the store says that any process has."""
+    """The threads forgotten by this process and, as the store says, by any process."""
 
     def __init__(self, store: Store, label: Callable[[Key], str]) -> None:
-        """`label`: of a thread in the event that tells of its forgetting."""
+        """`label`: of a thread in the event that describes its forgetting."""
         self._store = store
         self._label = label
         self.count = 0  # of all forgettings that began in this process so far

@@ -9,7 +9,8 @@ from om_proxy.memory.model import Key
 
 
 class LocalTraces:
-    """What this process keeps of threads beside the store. Other parts add what drops their own."""
+    """The state of threads that this process keeps beside the store. Other parts add what drops
+    their own."""
 
     def __init__(self, held: HeldMemories) -> None:
         self._held = held

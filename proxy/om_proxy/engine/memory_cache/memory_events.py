@@ -52,7 +52,7 @@ class MemoryEvents:
         return list_events(before, after, cause, subject, self._clock(), create_cycle_id)
 
     async def add(self, key: Key, event: Event) -> None:
-        """Store an event that no commit belongs to. The work that it tells of goes on if that
+        """Store an event that no commit belongs to. The work that it describes goes on if that
         fails."""
         try:
             async with asyncio.timeout(ADD_EVENT_TIMEOUT_S):

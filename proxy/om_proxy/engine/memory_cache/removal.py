@@ -1,4 +1,4 @@
-"""Remove memories: forget what a person wants forgotten, retire what nobody has used for long."""
+"""Remove memories: forget what a person wants forgotten, retire what has not been used for long."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class MemoryRemoval:
         return forgotten
 
     async def retire(self, key: Key, expected_version: int) -> ForgetResult:
-        """Remove a thread that nobody has used for long. Unlike `forget`, this takes nothing from a
-        turn under way: a thread that is in use has another version, and a first turn of the
+        """Remove a thread that has not been used for long. Unlike `forget`, this takes nothing from
+        a turn under way: a thread that is in use has another version, and a first turn of the
         resource starts a new thread. Raise Conflict if the version is another one."""
         async with self._memories.lock(key):
             removed = await self._store.forget(
@@ -72,7 +72,7 @@ class MemoryRemoval:
         return removed
 
     async def retire_batch(self, log_key: Key, active_before: float) -> ForgetBatch:
-        """Remove some threads of a resource that nobody has used for long, as `retire` does; its
+        """Remove some threads of a resource that has not been used for long, as `retire` does; its
         shared log goes with the last. Raise Conflict if one had a turn since `active_before`."""
         batch = await self._store.forget_batch(
             log_key.tenant, log_key.resource, self._describe_forgotten, active_before

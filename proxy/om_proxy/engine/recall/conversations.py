@@ -29,7 +29,7 @@ class Conversation(NamedTuple):
 
     @property
     def shown_label(self) -> str:
-        """The label that stands before ids; of the current conversation none does."""
+        """The label that is before ids; of the current conversation none does."""
         return "" if self.is_current else self.label
 
 

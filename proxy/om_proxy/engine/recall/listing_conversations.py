@@ -16,10 +16,10 @@ async def read_list_page(
     limit: int,
     find_label: Callable[[Key], str],
 ) -> list[ThreadInfo]:
-    """Return the threads of the page that the look-up asks for, and the one behind it. `recent`:
+    """Return the threads of the page that the look-up asks for, and the one after it. `recent`:
     all threads, the latest turn first.
 
-    A page may begin behind a conversation, at the time that many ended. If that one has gone, or
+    A page may begin after a conversation, at the time that many ended. If that one has gone, or
     has moved to the top, the page begins at the time: a conversation is told again rather than not.
     """
     pages_before = (look_up.page - 1) * limit

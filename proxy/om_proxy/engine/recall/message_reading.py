@@ -38,7 +38,7 @@ class ThreadMessages:
 
     async def find_first_since(self, at: float, bounds: tuple[int, int]) -> int:
         """Return the seq of the first message of this time or later, by halving the thread: its
-        messages came one after the other. Behind the last one: none is."""
+        messages came one after the other. After the last one: none is."""
         low, high = bounds[0], bounds[1] + 1
         while low < high:
             middle = (low + high) // 2
@@ -57,7 +57,7 @@ class ThreadMessages:
         return found[0] if found else None
 
     async def read_forward(self, first: int, last: int, skip: int, limit: int) -> Run:
-        """Return `limit` messages of `[first, last]`, behind the first `skip` of them."""
+        """Return `limit` messages of `[first, last]`, after the first `skip` of them."""
         after = first - 1
         while skip > 0:
             passed = await self._read(after, last, min(skip, limit))

@@ -28,7 +28,7 @@ class FoundNote(NamedTuple):
 
     @property
     def range(self) -> str:
-        """The messages that the entry stands for; empty: none."""
+        """The messages that the entry covers; empty: none."""
         return write_range_line(self.line.entry, None, "")
 
 

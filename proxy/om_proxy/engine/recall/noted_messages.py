@@ -1,4 +1,4 @@
-"""The notes that stand for messages which a search found."""
+"""The notes that cover messages which a search found."""
 
 from __future__ import annotations
 

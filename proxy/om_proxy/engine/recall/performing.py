@@ -47,7 +47,8 @@ CALLS_BEFORE_PAGE = 20  # messages in which the calls of a page's first results 
 
 
 class ReadingRights(NamedTuple):
-    """What one caller may read, and how it is written. No argument of a look-up changes it."""
+    """The rights of one caller to read, and the form of the answers. No argument of a look-up
+    changes it."""
 
     key: Key  # of the current thread
     scope: Scope  # `resource`: other threads of the resource too
@@ -59,7 +60,7 @@ class ReadingRights(NamedTuple):
 
 
 class LookUpResult(NamedTuple):
-    """What a look-up gave: as text, and as the values that the text was written from."""
+    """The result of a look-up: a text, and the values that the text was written from."""
 
     text: str
     mode: LookUpMode
@@ -71,7 +72,7 @@ class LookUpResult(NamedTuple):
 
 
 class FoundByPerson(NamedTuple):
-    """What a person's search found."""
+    """The results of a person's search."""
 
     messages: tuple[tuple[Key, QuotedMessage, float], ...]  # with scores, the best first
     total: int  # messages that fit
@@ -335,7 +336,7 @@ class LookUpPerformer:
     async def _read_places(
         self, places: list[SeqPlace], rights: ReadingRights, conversations: Conversations
     ) -> tuple[dict[str, Conversation], dict[SeqPlace, StoredMessage]]:
-        """Read what was found. A message that was forgotten meanwhile is left out."""
+        """Read what was found. A message that was forgotten since is left out."""
         opened: dict[str, Conversation] = {}
         stored: dict[SeqPlace, StoredMessage] = {}
         for thread in dict.fromkeys(place.thread for place in places):

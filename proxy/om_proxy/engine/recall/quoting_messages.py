@@ -53,7 +53,7 @@ def quote_page(
 
 
 def has_unnamed_result(page: Sequence[StoredMessage]) -> bool:
-    """Return whether the page begins with results whose calls stand before it."""
+    """Return whether the page begins with results whose calls are before it."""
     return bool(page) and page[0].message.item.answers is not None
 
 

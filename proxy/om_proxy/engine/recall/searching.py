@@ -28,13 +28,13 @@ class PassageSource(Protocol):
 
 
 class NoteSource(Protocol):
-    """Whatever has the notes that stand for messages (`look_ups.noted_messages`)."""
+    """Whatever has the notes that cover messages (`look_ups.noted_messages`)."""
 
     async def read_notes(self, key: Key, threads: Sequence[str]) -> Sequence[NotedRange]: ...
 
 
 class SearchResult(NamedTuple):
-    """What a search found, the best first."""
+    """The results of a search, the best first."""
 
     words: tuple[str, ...]  # of the query: index words
     counts: Mapping[str, int]  # of each word: in how many passages of the resource it is
@@ -44,7 +44,7 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageSearch:
-    """Searches what the source has. `notes`: lift what they tell of; `similar`: add what means the
+    """Searches what the source has. `notes`: lift what they describe; `similar`: add what means the
     same. Without both, only words count."""
 
     source: PassageSource

@@ -32,7 +32,7 @@ from om_proxy.wire.apis.api import Reply
 
 
 class AccountedTurn(Struct, frozen=True):
-    """What a turn adds to the ledger of its thread."""
+    """The entry of a turn in the ledger of its thread."""
 
     entry: TurnEntry | None = None  # None: nothing was paid, or nothing is known of it
     reply_tokens: int | None = None  # by our count; None: the reply was not counted

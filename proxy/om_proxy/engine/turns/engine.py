@@ -269,7 +269,7 @@ class Engine:
         `ended_at`: as in `close_turn`. `on_commit` is called before the turn is sent to the store.
 
         If other turns ended since it came, the request could not contain their messages: it is
-        compared with what stood before them (docs/contributing/storage.md#turns-that-waited).
+        compared with what was before them (docs/contributing/storage.md#turns-that-waited).
         `delivered`: as far as is known, the reply went out to its last byte. In that case, the same
         message sent again is a new message.
 

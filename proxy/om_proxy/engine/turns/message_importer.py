@@ -26,7 +26,7 @@ OTHER_CONVERSATION = (
 
 
 class ImportedMessages(NamedTuple):
-    """What an import did."""
+    """The result of an import."""
 
     created: int  # messages that were stored
     same: int  # messages that the thread had already

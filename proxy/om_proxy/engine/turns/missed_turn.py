@@ -14,7 +14,7 @@ from om_proxy.wire.apis.api import Reply, Request, Unreadable
 
 @dataclass(eq=False, slots=True)
 class MissedTurn:
-    """What such a turn needs to be stored later. It holds no part of the body beside the
+    """The values with which such a turn is stored later. It holds no part of the body beside the
     messages."""
 
     caller: Caller
@@ -50,7 +50,8 @@ class MissedTurn:
 
     def shows_all_of(self, earlier: MissedTurn) -> bool:
         """Return whether this request begins with all that the earlier one sent, and with its
-        reply: whoever stores this turn stores that one. A window that has moved on does not."""
+        reply: the code that stores this turn stores that one. A window that has moved on does
+        not."""
         sent, count = self.request.messages, len(earlier.request.messages)
         if self.hints.history == "new" or tuple(sent[:count]) != tuple(earlier.request.messages):
             return False

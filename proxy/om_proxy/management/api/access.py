@@ -103,7 +103,7 @@ def require_same_site(scope: Scope, config: EdgeConfig) -> None:
 def admit_visitor(
     scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes, now: float
 ) -> Visitor:
-    """Identify who asks. A user's token confines whoever sends it, and one that is not valid is
+    """Identify who asks. A user's token confines its sender, and one that is not valid is
     refused. `now`: unix seconds. Raise the errors of `identify_visitor`."""
     visitor = identify_visitor(scope, config, query_tenant, secret)
     rules = config.identity

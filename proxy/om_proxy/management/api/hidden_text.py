@@ -44,7 +44,7 @@ def list_text_fields(struct: type[Struct]) -> frozenset[str]:
 
 @cache
 def can_show_text(struct: type[Struct]) -> bool:
-    """Return whether an answer has a field for such text anywhere. A title, which stands in every
+    """Return whether an answer has a field for such text anywhere. A title, which is in every
     list, does not count."""
     return _has_text_field(type_info(struct), set())
 

@@ -23,7 +23,7 @@ class TokenSums(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What turns cost, and what they would have cost without memory."""
+    """The costs of turns, and their costs without memory."""
 
     net: Annotated[
         int, Meta(description="Micro-dollars: baseline - cost - memory_cost. A loss is negative.")
@@ -46,7 +46,7 @@ class ShadowFigures(Struct, frozen=True, kw_only=True):
 
 
 class LedgerFigures(Struct, frozen=True, kw_only=True):
-    """What memory saves and costs."""
+    """The savings and costs of memory."""
 
     turns: int
     memory_calls: int

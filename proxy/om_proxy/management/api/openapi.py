@@ -47,7 +47,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What is wrong. `code` is stable; `message` says what to do."""
+    """The fault. `code` is stable; `message` says what to do."""
 
     message: str
     type: str

@@ -271,7 +271,7 @@ def describe_fault(exc: msgspec.ValidationError, where: str, parsed_type: Any) -
 
 
 def describe_taken(field: Field, *, may_be_null: bool) -> str:
-    """Say which values a field takes, and what they mean: the unit stands in its description. A
+    """Say which values a field takes, and what they mean: the unit is in its description. A
     query cannot say null."""
     kinds = [kind for kind in _describe_types(field.type) if may_be_null or kind != "null"]
     values, description = " or ".join(kinds), ""

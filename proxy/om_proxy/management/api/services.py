@@ -27,7 +27,8 @@ from om_proxy.storage.base import Store
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """What a handler may use. `secret`: keys the labels of threads. `clock`: unix seconds."""
+    """The services that a handler may use. `secret`: keys the labels of threads. `clock`: unix
+    seconds."""
 
     thread_admin: ThreadAdmin
     thread_reader: ThreadReader

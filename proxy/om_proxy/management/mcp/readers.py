@@ -40,8 +40,8 @@ class Reader(NamedTuple):
 
 
 def identify_reader(scope: Scope, config: EdgeConfig, secret: bytes, now: float) -> Reader:
-    """Identify the reader. Raise Unauthorized, Forbidden, NotFound or BadRequest for whoever may
-    not read."""
+    """Identify the reader. Raise Unauthorized, Forbidden, NotFound or BadRequest for a caller that
+    may not read."""
     rules = config.identity
     values = group_by_name(rules.select_identity_headers(scope["headers"]))
     if read_choice(values, MODE_HEADER, MODE_CHOICES) in ("write", "off"):

@@ -33,7 +33,7 @@ RECORDS_PER_PAGE = 1_000
 
 @dataclass(slots=True)
 class CopyResult:
-    """What a copy did, and what stands between it and its source."""
+    """The result of a copy, and the differences between it and its source."""
 
     threads: int = 0  # that were written
     messages: int = 0
@@ -173,13 +173,14 @@ class StoreCopier:
         return True
 
     async def _copy_ledger(self) -> None:
-        """Add what the target's sums lack. A line that has grown there is left as it is."""
+        """Add what is missing from the target's sums. A line that has grown there is left as it
+        is."""
         async for lacking in self._read_lacking_lines():
             batch = LedgerBatch(os.urandom(16).hex(), 1, lacking)
             await self._target.add_to_ledger(batch)
 
     async def _read_lacking_lines(self) -> AsyncIterator[dict[LedgerLine, Account]]:
-        """Yield what the target's sums lack, by tenant and day."""
+        """Yield what is missing from the target's sums, by tenant and day."""
         async for tenant in _list_ledger_tenants(self._source):
             async for day in _list_days(self._source, tenant):
                 lacking = subtract_lines(
@@ -190,7 +191,7 @@ class StoreCopier:
                     yield lacking
 
     async def _copy_audit(self) -> None:
-        """Append the records that the target lacks, the oldest first."""
+        """Append the records that are missing from the target, the oldest first."""
         present = {_identify(record) async for record in _read_audit(self._target)}
         lacking = [
             record async for record in _read_audit(self._source) if _identify(record) not in present
@@ -280,8 +281,8 @@ async def _read_sums(store: Store, query: LedgerQuery) -> AsyncIterator[LedgerSu
 def subtract_lines(
     source: dict[LedgerLine, Account], target: dict[LedgerLine, Account]
 ) -> dict[LedgerLine, Account]:
-    """Return what the lines of the target lack. Those that have more than the source's in any
-    figure lack nothing: the target has counted itself."""
+    """Return what is missing from the lines of the target. Those that have more than the source's
+    in any figure lack nothing: the target has counted itself."""
     lacking = {}
     for line, account in source.items():
         present = astuple(target.get(line, EMPTY_ACCOUNT))

@@ -69,7 +69,7 @@ def find_repairable_faults(whole: WholeThread, info: ThreadInfo | None = None) -
 def find_lasting_faults(
     whole: WholeThread, shared_log: Memory | None = None, label: str = ""
 ) -> list[str]:
-    """Return what nobody can compute anew. `shared_log`: of a thread that shares one; `label`: the
+    """Return what cannot be computed anew. `shared_log`: of a thread that shares one; `label`: the
     thread's in it."""
     memory = whole.memory
     faults = []
@@ -208,7 +208,7 @@ def _mend_item(message: Message) -> Message:
 
 def _mend(value: _Row, text: str | bytes) -> _Row:
     """Return the row with tokens by an estimate, and other numbers at 0, where they are out of their
-    bounds. Numbers that name other rows stay: nobody knows which they should name."""
+    bounds. Numbers that name other rows stay: it is not known which they should name."""
     bad = [name for name in find_bad_fields(value) if name in MENDABLE_FIELDS]
     changes = {name: len(text) // 4 if name == "tokens" else 0 for name in bad}
     return replace(value, **changes) if bad else value

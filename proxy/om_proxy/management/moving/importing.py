@@ -58,7 +58,7 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the caller chose."""
+    """The options that the caller chose."""
 
     tenants: Mapping[str, str] = field(default_factory=dict)  # new names by old ones
     keeps_stored: bool = False  # of a thread with another state, the store's stays
@@ -76,7 +76,7 @@ class ImportOptions:
 
 @dataclass(slots=True)
 class _Index:
-    """What the first reading tells."""
+    """The results of the first reading."""
 
     secret: bytes | None = None
     labels: dict[Key, str] = field(default_factory=dict)  # of the threads that count
@@ -88,7 +88,7 @@ class _Index:
     faults: dict[Key, str] = field(default_factory=dict)  # of the threads that count
 
     def leave_out(self, key: Key) -> None:
-        """Take out what stood before of a thread."""
+        """Take out what was before of a thread."""
         for of_threads in (self.labels, self.lines, self.sharing, self.reaches, self.faults):
             of_threads.pop(key, None)
 

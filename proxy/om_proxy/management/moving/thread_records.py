@@ -75,7 +75,7 @@ class ExportEnd(NamedTuple):
 
 
 class ForgottenThread(NamedTuple):
-    """What stands before of this thread does not count."""
+    """Earlier records of this thread do not count."""
 
     key: Key
 
@@ -144,7 +144,7 @@ class RecordDecoder:
         return self._read_part(record)
 
     def _read_part(self, record: Record) -> Decoded:
-        """Return what a record behind its thread's says."""
+        """Return what a record after its thread's says."""
         match record.get("om"):
             case "message":
                 return self._read_message(record)

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was found."""
+    """The results of a check."""
 
     threads: int = 0
     messages: int = 0

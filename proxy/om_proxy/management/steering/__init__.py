@@ -1,1 +1,1 @@
-"""What people change about notes, and the memory work that they ask for."""
+"""Change notes for people, and do the memory work that they ask for."""

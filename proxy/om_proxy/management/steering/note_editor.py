@@ -109,7 +109,7 @@ class NoteEditor:
     async def drop_chunk(
         self, key: Key, id_: int, *, expected_version: int | None = None
     ) -> Memory:
-        """Drop a chunk and the chunks behind it: their messages are raw again."""
+        """Drop a chunk and the chunks after it: their messages are raw again."""
         memory = await self._load(key, expected_version)
         drop = partial(edits.drop_chunk, id_=id_)
         return await self._change_chunk(memory, id_, drop, "chunk-dropped", expected_version)

@@ -54,7 +54,7 @@ class PinBoard:
     async def add(
         self, key: Key, text: str, by: str, *, expected_version: int | None = None
     ) -> PinsView:
-        """Pin a note behind the others. `by`: who wrote it."""
+        """Pin a note after the others. `by`: who wrote it."""
         text, tokens = await self._read_text(key, text)
 
         def change(log: Memory) -> Memory:
@@ -66,7 +66,7 @@ class PinBoard:
     async def edit(
         self, key: Key, id_: int, text: str, by: str, *, expected_version: int | None = None
     ) -> PinsView:
-        """Give a pin another text. The same words change nothing, and nobody is told."""
+        """Give a pin another text. The same words change nothing and emit no event."""
         text, tokens = await self._read_text(key, text)
 
         def change(log: Memory) -> Memory:

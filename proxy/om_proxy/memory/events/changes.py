@@ -77,7 +77,7 @@ def list_events(
 
 
 class _Telling(Struct, frozen=True):
-    """What every event of one change says."""
+    """The fields that all events of one change share."""
 
     after: Memory
     subject: Subject

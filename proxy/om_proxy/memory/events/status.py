@@ -50,7 +50,7 @@ class BufferedReflection(Struct, frozen=True, rename="camel"):
 
 
 class BufferedWindows(Struct, frozen=True, rename="camel"):
-    """What is made ahead."""
+    """The notes that are made ahead."""
 
     observations: BufferedObservations
     reflection: BufferedReflection

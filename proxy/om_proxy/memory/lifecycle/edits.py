@@ -57,7 +57,7 @@ def withdraw_entry(memory: Memory, id_: int, now: float, *, forget: bool = False
     """Take away the text and the hints of an entry of the log. Return None if the log has no such
     entry.
 
-    `forget`: nobody can take this back, because the caller erases the text everywhere
+    `forget`: this cannot be taken back, because the caller erases the text everywhere
     (withdrawal.py, `list_traces`).
     """
     entry = find_by_id(memory.log.entries, id_)
@@ -142,7 +142,7 @@ def carry_edits(
 ) -> tuple[Observation, ...]:
     """Return the entries of an older generation as people changed them since.
 
-    Of each entry, the version that stood last counts. What a withdrawn entry covered stays
+    Of each entry, the version that was last counts. What a withdrawn entry covered stays
     withdrawn, also where that entry is replaced by its sources. It covered these messages if it is
     of this branch. `older_generations`: the newest first. `live_chains`: the chain at each live
     message, those included that the client takes back now.
@@ -186,7 +186,7 @@ def carry_edits(
 
 
 class _Version(NamedTuple):
-    """The version of an entry that stood last."""
+    """The version of an entry that was last."""
 
     entry: Observation
     age: int  # of the newest generation with it; 0: the current one

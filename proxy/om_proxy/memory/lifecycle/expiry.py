@@ -1,4 +1,4 @@
-"""Decide when a memory that nobody uses is forgotten (docs/contributing/storage.md#retention)."""
+"""Decide when an unused memory is forgotten (docs/contributing/storage.md#retention)."""
 
 from __future__ import annotations
 

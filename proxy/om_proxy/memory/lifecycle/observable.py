@@ -17,8 +17,8 @@ def last_observable_seq(memory: Memory) -> int:
 
 
 def unobserved_tail(memory: Memory) -> Sequence[Message]:
-    """Return the messages behind the newest chunk, without a newest reply that is the first of
-    several choices. The client has not shown yet which one it keeps: that one will stand there."""
+    """Return the messages after the newest chunk, without a newest reply that is the first of
+    several choices. The client has not shown yet which one it keeps: that one will be there."""
     fresh = MessageList.of(memory.tail).messages_after(memory.chunked_to)
     for view in memory.views:
         if view.has_choices and view.reply == memory.end:
@@ -54,7 +54,7 @@ def ready_chunks(memory: Memory, last_seq: int) -> tuple[Observation, ...]:
 
 
 def separates_results(memory: Memory, last: int) -> bool:
-    """Return whether a call up to the seq `last` has a result behind it: one that was stored late.
+    """Return whether a call up to the seq `last` has a result after it: one that was stored late.
     A prompt that lacks the call may not show the result."""
     tail = MessageList.of(memory.tail)
     calls = {call for mark in tail.marks[: tail.count_to(last)] for call in mark.calls}

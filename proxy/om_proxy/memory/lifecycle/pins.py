@@ -28,7 +28,7 @@ def has_room(log: ObservationLog, tokens: int, instead_of: int | None = None) ->
 
 
 def add_pin(memory: Memory, text: str, tokens: int, now: float, by: str) -> Memory:
-    """Add a pin behind the others. `by`: who wrote it."""
+    """Add a pin after the others. `by`: who wrote it."""
     # the version grows with every change, so it is an id that is never used again
     pin = Pin(memory.log.pins_version + 1, text, tokens, now, by)
     return _set_pins(memory, (*memory.log.pins, pin), now)

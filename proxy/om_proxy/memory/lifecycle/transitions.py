@@ -61,7 +61,7 @@ def activate_chunks(
     """Make the chunks of these ids log entries, as far as they still are the oldest ones. The
     prompt's prefix changes, so the render date moves.
 
-    The current task is dropped if a message of the user's stands behind the entries, in the memory
+    The current task is dropped if a message of the user's is after the entries, in the memory
     or in the request at hand (`user_speaks`): a model was told for 94 requests to do what the user
     had done."""
     count = 0

@@ -13,8 +13,8 @@ from om_proxy.memory.model import Generation, Memory, Observation, index_entries
 
 
 class UndoneChange(NamedTuple):
-    """What was taken back: the kind of change, the entry that has gone, and the ids of the entries
-    that stand again."""
+    """The change that was taken back: the kind of change, the entry that has gone, and the ids of
+    the entries that stand again."""
 
     kind: Literal["reflection", "edit", "withdrawal"]
     gone: int
@@ -24,8 +24,8 @@ class UndoneChange(NamedTuple):
 def undo_newest_change(
     memory: Memory, older_generations: Sequence[Generation], now: float
 ) -> Memory | None:
-    """Put what stood before in place of the newest reflection, edit or withdrawal. Return None if
-    the log has none of them, or what stood before was not kept.
+    """Put what was before in place of the newest reflection, edit or withdrawal. Return None if
+    the log has none of them, or what was before was not kept.
 
     Ids grow, so of the entries that replaced others the newest has the largest; but one that has
     lost lines since (log_limit.py) has another id than it had at first. A reflection is not made

@@ -1,6 +1,6 @@
 """Keep the lines of notes that a later reader cannot do without: those marked 🔴 or ✅.
 
-A line belongs to the line above it that stands further left, and a line without a mark is as
+A line belongs to the line above it that is further left, and a line without a mark is as
 important as the line that it belongs to. What 🔴 and ✅ lines belong to is kept with them: their
 `Date:` heading, and the line that they are a sub-line of.
 """
@@ -23,7 +23,7 @@ TAB_COLUMNS = 4
 
 
 class _Line(NamedTuple):
-    """A line of notes. `level`: how far right it stands; `mark`: its own, if any."""
+    """A line of notes. `level`: how far right it is; `mark`: its own, if any."""
 
     level: int
     mark: str | None

@@ -33,7 +33,7 @@ def layout_for(host: str, configured: str) -> Layout:
 
 
 def adds_system_message(layout: Layout, *, has_instructions: bool) -> bool:
-    """Return whether memory's block stands in a system message that the client did not send."""
+    """Return whether memory's block is in a system message that the client did not send."""
     return layout == "blocks" or (layout == "merged" and not has_instructions)
 
 

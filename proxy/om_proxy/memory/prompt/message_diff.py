@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class MessageDiff(NamedTuple):
-    """What one prompt lacks of another, and what it has besides, by index."""
+    """The messages that only one of two prompts has, by index."""
 
     dropped: tuple[int, ...]  # in the prompt as received
     added: tuple[int, ...]  # in the prompt as sent

@@ -1,7 +1,7 @@
 """Look at a prompt's messages before they go out: each tool result follows its call, and each call
 has its results. Model servers refuse anything else.
 
-A step is an assistant message with calls and the results right behind it. What the client itself
+A step is an assistant message with calls and the results right after it. What the client itself
 shows without its call, or without its results, is the client's matter and stays.
 """
 
@@ -17,7 +17,7 @@ from om_proxy.memory.transcript.sent_history import SentHistory
 
 
 class BrokenPieces(NamedTuple):
-    """Messages of a prompt whose counterpart it lacks."""
+    """Messages of a prompt without their counterpart."""
 
     indices: frozenset[int]
     # whether the client shows the counterpart, or has shown it; else it never came, and the message
@@ -72,7 +72,7 @@ def _is_call_known(piece: Piece, calls: Sequence[str], memory: Memory, sent: Sen
 
 
 def _list_known_results(piece: Piece, memory: Memory, sent: SentHistory) -> set[str]:
-    """Return the calls with a result right behind this message, where it comes from."""
+    """Return the calls with a result right after this message, where it comes from."""
     known: set[str] = set()
     if piece.sent:
         items = (sent.item(index) for index in range(piece.index + 1, sent.count))

@@ -1,4 +1,4 @@
-"""Name the messages that a note stands for: `[m12-m40]`, or `[3f9c2a77.m1-m7]` of another
+"""Name the messages that a note covers: `[m12-m40]`, or `[3f9c2a77.m1-m7]` of another
 conversation. The actor reads the ranges and looks those messages up; no memory model sees them.
 
 A range is made of what an entry covers, so it never changes.

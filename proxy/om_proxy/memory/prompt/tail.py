@@ -36,7 +36,7 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     """Return the tail of the prompt. `memory` is the projected one: after
     `apply_turn(…, verdict, sent, …)` without a reply, whose newest view is this request's.
 
-    A correction of an older message stands where the client shows it. A covered stretch is skipped,
+    A correction of an older message is where the client shows it. A covered stretch is skipped,
     a stretch that was not sent comes from the store, and everything else is the client's own JSON,
     in its order. Unknown messages ahead of a window come first. What the request itself asks is
     always part of the tail.
@@ -81,7 +81,7 @@ def _join_steps(pieces: list[Piece]) -> list[Piece]:
 
 
 def _list_step(pieces: list[Piece], call: int) -> list[int]:
-    """Return the message with the call and those of its results that stand right behind it."""
+    """Return the message with the call and those of its results that are right after it."""
     end = call + 1
     while end < len(pieces) and pieces[end].answers in pieces[call].calls:
         end += 1

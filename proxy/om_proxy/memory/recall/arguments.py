@@ -187,8 +187,8 @@ def _clamp(value: int | None, least: int, most: int, default: int) -> int:
 def _read_place(
     fields: Mapping[str, object], mode: LookUpMode, zone: tzinfo
 ) -> tuple[float | None, str | None]:
-    """Read `before`: a time and, as a list of conversations may say, the id of the one behind
-    which it goes on. Six digits behind a date are a time, and behind a time they are an id."""
+    """Read `before`: a time and, as a list of conversations may say, the id of the one after
+    which it goes on. Six digits after a date are a time, and after a time they are an id."""
     time, _, last_word = (_read_text(fields, "before") or "").strip().rpartition(" ")
     label = parse_label(last_word) if mode == "threads" and ":" in time else None
     if label is None:

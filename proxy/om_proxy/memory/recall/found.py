@@ -1,4 +1,4 @@
-"""What a store finds for the words of a query, and what ranking makes of it."""
+"""The values that a store finds for the words of a query, and those that ranking makes of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FoundPassage(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a store found for some words, in the caller's resource."""
+    """The passages that a store found for some words, in the caller's resource."""
 
     messages: int  # messages of the resource that have passages
     # of each word, the number of passages that have it, their own or beside

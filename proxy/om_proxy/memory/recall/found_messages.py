@@ -56,7 +56,7 @@ class SeqPlace(NamedTuple):
 
 
 class FoundMessages(NamedTuple):
-    """What a search found. `messages`: those to show, the best first, as join_neighbours has
+    """The results of a search. `messages`: those to show, the best first, as join_neighbours has
     them."""
 
     query: str
@@ -180,7 +180,7 @@ def _write_share(share: float) -> str:
 def _choose_part(
     message: QuotedMessage, words: Sequence[str], find_words: FindWords
 ) -> tuple[QuotedPart | None, list[Hit]]:
-    """Return the part with the most different words of the query, and where they stand in it. Of
+    """Return the part with the most different words of the query, and where they are in it. Of
     equals, the first."""
     best: tuple[QuotedPart | None, list[Hit]] = (next(iter(message.parts), None), [])
     best_count = 0

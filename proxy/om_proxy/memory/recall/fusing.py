@@ -32,7 +32,7 @@ class SimilarMessage(NamedTuple):
 
 
 class Similarity(NamedTuple):
-    """What comparing the vectors of a resource gave."""
+    """The result of comparing the vectors of a resource."""
 
     messages: tuple[SimilarMessage, ...]  # the most similar ones, and those that words found
     median: float  # cosine of all messages that were compared

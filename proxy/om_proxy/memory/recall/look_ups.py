@@ -1,7 +1,7 @@
 """The look-ups of one reply: what the model asks, and what it is told.
 
-Whoever answers look-ups is made for one turn. It knows whose messages may be read and what the
-prompt shows; no argument of a call changes either.
+The object that answers look-ups is made for one turn. It knows whose messages may be read and what
+the prompt shows; no argument of a call changes either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LookUpCall(NamedTuple):
     arguments: str  # JSON as the model wrote it, whatever it is
 
     def __repr__(self) -> str:
-        """Leave out the arguments: a query must not stand in a log or an error."""
+        """Leave out the arguments: a query must not be in a log or an error."""
         return f"<LookUpCall {len(self.arguments)} characters>"
 
 
@@ -35,7 +35,7 @@ class LookUpAnswer(NamedTuple):
     found: int  # number of messages or threads that the text shows
 
     def __repr__(self) -> str:
-        """Leave out the text: messages must not stand in a log or an error."""
+        """Leave out the text: messages must not be in a log or an error."""
         return f"<LookUpAnswer {self.mode} {self.outcome} {self.found}>"
 
 

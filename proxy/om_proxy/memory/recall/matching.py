@@ -21,7 +21,7 @@ def match_passages(
     limit: int = MAX_MATCHES,
 ) -> Found:
     """Return what a store finds whose index holds these passages, the newest of them last.
-    `unread`: messages of the resource that they do not stand for."""
+    `unread`: messages of the resource that they do not cover."""
     wanted = frozenset(words)
     counts: Counter[str] = Counter()
     matching: dict[str, list[int]] = {word: [] for word in words}
@@ -64,7 +64,7 @@ def choose_matches(matching: Mapping[str, Sequence[int]], limit: int) -> tuple[s
 
 
 class FilteredMessage(Protocol):
-    """What a filter asks of a message."""
+    """The fields of a message that a filter reads."""
 
     @property
     def thread(self) -> str: ...

@@ -1,7 +1,7 @@
 """Read and write the ids by which the model names messages and conversations.
 
 `m12` is message 12 of the conversation that is meant. `3f9c2a77.m12` is one of another
-conversation: before the dot stands the beginning of its label. No name that a client gave a thread
+conversation: before the dot is the beginning of its label. No name that a client gave a thread
 is ever shown.
 """
 

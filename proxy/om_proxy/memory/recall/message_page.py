@@ -65,7 +65,7 @@ _CLIPS = (
 
 
 class MessagePage(NamedTuple):
-    """The messages of a page, by seq, and where they stand."""
+    """The messages of a page, by seq, and where they are."""
 
     messages: tuple[QuotedMessage, ...]
     span: tuple[int, int] | None  # seqs of the page's first and last message; None: it has none

@@ -1,5 +1,5 @@
-"""Lift the messages that notes tell of: a line that fits the query lifts those of its day, inside the
-range of its entry, by what they share with it.
+"""Lift the messages that notes describe: a line that fits the query lifts those of its day, inside
+the range of its entry, by what they share with it.
 
 A line was made from a few messages of its day, and it shares words with them that the query lacks.
 The one that shares most gets the whole lift. A rare word counts more, and a long message shares
@@ -28,7 +28,7 @@ NOTE_WEIGHT = 0.5
 
 
 class NotedRange(NamedTuple):
-    """Notes, and the messages of one thread that they stand for."""
+    """Notes, and the messages of one thread that they cover."""
 
     thread: str
     after: int
@@ -53,7 +53,7 @@ class _Stretch(NamedTuple):
 
 
 def list_noted_ranges(memory: Memory, zone: tzinfo) -> Iterator[NotedRange]:
-    """Yield the notes that stand for messages of the thread."""
+    """Yield the notes that cover messages of the thread."""
     for entry in memory.log.entries:
         if entry.is_withdrawn or entry.is_rollback_note:
             continue

@@ -57,7 +57,7 @@ class Offer(StrEnum):
 
 
 class ToolUse(NamedTuple):
-    """What a request says about tools."""
+    """The tools that a request names."""
 
     choices: int  # `n`: the replies that it asks for
     has_functions: bool  # whether it has the legacy members for functions

@@ -1,6 +1,6 @@
 """Cut a message into passages: the units that the index holds and ranking reads.
 
-What is indexed of a message stands in docs/contributing/recall.md#what-is-indexed. A passage has
+What is indexed of a message is in docs/contributing/recall.md#what-is-indexed. A passage has
 words of its own, and *side words*: the speaker's name and the date, which a question may name
 although the message does not say them.
 
@@ -29,7 +29,7 @@ MAX_TEXT_CHARS = 200_000
 
 
 class MessageText(NamedTuple):
-    """What is indexed of a message, before it becomes words."""
+    """The text of a message that is indexed, before it becomes words."""
 
     seq: int
     role: str

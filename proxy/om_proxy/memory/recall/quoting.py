@@ -31,7 +31,7 @@ def quote(text: str) -> str:
 
 def clean_line(text: str, max_chars: int) -> str:
     """Return a name or a title in one line of ours: at most `max_chars` characters, without double
-    quotes and square brackets, which close what it stands in."""
+    quotes and square brackets, which close what it is in."""
     words = " ".join(clean_text(text[: 8 * max_chars]).split())
     words = words.replace('"', "'").replace("[", "(").replace("]", ")")
     return escape(words if len(words) <= max_chars else f"{words[: max_chars - 1].rstrip()}…")

@@ -50,7 +50,7 @@ def find_hits(text: str, words: Sequence[str], find_words: FindWords) -> list[Hi
 
 def cut_snippet(text: str, hits: Sequence[Hit], max_tokens: int, count_tokens: CountTokens) -> str:
     """Return about `max_tokens` of the text, around as many different words as possible. What is
-    left out before and behind is told by dots."""
+    left out before and after is told by dots."""
     chars = find_fitting_chars(text, max_tokens, count_tokens)
     if chars == len(text):
         return text

@@ -107,6 +107,6 @@ def _write_thread(thread: ListedThread, zone: tzinfo, title_chars: int) -> str:
 
 def write_resource_name(resource: str) -> str:
     """Write the name of a resource so that a reader can give it back: in double quotes, those
-    inside it and backslashes behind a backslash."""
+    inside it and backslashes after a backslash."""
     name = " ".join(clean_text(resource).split("\n"))
     return escape('"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')

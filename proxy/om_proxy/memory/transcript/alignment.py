@@ -5,7 +5,7 @@ A *run* is a stretch of pairs without a gap on either side. An *anchor* is a pai
 tool id. Beside weights there are rules of proof
 (docs/contributing/reconcile.md#destructive-needs-proof):
 
-- A run beyond a gap counts only if it holds an anchor that is unique in the thread, or that stands
+- A run beyond a gap counts only if it holds an anchor that is unique in the thread, or that is
   where both begin.
 - A text may change only between anchors that hold. An assistant's may also change at the very end
   of the transcript.

@@ -228,7 +228,7 @@ def _is_part(sent: SentHistory, one: Changed, texts: Texts) -> bool:
 
 
 def _mark_replaced(transcript: StoredTranscript, cells: Sequence[Cell], one: Changed) -> list[Cell]:
-    """Cut the message out of its cell, and let its own cells stand there."""
+    """Cut the message out of its cell, and put its own cells there."""
     older = (one.seq, *transcript.corrections.get(one.seq, ()))
     marked: list[Cell] = []
     for cell in cells:
@@ -245,7 +245,7 @@ def _mark_replaced(transcript: StoredTranscript, cells: Sequence[Cell], one: Cha
 def _split_cell(
     transcript: StoredTranscript, cell: Cell, one: Changed
 ) -> tuple[list[Cell], list[Cell]]:
-    """Return what stands in the cell before and after the message: a cell each, or none."""
+    """Return what is in the cell before and after the message: a cell each, or none."""
     before, after = [], []
     if one.sent > cell.sent_from:
         last = transcript.seq_before(transcript.index_of(one.seq))

@@ -34,7 +34,7 @@ REMINDER_ROLES = ("system", "developer")  # in mid-conversation clients move the
 
 
 class Pair(NamedTuple):
-    """Sent message `sent` stands where live message number `stored` does; `hard`: by fingerprint or
+    """Sent message `sent` is where live message number `stored` is; `hard`: by fingerprint or
     tool id, not by position."""
 
     sent: int

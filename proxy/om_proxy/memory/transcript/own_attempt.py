@@ -24,7 +24,7 @@ def find_own_attempt(
     may_be_stored: bool,
 ) -> View | None:
     """Return the recorded attempt of the request that came at `asked_at`; None: nothing of it is
-    stored. Its reply is 0 if the message stands alone. `reply_fp`: of the reply that it got.
+    stored. Its reply is 0 if the message is alone. `reply_fp`: of the reply that it got.
     `may_be_stored`: a commit of the turn with that reply was cut.
 
     The whole turn is its own, too, if a later request shows it: another process has stored it."""

@@ -71,8 +71,8 @@ def _has_ended_before(since: Sequence[Mark], asked_at: float) -> bool:
 def _append_behind_others(
     memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark]
 ) -> Verdict:
-    """Return the verdict of new messages behind what others said since. Those that others said too
-    stand once."""
+    """Return the verdict of new messages after what others said since. Those that others said too
+    appear once."""
     shared = 0
     while (
         shared < min(len(verdict.new), len(since))
@@ -101,7 +101,7 @@ def _append_behind_others(
 def _fork_behind_others(
     memory: Memory, verdict: Verdict, sent: SentHistory, since: Sequence[Mark]
 ) -> Verdict:
-    """Return the verdict of a fork behind what others said since."""
+    """Return the verdict of a fork after what others said since."""
     unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
     return replace(
         verdict,

@@ -81,7 +81,7 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History
 
 
 class Hints(Struct, frozen=True):
-    """What the request's headers say about its history."""
+    """The statements of a request's headers about its history."""
 
     history: History = "auto"
     sdk_retry: bool = False  # x-stainless-retry-count above 0

@@ -16,7 +16,7 @@ _StoredRun = tuple[list[str | None], list[bytes]]
 
 
 def find_stored_order(items: Sequence[Item], stored: Sequence[Mark]) -> dict[int, int]:
-    """Return, for each result that stands elsewhere in its run, the index of the one that is stored
+    """Return, for each result that is elsewhere in its run, the index of the one that is stored
     there. A run is neighbouring results. It is compared with stored runs of the same calls; of
     several, with the one that has most of its texts: some servers number their calls anew."""
     runs = [run for run in _list_runs([item.answers for item in items]) if len(run) > 1]

@@ -93,7 +93,7 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         return self.live[self.index_of(first) : self.index_of(last + 1)]
 
     def list_said_before(self, seq: int, marks: Sequence[Mark]) -> tuple[Mark, ...]:
-        """Return those of `marks`, neighbours behind the message at `seq`, that were said before it
+        """Return those of `marks`, neighbours after the message at `seq`, that were said before it
         and stored late. A client that goes on from that message has not taken them back."""
         if not self.has_times or not self.is_live(seq):
             return ()

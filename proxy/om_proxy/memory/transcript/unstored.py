@@ -5,12 +5,12 @@ A waiting turn was computed from a state that no longer stands. What becomes of 
 have become of it if it had been stored at its time:
 
 1. Its thread was forgotten after it was asked: nothing of it is stored.
-2. Its messages are stored already: they stand once. If its question has another reply, the later
+2. Its messages are stored already: they appear once. If its question has another reply, the later
    reply stays, unless the client went on with the earlier one.
 3. A later request shows the message before it and goes on with something else: the client has taken
    it back. It is stored, but not live.
 4. Its own request goes on where others went on earlier: the client has taken those back.
-5. Else it is appended. Its place is behind what others have stored: a `seq` is never used again.
+5. Else it is appended. Its place is after what others have stored: a `seq` is never used again.
 
 Messages are taken back only on proof: a request that shows both sides of the gap, and that came
 after the turn had ended. The log is never rolled back here: what it covers stays. Chunks that reach
@@ -44,7 +44,7 @@ from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown, shows
 
 
 class MergedTurns(NamedTuple):
-    """What the waiting turns of a thread come to."""
+    """The result of merging the waiting turns of a thread."""
 
     after: Memory  # the stored memory itself if they change nothing
     # what was taken back or superseded while it waited: to be stored beside the transcript
@@ -206,8 +206,8 @@ class _Merging:
                     self.positions.pop(message.seq, None)
 
     def _match_in_other_order(self, newer: Sequence[Mark], messages: Sequence[Message]) -> None:
-        """Match turns that stand in another order. A message counts if the one before it or behind
-        it is the same on both sides, or if the other half of its turn stands elsewhere."""
+        """Match turns that are in another order. A message counts if the one before it or after
+        it is the same on both sides, or if the other half of its turn is elsewhere."""
         taken = set(self.positions.values())
         theirs = [mark.fp for mark in newer]
         ours = [message.item.fp for message in messages]
@@ -232,7 +232,7 @@ class _Merging:
                 taken.add(newer[places[0]].seq)
 
     def _is_half_turn(self, mark: Mark) -> bool:
-        """Return whether this is a reply right behind another one, or a message without a reply:
+        """Return whether this is a reply right after another one, or a message without a reply:
         the window that brought it began with the reply."""
         marks = self._marks
         if mark.role == "assistant":
@@ -242,7 +242,7 @@ class _Merging:
         return behind == len(marks) or marks[behind].role != "assistant"
 
     def _unmatch_equal_replies(self, messages: Sequence[Message]) -> None:
-        """Take back the match of a reply whose words stand behind another question."""
+        """Take back the match of a reply whose words are after another question."""
         for message in messages:
             position = self.positions.get(message.seq)
             if position is None or message.item.role != "assistant" or message.item.calls:
@@ -326,7 +326,7 @@ class _Merging:
     def _find_place(self, message: Message) -> tuple[int, int, bool]:
         """Return the newest message before this one that both sides have: its seq in the spool, its
         position, and whether it is the very message before this one. 0: there is none. What was
-        said after it stands before it if it was late already when it began to wait."""
+        said after it is before it if it was late already when it began to wait."""
         is_next = True
         for mark in reversed(self._spooled_marks):
             if mark.seq >= message.seq or mark.at > message.at:
@@ -525,7 +525,7 @@ def _list_showing(turn: WaitingTurn, later: Sequence[WaitingTurn]) -> list[Waiti
 
 
 def _goes_on_from(view: View, seq: int) -> bool:
-    """Return whether the client shows this message and, right behind it, another one of the
+    """Return whether the client shows this message and, right after it, another one of the
     thread."""
     for cell, following in zip(view.cells, (*view.cells[1:], None), strict=True):
         if cell.kind not in ONE_TO_ONE_KINDS or not cell.from_seq <= seq <= cell.to_seq:

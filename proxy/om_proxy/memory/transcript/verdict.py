@@ -69,7 +69,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class CertainPrefix(NamedTuple):
-    """A prefix known for certain: the first `sent` messages stand where live messages before number
+    """A prefix known for certain: the first `sent` messages are where live messages before number
     `stored` do."""
 
     sent: int
@@ -265,7 +265,7 @@ def _head_cells(
     transcript: StoredTranscript, sent: SentHistory, sent_to: int, stored_to: int
 ) -> list[Cell]:
     """Return the cells for what comes before everything that matches. What is unknown there goes
-    ahead of what the store adds, such as a summary of it; but tool steps stand where the client
+    ahead of what the store adds, such as a summary of it; but tool steps are where the client
     shows them, in the place of as many stored ones: it shows those otherwise."""
     steps = sent_to
     later = {mark.fp for mark in transcript.live[stored_to:]}
@@ -304,7 +304,7 @@ def _is_of_step(message: Item | Mark) -> bool:
 
 def _find_last_steps(live: Sequence[Mark], results: int) -> int:
     """Return the index at which the last steps with so many results begin, with their calls; the
-    number of messages, if none stand at the end."""
+    number of messages, if none are at the end."""
     start = len(live)
     is_whole = True  # whether a step begins at `start`
     while start and _is_of_step(live[start - 1]) and (results > 0 or not is_whole):
@@ -339,7 +339,7 @@ def _gap_cells(
 def _place_late(
     transcript: StoredTranscript, sent: SentHistory, cells: Sequence[Cell]
 ) -> list[Cell]:
-    """Let what was stored late stand where the client shows it, instead of filling it in."""
+    """Put what was stored late where the client shows it, instead of filling it in."""
     extra = {
         sent.item(i).fp: i
         for cell in cells

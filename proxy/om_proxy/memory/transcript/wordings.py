@@ -65,7 +65,7 @@ _SIGNATURE = re.compile(r"^(https?://[^?#]*)[?#].*$", re.DOTALL)
 
 
 class Wording(NamedTuple):
-    """What a message says, however it is spelt."""
+    """The text of a message, without differences of spelling."""
 
     role: str
     text: str
@@ -149,7 +149,7 @@ def _fit_stamps(shown: Wording, stored: Wording) -> bool:
 
 
 def _split_at_marks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what stands before and after each mark of a cut."""
+    """Yield what is before and after each mark of a cut."""
     marks = [*_CUT_MARK.finditer(text)]
     for mark in {
         m.span(): m for m in (*marks[: MAX_CUT_MARKS // 2], *marks[-MAX_CUT_MARKS // 2 :])

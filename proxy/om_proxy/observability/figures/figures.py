@@ -35,7 +35,7 @@ GAUGE_INTERVAL_S = 5.0
 
 
 class ProcessState(NamedTuple):
-    """What the gauges of a process tell."""
+    """The values for the gauges of a process."""
 
     turns_waiting: int
     work_running: int

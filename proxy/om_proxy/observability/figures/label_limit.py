@@ -27,8 +27,8 @@ class LabelLimit:
         self._values: set[str] = set()
 
     def admit(self, value: str) -> bool | None:
-        """Return whether the label may have this value; None if nobody can tell now: ask again. It
-        has no line break. Once admitted, a value stays."""
+        """Return whether the label may have this value; None if that is not known now: ask again.
+        It has no line break. Once admitted, a value stays."""
         if value in self._values:
             return True
         if len(self._values) >= self._limit:

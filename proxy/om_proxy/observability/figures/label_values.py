@@ -1,4 +1,4 @@
-"""Choose the label values that may stand on the page: known models, and keyed labels of threads.
+"""Choose the label values that may be on the page: known models, and keyed labels of threads.
 
 Clients name models and threads as they like, and a name may be a person's. So a model counts under
 its name only if the price table or the configuration lists it. A thread counts under its label.

@@ -108,7 +108,7 @@ class NumberArray:
         return bytes(self._bytes[: self._used])
 
     def close(self) -> None:
-        """Let the backing go. What is counted from now on is read by nobody."""
+        """Let the backing go. What is counted from now on is not read."""
         self._bytes = memoryview(bytearray(self._bytes))
         self.numbers = self._bytes.cast("d")
         self._backing.close()

@@ -41,7 +41,7 @@ def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -
 
 def load_named_store(path: str | Path, env: Mapping[str, str] | None = None) -> StorageSettings:
     """Load the store that a command names by its file. Raises ConfigError, also if a variable
-    stands in place of the file's `storage.url`: the command would open another store."""
+    is in place of the file's `storage.url`: the command would open another store."""
     env = os.environ if env is None else env
     settings = load(path, env)
     origin = settings.origin(STORE_URL) or ""

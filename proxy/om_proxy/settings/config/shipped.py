@@ -13,7 +13,7 @@ FILE_NAME = "om-proxy.yaml"
 
 
 def read_annotated_file() -> str:
-    """Return the file's text. Raises ConfigError if the installation lacks the file."""
+    """Return the file's text. Raises ConfigError if the file is not installed."""
     path = find_annotated_file()
     if path is None:
         raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")

@@ -75,8 +75,8 @@ class Caller:
 
 
 def choose_reading_scope(configured: Scope | None, *, is_for_one_thread: bool) -> Scope:
-    """Return how far a reader of messages reads: whoever may read one thread reads that alone,
-    whatever the settings say."""
+    """Return how far a reader of messages reads: a caller that may read one thread reads that
+    alone, whatever the settings say."""
     return "thread" if is_for_one_thread else configured or "thread"
 
 

@@ -8,9 +8,9 @@ The rule: a caller who may not read memory may not spend a key that it did not b
   bind (settings/identity/local_requests.py).
 - On a loopback bind, a credential does not count under another host name than this machine's own,
   nor where a reverse proxy forwards the request of another machine. Either the operator's key
-  replaces the credential, or nobody has checked it before memory spends. A page whose name merely
-  resolves to this machine (DNS rebinding) can send any, and so can whoever reaches the reverse
-  proxy.
+  replaces the credential, or no server has checked it before memory spends. A page whose name
+  merely resolves to this machine (DNS rebinding) can send any, and so can whoever reaches the
+  reverse proxy.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ class EventLog(Protocol):
 
     async def event_position(self, before: int = 0) -> int:
         """Return the id of the newest event that was ever stored; 0: there was none. `before`: the
-        id after which at most so many events stand. Ids may have gaps, so nobody counts by them."""
+        id after which at most so many events are. Ids may have gaps, so they do not count
+        events."""
 
     async def prune_events(self, now: float) -> None:
         """Remove the events and the forgotten names that are older than MAX_EVENT_AGE_S by the clock

@@ -21,7 +21,7 @@ class LedgerSums(Protocol):
         """
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
-        """Return the sums of the first `limit` groups behind `after`, in the order of the groups."""
+        """Return the sums of the first `limit` groups after `after`, in the order of the groups."""
 
     async def prune_ledger(self, now: float) -> None:
         """Remove the lines of days that are more than LEDGER_KEPT_DAYS before today."""

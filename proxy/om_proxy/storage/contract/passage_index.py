@@ -14,7 +14,7 @@ from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 
 class UnindexedMessages(NamedTuple):
-    """Some messages that the index lacks, and what their passages go on from."""
+    """Some messages that are missing from the index, and what their passages go on from."""
 
     row_id: int  # of the thread, as `Memory.row_id`
     version: int  # of the thread
@@ -44,7 +44,7 @@ class IndexedState(NamedTuple):
 
 
 class IndexCheck(NamedTuple):
-    """What a look at the whole index found."""
+    """The result of checking the whole index."""
 
     threads: int  # that are indexed
     passages: int
@@ -72,7 +72,7 @@ class PassageIndex(Protocol):
         """
 
     async def read_unindexed(self, key: Key, rules: int, limit: int) -> UnindexedMessages | None:
-        """Return the first `limit` live messages that the index lacks by these rules
+        """Return the first `limit` live messages that are missing from the index by these rules
         (INDEX_VERSION). Return None if it lacks none, for an unknown thread, and in a store without
         an index."""
 

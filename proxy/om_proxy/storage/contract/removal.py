@@ -38,8 +38,8 @@ class StoredRemoval(Protocol):
         """Remove every row of the thread. Return what was removed. Work in flight on the thread
         conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
         Its events go too. Those of the log it shared lose their texts and its name, and go where
-        they tell of a call that read this thread alone (`event_encoding.remove_thread`). `event` is
-        stored instead, without the thread's name, if the thread was there.
+        they describe a call that read this thread alone (`event_encoding.remove_thread`). `event`
+        is stored instead, without the thread's name, if the thread was there.
 
         Raise `Conflict`, and remove nothing, if the thread is stored with another version than
         `expected_version`: the same transaction compares and removes.
@@ -71,7 +71,7 @@ class StoredRemoval(Protocol):
         `active_before`: raise `Conflict`, and remove nothing, if a thread of the resource had its
         `active_at` at this time or later.
 
-        A thread that begins meanwhile goes as well. Bytes leave the storage as with `forget`. The
+        A thread that begins during this goes as well. Bytes leave the storage as with `forget`. The
         same transaction stores the event that `describe_forgotten` returns of each thread.
         """
 

@@ -1,4 +1,4 @@
-"""The part of the Store protocol that reads the rows of a thread behind its memory."""
+"""The part of the Store protocol that reads the rows of a thread beside its memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Change the master key of a database, and move its data keys to a key store, batch by batch. What is
-done stays done: after an interruption the next run goes on. Servers with the key may run meanwhile."""
+done stays done: after an interruption the next run goes on. Servers with the key may run at the
+same time."""
 
 from __future__ import annotations
 

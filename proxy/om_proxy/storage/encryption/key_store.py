@@ -27,7 +27,7 @@ class RewrappedBatch(NamedTuple):
 
 
 class KeyStore(Protocol):
-    """What keeps wrapped keys. Each method raises `StorageError` if it cannot be done, and
+    """A store of wrapped keys. Each method raises `StorageError` if it cannot be done, and
     `WrongKeyStore` if the store is no longer the one with the id that `expect` named."""
 
     async def identify(self) -> str | None:

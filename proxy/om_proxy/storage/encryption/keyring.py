@@ -54,7 +54,7 @@ class CommitKeys(NamedTuple):
 
     @property
     def key_id(self) -> bytes | None:
-        """Of the memory; None: it is not encrypted."""
+        """The id of the memory's key; None: it is not encrypted."""
         return self.ciphers.row.key_id
 
 

@@ -72,7 +72,7 @@ class MasterKeys:
             wipe_buffer(secret)
 
     def seal_secret(self, secret: bytes) -> bytes:
-        """Return the store's secret as it is stored: behind the id of its master key."""
+        """Return the store's secret as it is stored: after the id of its master key."""
         sealed = seal_value(self._by_id[self.newest_id], secret, _SECRET_PLACE)
         return bytes.fromhex(self.newest_id) + sealed
 

@@ -16,8 +16,8 @@ KEY_ID_BYTES = 16
 
 
 class RowCipher(Protocol):
-    """What seals and opens the values of one memory. `row`: the seq or id of the row in its table; 0
-    in the memory's own row."""
+    """A cipher that seals and opens the values of one memory. `row`: the seq or id of the row in
+    its table; 0 in the memory's own row."""
 
     @property
     def key_id(self) -> bytes | None:

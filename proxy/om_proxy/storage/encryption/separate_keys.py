@@ -39,7 +39,7 @@ ORPHAN_KEPT_S = 7 * 86_400.0
 
 
 class KeyRows(Protocol):
-    """What the data itself says of its keys."""
+    """The rows about keys in the data itself."""
 
     async def list_doomed_keys(self) -> list[bytes]:
         """Return some of the keys that are to be destroyed."""
@@ -128,7 +128,7 @@ class SeparateKeys:
 
     async def destroy_doomed(self, rows: KeyRows) -> bool:
         """Destroy the keys that the data says are doomed. Return False if that fails: they stay
-        doomed, and whoever next looks for work tries again."""
+        doomed, and the next process that looks for work tries again."""
         try:
             while ids := await rows.list_doomed_keys():
                 await self.destroy(ids)

@@ -48,7 +48,7 @@ async def remove_batch(
     active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
-    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
+    its part of a shared log. Shared logs go with the last batch. Events that describe forgotten
     threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
     listed = await session.select(SELECT_BATCH, tenant, resource)
     batch = _take_batch(listed)

@@ -2,8 +2,8 @@
 
 A turn that only adds messages is one statement (`turn_statement`), which is a transaction of its
 own: one round trip. `RETURNING` inside it is the only way to learn of a conflict. Everything else
-takes an explicit transaction, the thread's row first: whoever holds the lock of that row writes the
-thread's rows.
+takes an explicit transaction, the thread's row first: the process that holds the lock of that row
+writes the thread's rows.
 """
 
 from __future__ import annotations

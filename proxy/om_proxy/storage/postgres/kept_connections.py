@@ -6,8 +6,9 @@ when another connection was lost. The pool still opens, counts and ends them.
 
 An opening outlives the work that asked for it: work is given up at its limit, and a busy server may
 take longer to let somebody in. If each opening ended with its work, none would ever be through. It
-serves whoever waits longest once it is. Few are opened at once, since all processes that lost a
-server come back together. One that takes long may hang for good, and another is begun beside it.
+serves the caller that waits longest once it is. Few are opened at once, since all processes that
+lost a server come back together. One that takes long may hang for good, and another is begun beside
+it.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class KeptConnections:
 
     def _tell_failure(self, began_at: float, exc: Exception) -> None:
         """Let it be raised where a connection has been waited for since the opening began, or longer.
-        Whoever came later has another one opened."""
+        A caller that came later has another one opened."""
         if (first := self._pop_waiting(began_at)) is not None:
             first.set_exception(exc)
         self._open_more()
@@ -119,7 +120,7 @@ class KeptConnections:
         return None
 
     def _hand_over(self, kept: KeptConnection) -> None:
-        """Give it to whoever waits longest."""
+        """Give it to the caller that waits longest."""
         if (first := self._pop_waiting(math.inf)) is not None:
             self._used_count += 1
             first.set_result(kept)
@@ -155,7 +156,7 @@ class KeptConnections:
 
     async def drop_unheard(self, silence_s: float) -> None:
         """End those that are idle for so long: a server has been silent, and may be on all of them.
-        Others have been heard meanwhile."""
+        Others have been heard since."""
         since = self._loop.time() - silence_s
         silent = [kept for heard_at, kept in self._idle if heard_at <= since]
         self._idle = [(heard_at, kept) for heard_at, kept in self._idle if heard_at > since]

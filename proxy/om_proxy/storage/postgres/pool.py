@@ -66,7 +66,7 @@ OLDEST_SERVER = 130_000
 
 
 class ServerState(NamedTuple):
-    """What a server said of itself when a connection was opened."""
+    """The state that a server reported when a connection was opened."""
 
     flushes: bool  # `fsync`: what is written survives a power cut
     commits_wait: bool  # `synchronous_commit`: a commit is written before it is acknowledged
@@ -367,7 +367,7 @@ async def _look_at_server(session: Session, must_be_durable: bool) -> ServerStat
 
 def translate_error(exc: BaseException) -> StorageError:
     """Return what we raise for an error of the driver. Its text may hold a value of a statement, so
-    only PostgreSQL's own code stands in ours."""
+    only PostgreSQL's own code is in ours."""
     if isinstance(exc, asyncpg.PostgresError):
         hint = _HINTS.get(type(exc), "")
         return StorageError(f"PostgreSQL says {type(exc).__name__} ({exc.sqlstate}){hint}")

@@ -97,7 +97,7 @@ def _decode_memory(key: Key, row: Row, held: HeldKeys) -> Memory:
 async def select_newest(
     session: Session, held: Sequence[Memory], keyring: Keyring
 ) -> tuple[Memory, ...]:
-    """Return the newest of these memories of one resource, all of one snapshot, and those that stand
+    """Return the newest of these memories of one resource, all of one snapshot, and those that are
     as they are held. What cannot be told as changes is read in full, with a second statement."""
     tenant, resource, _ = held[0].key
     states = [
@@ -177,7 +177,8 @@ _LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].
 
 
 async def mark_delivered(session: Session, replies: Mapping[Key, int]) -> list[Key]:
-    """Note the replies that were delivered, of threads that nobody locks. Return those of others."""
+    """Note the replies that were delivered, of threads that are not locked. Return those of
+    others."""
     columns = [list(names) for names in zip(*replies, strict=True)] or [[], [], []]
     found = await session.select(MARK_UNLOCKED_DELIVERED, *columns, list(replies.values()))
     marked = {Key(*names) for names in found}

@@ -69,7 +69,7 @@ async def lock_threads(session: Session, sql: str, *parameters: object) -> list[
     """Lock the threads that are selected, in the one order, inside a transaction. Return their rows.
     Raise ThreadCame if there is one more by then.
 
-    A shared log is locked behind its threads, and a commit that holds a thread waits for it. To
+    A shared log is locked after its threads, and a commit that holds a thread waits for it. To
     write that thread now would be a deadlock: all is to be locked again.
     """
     locked = await session.select(f"{sql} FOR UPDATE", *parameters)

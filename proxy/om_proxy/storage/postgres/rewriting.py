@@ -1,8 +1,9 @@
 """Rewrite the tables of a schema, so that no forgotten bytes are left in their files.
 
 VACUUM frees the place of a removed row and does not clear it. `VACUUM FULL` writes the rows that are
-left into a new file, and leaves out a removed one only if nobody can see it any more: a transaction that
-is older keeps it, such as a dump, a prepared transaction or a standby with `hot_standby_feedback`.
+left into a new file, and leaves out a removed one only if no transaction can see it any more: a
+transaction that is older keeps it, such as a dump, a prepared transaction or a standby with
+`hot_standby_feedback`.
 
 A run has a number from the sequence of versions, which receipts take theirs from too. It then waits for
 all transactions that were under way: whatever was forgotten under a smaller number is then in no row
@@ -73,7 +74,7 @@ class Table(NamedTuple):
 
 
 class RewriteResult(NamedTuple):
-    """What a run has done."""
+    """The result of a run."""
 
     rewritten: int  # tables
     later_receipts: int  # of what was forgotten after the run had begun
@@ -165,7 +166,8 @@ class TableRewriter:
         return int(number)
 
     async def _wait_for_holders(self, horizon: str, timeout_s: float | None = None) -> None:
-        """Wait until nobody can see rows that were removed before the transaction `horizon`."""
+        """Wait until no transaction can see rows that were removed before the transaction
+        `horizon`."""
         limit_s = self._options.reader_timeout_s if timeout_s is None else timeout_s
         deadline = monotonic() + limit_s
         while holders := [row[0] for row in await self._run(SELECT_HOLDERS, horizon)]:

@@ -2,7 +2,7 @@
 
 A lock that one connection holds is not free for another one of the same database, and of no other
 database. So nothing is compared that a copy of the server would have too, and the question needs no
-rights. A pooler may stand between.
+rights. A pooler may be between.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ async def require_own_schema(session: Session, schema: str) -> None:
 
 
 async def find_missing(session: Session, schema: str) -> tuple[Migration, ...]:
-    """Return the migrations that the database lacks. Raise StorageError if it is not for this
-    program."""
+    """Return the migrations that are missing from the database. Raise StorageError if it is not for
+    this program."""
     [(has_migrations, has_row)] = await session.select(FIND_TABLES, schema)
     row = await read_schema_row(session) if has_row else None
     applied = await session.select(SELECT_APPLIED) if has_migrations else []

@@ -1,6 +1,6 @@
 """Keep memories in one schema of a PostgreSQL database, which any number of processes may share: say
 in what kind of transaction, and for how long, each method of the contract runs. What it does there
-stands in the files beside.
+is in the files beside.
 
 A turn is one statement, and so is a load: each is one round trip and one snapshot. Versions come
 from a sequence; a commit compares the version in the statement that writes. See `commit`, `queries`

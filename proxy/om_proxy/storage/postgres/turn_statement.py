@@ -102,7 +102,7 @@ class TurnShape(NamedTuple):
 
     @property
     def columns(self) -> Columns:
-        """Of the thread's row."""
+        """The columns of the thread's row."""
         return THREAD if self.is_new else _list_updated(self.writes_title, self.writes_others)
 
 

@@ -40,7 +40,7 @@ async def remove_batch(
     active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
-    log. Shared logs go with the last batch. Events that tell of forgotten threads stay: they name
+    log. Shared logs go with the last batch. Events that describe forgotten threads stay: they name
     none. `active_before`: as in `Store.forget_batch`."""
 
     async def attempt() -> ForgetBatch | None:

@@ -21,7 +21,7 @@ MAX_FIELDS = 500
 
 
 class Applied(NamedTuple):
-    """What became of changes."""
+    """The outcome of changes."""
 
     failed: int | None  # the first condition that did not hold, counted from 0; None: all held
     rows: tuple[WrittenRow, ...] = ()  # in the order in which they were written
@@ -50,7 +50,7 @@ class Changes:
         self._expect("key", *key, key_id or b"")
 
     def expect_unforgotten(self, tenant: str, quotes: NewQuotes) -> None:
-        """Expect that no thread that is quoted was forgotten meanwhile."""
+        """Expect that no thread that is quoted was forgotten since."""
         labels, since = quotes
         self._expect("unforgotten", tenant, Forgotten.TYPE, since, len(labels), *labels, 0)
 

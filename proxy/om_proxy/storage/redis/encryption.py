@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class EncryptionState(NamedTuple):
-    """What the database says of its encryption."""
+    """The encryption that the database reports."""
 
     master: str | None  # the id of the newest master key; None: it is not encrypted
     key_store: str | None  # the id of the key store; None: its keys are beside the data

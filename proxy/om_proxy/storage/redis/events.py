@@ -34,7 +34,7 @@ NO_KEYS = -1  # the events of all threads
 
 
 class _EventPart(NamedTuple):
-    """What the script `events` returns."""
+    """The return value of the script `events`."""
 
     newest: int
     pruned: int

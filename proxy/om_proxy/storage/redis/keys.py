@@ -1,8 +1,8 @@
 """Name the keys of a store. `lua/rows.lua` makes the same names.
 
-A name from outside may hold any character. In a key it stands in percent form, so no two names make
+A name from outside may hold any character. In a key it is in percent form, so no two names make
 one key, and no brace of a name ends the part that places a resource in its slot. In an ordered list
-it stands as bytes with an end mark, whose order is that of the names.
+it is as bytes with an end mark, whose order is that of the names.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def unpack_names(packed: bytes) -> tuple[str, ...]:
 
 
 def split_names(data: bytes, count: int) -> tuple[tuple[str, ...], bytes]:
-    """Return the first `count` names, and what stands behind them: MessagePack of a list."""
+    """Return the first `count` names, and what is after them: MessagePack of a list."""
     *names, rest = re.split(rb"\0(?!\xff)", data, maxsplit=count)
     return tuple(decode_text(name.replace(b"\0\xff", b"\0")) for name in names), rest
 
 
 def read_key_id(key_ids: bytes | None) -> bytes | None:
-    """Return the id of a memory's own key, given the ids of all of its keys, one behind the other;
+    """Return the id of a memory's own key, given the ids of all of its keys, one after the other;
     None: it is not encrypted."""
     return key_ids[:KEY_ID_BYTES] if key_ids else None
 

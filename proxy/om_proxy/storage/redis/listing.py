@@ -97,7 +97,7 @@ async def read_page(
     limit: int,
 ) -> list[ListedRow]:
     """Return some rows along a list. `name`: from the packed name `first` to `last`, as bounds of
-    ZRANGEBYLEX; `recent` and `idle`: behind the place with the time `first` and the id `last`;
+    ZRANGEBYLEX; `recent` and `idle`: after the place with the time `first` and the id `last`;
     `id`: with ids above `first`."""
     owner = "" if tenant is None else f"={tenant}"
     found = await session.run("list", order, owner, first, last, limit)
@@ -194,7 +194,7 @@ async def _choose_rows(
 async def _read_behind(
     session: Session, selection: ThreadSelection, place: ThreadPlace | None, count: int
 ) -> list[ListedRow]:
-    """Return the threads of the list behind a place, without looking at filters."""
+    """Return the threads of the list after a place, without looking at filters."""
     tenant = selection.tenant
     if selection.order == "recent":
         bounds: tuple[Argument, Argument] = ("", "")

@@ -201,7 +201,7 @@ async def _accept(session: Session) -> None:
 
 def translate_error(exc: BaseException) -> StorageError:
     """Return what we raise for an error of the driver. Its text may hold a value of a command, so
-    none of it but its kind stands in ours."""
+    none of it but its kind is in ours."""
     if isinstance(exc, tuple(_HINTS)):
         hint = next(hint for kind, hint in _HINTS.items() if isinstance(exc, kind))
         return StorageError(f"Redis says {type(exc).__name__}: {hint}")

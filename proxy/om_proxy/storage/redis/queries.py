@@ -27,7 +27,7 @@ MARKS_PER_PAGE = 1_000
 
 
 class _Found(NamedTuple):
-    """What the script `load` returns of a memory that is not held as it stands."""
+    """The return value of the script `load` for a memory that is held in another state."""
 
     is_whole: bool  # else what has come since
     row_id: int
@@ -41,7 +41,7 @@ class _Found(NamedTuple):
 async def select_newest(
     session: Session, held: Sequence[Memory], keyring: Keyring
 ) -> tuple[Memory, ...]:
-    """Return the newest of these memories of one resource, all of one moment, and those that stand
+    """Return the newest of these memories of one resource, all of one moment, and those that are
     as they are held. Where the changes since do not tell all of one, all are read in full."""
     newest = await _load(session, held, keyring)
     if None not in newest:

@@ -108,7 +108,7 @@ async def add_moved_records(
     session: Session, changes: Changes, old: str, new: str, labels: Mapping[str, str] | None
 ) -> None:
     """Add the steps that move records to another tenant: those with these labels, each with its new
-    one; with None, all that are left, whose labels stay: nobody knows the names."""
+    one; with None, all that are left, whose labels stay: the names are not known."""
     names = session.keys
     for kind in ("audit", "receipt"):
         ids = await session.call("ZRANGE", names.of_tenant(kind, old), 0, -1)

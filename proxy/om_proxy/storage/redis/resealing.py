@@ -1,5 +1,5 @@
 """Encrypt all rows of a memory with another data key, as steps of one script. The memory's own row,
-which names the key, is the caller's to write behind them."""
+which names the key, is the caller's to write after them."""
 
 from __future__ import annotations
 

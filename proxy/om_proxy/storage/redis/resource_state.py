@@ -20,7 +20,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.001, 0.05
 
 
 class ResourceState(NamedTuple):
-    """What is stored of a resource."""
+    """The stored state of a resource."""
 
     revision: int  # 0: nothing
     threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
@@ -49,8 +49,8 @@ async def read_resource(session: Session, tenant: str, resource: str) -> Resourc
 
 
 async def try_until_applied(attempt: Callable[[], Awaitable[T | None]]) -> T:
-    """Try again as long as an attempt returns None: others wrote meanwhile. A text that does not open
-    may be of a memory that has got another key meanwhile."""
+    """Try again as long as an attempt returns None: others wrote in between. A text that does not
+    open may be of a memory that has got another key meanwhile."""
     pause_s = FIRST_PAUSE_S
     unopened_left = MAX_UNOPENED_ATTEMPTS
     for _ in range(MAX_ATTEMPTS):

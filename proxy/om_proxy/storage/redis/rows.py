@@ -76,7 +76,7 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key_ids(self) -> bytes:
-        """Its keys, as the scripts know them: one behind the other."""
+        """Its keys, as the scripts know them: one after the other."""
         return b"".join(id_ for id_ in (self.key_id, self.others_key_id) if id_ is not None)
 
     @property
@@ -176,7 +176,7 @@ def has_look_ups(mark: bytes) -> bool:
 
 def may_quote(mark: bytes, label: str, cipher: RowCipher) -> bool:
     """Return whether the message has look-ups that quote the thread with this label. What no key
-    opens tells nobody anything."""
+    opens says nothing."""
     columns = decode_row(mark)
     if len(columns) <= LOOK_UPS_PLACE:
         return False

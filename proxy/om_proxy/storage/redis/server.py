@@ -17,7 +17,7 @@ OLDEST_SERVER = (6, 2)
 
 
 class ServerState(NamedTuple):
-    """What a server said of itself when a connection was opened."""
+    """The state that a server reported when a connection was opened."""
 
     version: tuple[int, int]
     is_cluster: bool

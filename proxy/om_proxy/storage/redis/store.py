@@ -1,5 +1,5 @@
 """Keep memories on a Redis server, which any number of processes may share: say for how long each
-method of the contract may take. What it does stands in the files beside.
+method of the contract may take. What it does is in the files beside.
 
 A commit is one script, and so is a load: each is one round trip and one step that nothing interrupts.
 Versions come from a counter; a commit compares the version in the script that writes. See

@@ -47,7 +47,7 @@ async def select_messages(
 
 
 def _ask_for_keys(session: Session, key: Key) -> Command:
-    """Return the command that reads the ids of a memory's keys. Send it behind those that read its
+    """Return the command that reads the ids of a memory's keys. Send it after those that read its
     texts: texts that got another key in between do not open then."""
     return ("HGET", session.keys.of_thread("row", key), "keys")
 

@@ -1,1 +1,1 @@
-"""What the backends share: decode rows, plan changes, migrate, search without an index."""
+"""Share code between backends: decode rows, plan changes, migrate, search without an index."""

@@ -27,7 +27,7 @@ class PlacedMessage(NamedTuple):
 
 
 class NewQuotes(NamedTuple):
-    """What new look-ups may quote: beginnings of labels. A commit with them conflicts with the
+    """The beginnings of labels that new look-ups may quote. A commit with them conflicts with the
     forgetting of such a thread at this time or later, in unix seconds."""
 
     labels: tuple[str, ...]

@@ -42,8 +42,8 @@ def list_migrations(backend: str) -> tuple[Migration, ...]:
 
 
 class SchemaRow(NamedTuple):
-    """What a database says of its schema, which a newer program may have changed. A program is named
-    by the newest migration that it knows."""
+    """The schema that a database reports, which a newer program may have changed. A program is
+    named by the newest migration that it knows."""
 
     version: int  # the newest migration that was applied
     min_reader: int  # the oldest program that may read

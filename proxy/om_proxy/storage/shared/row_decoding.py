@@ -133,7 +133,7 @@ def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
 def find_quoting_look_ups(found: Iterable[Row], held: HeldKeys, label: str) -> dict[int, list[int]]:
     """Return, by the id of their thread, the seqs of the messages whose look-ups quote the thread
     with this label. `found`: of each message the id of the thread and of its key, seq and column.
-    What no key opens tells nobody anything."""
+    What no key opens says nothing."""
     quoting: dict[int, list[int]] = {}
     for thread_id, key_id, seq, sealed in found:
         try:

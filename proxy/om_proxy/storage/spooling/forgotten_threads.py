@@ -23,7 +23,7 @@ class ForgottenThreads:
     reads only what has been written since the first."""
 
     def __init__(self, store: Store, label: Callable[[Key], str]) -> None:
-        """`label`: of a thread in the event that tells of its forgetting."""
+        """`label`: of a thread in the event that describes its forgetting."""
         self._store = store
         self._label = label
         # by tenant: whoever reads its events holds it
@@ -58,7 +58,7 @@ class ForgottenThreads:
         )
 
     async def _read_new_events(self, tenant: str) -> None:
-        """Read on behind the cursor. A whole reading takes many pages: others that ask meanwhile go
+        """Read on after the cursor. A whole reading takes many pages: others that ask meanwhile go
         on where it ended. Tenants do not wait for each other."""
         lock = self._locks.get(tenant)
         if lock is None:

@@ -1,2 +1,2 @@
-"""What the stores of SQL databases share: statements that are written once, and the methods that
-run them. Start with `session.py`."""
+"""Share code between the stores of SQL databases: statements that are written once, and the methods
+that run them. Start with `session.py`."""

@@ -1,4 +1,5 @@
-"""What a database says of its data keys: which are beside the data, and which are to be destroyed."""
+"""Read what a database reports about its data keys: which are beside the data, and which are to be
+destroyed."""
 
 from __future__ import annotations
 

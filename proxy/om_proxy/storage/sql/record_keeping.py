@@ -140,6 +140,6 @@ async def move_labelled_records(
 
 async def move_other_records(session: Session, old: str, new: str) -> None:
     """Move the records about threads that are forgotten, and about the whole tenant. Their labels
-    stay: nobody knows the names."""
+    stay: the names are not known."""
     for sql in MOVE_OTHERS:
         await session.execute(sql, old, new)

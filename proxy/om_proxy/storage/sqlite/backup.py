@@ -1,4 +1,4 @@
-"""Copy an SQLite file as of one moment, while servers use it."""
+"""Copy an SQLite file as it was at one moment, while servers use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def back_up_file(
     is_compact: bool = False,
     on_step: Callable[[int, int], None] = lambda _left, _pages: None,
 ) -> None:
-    """Write the database as of now into a new file. Until it is whole, it is `<target>.part`; a
+    """Write the database as it is now into a new file. Until it is whole, it is `<target>.part`; a
     `.part` that an earlier run left is written anew. `is_compact`: without free pages. `on_step`:
     called with the pages that are left, and all.
 

@@ -59,7 +59,7 @@ async def remove_batch(
     clock: Callable[[], float] = time.monotonic,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
-    its part of a shared log. Shared logs go with the last batch. Events that tell of forgotten
+    its part of a shared log. Shared logs go with the last batch. Events that describe forgotten
     threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
     scope = (tenant,) if resource is None else (tenant, resource)
     if active_before is not None and await select_rows(

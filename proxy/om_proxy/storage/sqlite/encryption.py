@@ -58,7 +58,7 @@ async def admit(
 
 
 class SecretRow:
-    """The row of the store's secret. It is looked at behind the transaction: an error in there would
+    """The row of the store's secret. It is looked at after the transaction: an error in there would
     undo the commits that share it."""
 
     def __init__(

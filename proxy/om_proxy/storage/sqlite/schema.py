@@ -99,8 +99,8 @@ async def _set_pragmas(
 
 
 async def apply_migrations(connection: aiosqlite.Connection) -> None:
-    """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is too
-    new for this program, or another program made it."""
+    """Apply the migrations that are missing from the file, all or none. Raise `StorageError` if the
+    file is too new for this program, or another program made it."""
     await run_in_connection_thread(connection, _apply_missing)
 
 

@@ -3,7 +3,7 @@
 FTS5 writes a deletion as one more posting: the words stay readable in older segments until all are
 merged into one (measured). That takes 0.2 s for 60 000 passages, so it is done only where passages
 were deleted, and in rounds of steps: the first step of a round puts all segments together, and each
-one merges MERGE_PAGES pages. Segments that come meanwhile are left to the next round. To put all
+one merges MERGE_PAGES pages. Segments that come during a round are left to the next one. To put all
 together again at each step, as long as passages come, would never end.
 
 FTS5 merges newer segments first where these are more, and none of them that are too few. So what

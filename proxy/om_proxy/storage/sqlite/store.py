@@ -1,5 +1,5 @@
 """Keep memories in one SQLite file: say on which connection, and in what kind of transaction, each
-method of the contract runs. What it does there stands in the files beside.
+method of the contract runs. What it does there is in the files beside.
 
 There is a writer connection and a reader connection (connection_worker.py), so that a load never
 waits for a commit's fsync: in WAL mode readers see the last committed state while a writer works.

@@ -1,4 +1,4 @@
-"""What a store is asked to change, and what came of it, as plain values."""
+"""Describe changes to a store and their outcome, as plain values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 
 class WrittenRow(NamedTuple):
-    """What a store sets itself in the row of a thread or shared log."""
+    """The columns that a store sets itself in the row of a thread or shared log."""
 
     row_id: int
     version: int

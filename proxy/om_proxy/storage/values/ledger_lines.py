@@ -15,7 +15,7 @@ LEDGER_KEPT_DAYS = 400  # a year can be compared with the month before it
 
 
 class LedgerLine(NamedTuple):
-    """What the calls of one line have in common."""
+    """The fields that the calls of one line share."""
 
     tenant: str
     resource: str

@@ -136,7 +136,7 @@ def find_place(info: ThreadInfo) -> ThreadPlace:
 
 
 def find_prefix_end(prefix: str) -> str | None:
-    """Return the first text, by code points, behind all texts that begin with `prefix`; None if no
+    """Return the first text, by code points, after all texts that begin with `prefix`; None if no
     text is."""
     kept = prefix.rstrip(chr(sys.maxunicode))
     if not kept:

@@ -102,7 +102,7 @@ class AuditRecord(NamedTuple):
 
 
 class StoredReceipt(NamedTuple):
-    """What was forgotten at a person's request."""
+    """The record of what was forgotten at a person's request."""
 
     id: str
     at: float  # unix seconds

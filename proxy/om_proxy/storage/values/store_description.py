@@ -1,4 +1,4 @@
-"""What a store says of itself as a whole, as plain values."""
+"""Describe a store as a whole, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_COUNTED_TOKENS = 10**12
 
 
 class Promise(NamedTuple):
-    """What a store promises about the data that it keeps."""
+    """The promises of a store about the data that it keeps."""
 
     kind: str  # `sqlite`, `postgresql` …
     durable: Durability

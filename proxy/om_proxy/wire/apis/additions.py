@@ -60,8 +60,8 @@ MAX_REFUSED_ROUNDS = 2
 
 
 class Lessons:
-    """What one server has accepted and refused in requests of one kind. `now`: seconds of a clock
-    that the caller chooses."""
+    """The record of what one server accepted and refused in requests of one kind. `now`: seconds of
+    a clock that the caller chooses."""
 
     __slots__ = (
         "_accepted",

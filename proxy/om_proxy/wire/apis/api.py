@@ -89,7 +89,7 @@ class ToolCall(NamedTuple):
 
 
 class RoundEnd(Struct, frozen=True):
-    """What one round of a reply came to, once it has ended."""
+    """The result of one round of a reply."""
 
     calls: tuple[ToolCall, ...] = ()  # of the proxy's tool
     # the assistant's message, with the proxy's calls only; None: there are none
@@ -240,7 +240,7 @@ class Api(Protocol):
         may_call: bool = True,
     ) -> bytes:
         """Return the body of a round: `body` with the tool of this name, and with more messages
-        behind its own. Raise Unreadable.
+        after its own. Raise Unreadable.
 
         `tool`: None for a round without it. `has_threads`: whether the tool reads other
         conversations. `may_call`: False for a round that must not call the tool.

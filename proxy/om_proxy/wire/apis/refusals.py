@@ -110,7 +110,7 @@ def has_first_event(begun: bytes) -> bool:
 
 
 def read_wrapped_status(body: bytes) -> int | None:
-    """Return the status of an error that was answered with 200; None: there is none. It stands alone,
+    """Return the status of an error that was answered with 200; None: there is none. It is alone,
     or is the first event of a stream. `body`: uncompressed, at least that event."""
     if body.lstrip().startswith(b"{"):
         return _read_status(body, is_error=False)

@@ -50,7 +50,7 @@ HTTP_1_0 = "1.0"  # the version without chunks
 
 
 class ReadState(Enum):
-    """What the client sends now."""
+    """The part of a request that the client sends now."""
 
     HEAD = 1  # of a request, or no request has begun on the connection
     BODY = 2

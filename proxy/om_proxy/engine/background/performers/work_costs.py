@@ -6,7 +6,7 @@ from om_proxy.memory.ledger import NO_MEMORY_COSTS, Account, History, MemoryCost
 
 
 class WorkCosts:
-    """What a piece of work has paid, and no commit has stored yet. The commit that ends the work
+    """The costs of a piece of work that no commit has stored yet. The commit that ends the work
     takes it: the one with the notes, or the one that records the failure."""
 
     def __init__(self, costs: MemoryCosts = NO_MEMORY_COSTS) -> None:

@@ -50,7 +50,7 @@ NO_BLOCK = RenderedBlock("", (), (), 0)
 
 
 class MemoryTexts(NamedTuple):
-    """What memory adds to a prompt; an empty text is left out."""
+    """The texts that memory adds to a prompt; an empty text is left out."""
 
     block: str
     hint: str

@@ -12,7 +12,7 @@ from om_proxy.memory.prompt.tail import Piece
 
 
 class PromptPlan(Struct, frozen=True):
-    """What goes upstream for a turn. Without `pieces`, it is the client's own prompt."""
+    """The prompt that goes upstream for a turn. Without `pieces`, it is the client's own prompt."""
 
     turn: OpenedTurn  # with the render date and the text about other threads
     pieces: Sequence[Piece] | None = None  # of the conversation

@@ -50,7 +50,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class StoreAnswer(Struct, frozen=True, kw_only=True):
-    """What the store promises about what it keeps."""
+    """The promises of the store."""
 
     kind: str
     durable: Annotated[

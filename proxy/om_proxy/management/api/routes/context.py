@@ -97,7 +97,7 @@ class ShadowPreview(Struct, frozen=True, kw_only=True):
 
 
 class ContextAnswer(Struct, frozen=True, kw_only=True):
-    """What would go upstream. Nothing was stored, and no model was called."""
+    """The prompt that would go upstream. Nothing was stored, and no model was called."""
 
     status: Annotated[str, Meta(description="As in `x-om-status`.")]
     reason: Annotated[str | None, Meta(description="As in `x-om-reason`.")]

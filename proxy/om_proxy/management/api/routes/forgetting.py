@@ -38,7 +38,7 @@ class ForgottenRows(Struct, frozen=True, kw_only=True):
 
 
 class ForgottenBytes(Struct, frozen=True, kw_only=True):
-    """What has become of the removed bytes: `gone`; `pending`, which the store waits for by itself;
+    """The state of the removed bytes: `gone`; `pending`, which the store waits for by itself;
     `keys_destroyed`: nothing can decrypt them; `until_rewrite` (PostgreSQL): until its tables are
     rewritten, or its log is used again; `not_covered`: forgetting does not reach them."""
 
@@ -48,7 +48,7 @@ class ForgottenBytes(Struct, frozen=True, kw_only=True):
 
 
 class ForgetReceipt(Struct, frozen=True, kw_only=True):
-    """What was removed. Only the label names the thread or resource."""
+    """The receipt of what was removed. Only the label names the thread or resource."""
 
     id: Annotated[
         str | None,

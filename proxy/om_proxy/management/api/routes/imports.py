@@ -41,7 +41,7 @@ class ImportQuery(Query, frozen=True):
 
 
 class ImportAnswer(Struct, frozen=True, kw_only=True):
-    """What was imported or, in a dry run, would be."""
+    """The counts of an import or, in a dry run, of what it would import."""
 
     threads: int
     messages: int
@@ -58,7 +58,7 @@ class ImportAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ImportedMessageCounts(Struct, frozen=True, kw_only=True):
-    """What became of the messages that were sent."""
+    """The counts of the messages that were sent, by outcome."""
 
     created: Annotated[int, Meta(description="Messages that were stored.")]
     same: Annotated[int, Meta(description="Messages that the thread had already.")]
@@ -131,8 +131,8 @@ async def import_messages(services: AdminServices, call: AdminCall) -> ImportedM
 
 
 async def _require_known_tenant(services: AdminServices, call: AdminCall) -> None:
-    """Raise NotFound for a credential that nobody has verified: else anybody who reaches the server
-    could fill its store."""
+    """Raise NotFound for a credential that no model server has verified: else anybody who reaches
+    the server could fill its store."""
     if call.tenant is not None and not call.visitor.is_admin:
         await services.known_tenants.require_known(call.tenant, call.config)
 

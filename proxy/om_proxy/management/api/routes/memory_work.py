@@ -27,7 +27,7 @@ WaitSeconds = Annotated[
 
 
 class ObserveRequest(Struct, forbid_unknown_fields=True, frozen=True):
-    """What is to be observed."""
+    """The request to observe messages."""
 
     wait: WaitSeconds = 0
     all: Annotated[bool, Meta(description="The whole backlog, batch by batch; else one batch.")] = (
@@ -60,7 +60,7 @@ class WorkAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ActivationAnswer(Struct, frozen=True, kw_only=True):
-    """What has become active."""
+    """The chunks that became active."""
 
     version: int
     generation: int

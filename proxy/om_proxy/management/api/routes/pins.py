@@ -29,7 +29,7 @@ class PinnedNote(Struct, frozen=True, kw_only=True):
 
 
 class PinList(Struct, frozen=True, kw_only=True):
-    """The pins of a thread, or of the log that it shares, in the order in which they stand."""
+    """The pins of a thread, or of the log that it shares, in the order in which they are."""
 
     version: int
     items: list[PinnedNote]

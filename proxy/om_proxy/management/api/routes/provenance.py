@@ -1,4 +1,4 @@
-"""The routes from a message to the notes that stand for it, and back."""
+"""The routes from a message to the notes that cover it, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EntryMessagesQuery(ThreadQuery, frozen=True, kw_only=True):
 
 
 class NotedMessageAnswer(ThreadNames, frozen=True, kw_only=True):
-    """One message, and the notes that stand for it."""
+    """One message, and the notes that cover it."""
 
     message: MessageLine
     noted_in: Annotated[

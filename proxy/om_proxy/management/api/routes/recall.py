@@ -101,7 +101,7 @@ class RecalledItem(Struct, frozen=True, kw_only=True):
 
 
 class RecallAnswer(Struct, frozen=True, kw_only=True):
-    """What was looked up: as the model would read it, and as JSON."""
+    """The result of a look-up: as the model would read it, and as JSON."""
 
     mode: str
     messages: Annotated[HiddenText, Meta(description="The text, of the mode `messages`.")]

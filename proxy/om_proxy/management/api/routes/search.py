@@ -91,7 +91,7 @@ class FoundNoteLine(Struct, frozen=True, kw_only=True):
 
 
 class FoundList(Struct, frozen=True, kw_only=True):
-    """What a search found, the best first."""
+    """The results of a search, the best first."""
 
     items: Annotated[list[RecalledItem], Meta(description="With `in=notes`: empty.")]
     notes: Annotated[list[FoundNoteLine], Meta(description="With `in=notes`: the lines.")] = []

@@ -27,7 +27,7 @@ class WithdrawalQuery(ThreadQuery, frozen=True, kw_only=True):
 
 
 class ErasedNotes(Struct, frozen=True, kw_only=True):
-    """What `forget` erased in older generations."""
+    """The notes that `forget` erased in older generations."""
 
     observations: Annotated[int, Meta(description="Older entries that lost their text.")]
     database: Annotated[str, Meta(description="`gone`, or `pending` while a reader holds bytes.")]

@@ -287,7 +287,7 @@ class RetentionSettings(Section):
 
 
 class ResourceRetention(Section):
-    """What an override of `resources:` may set besides `memory` and `context`."""
+    """The keys that an override of `resources:` may set besides `memory` and `context`."""
 
     retention: RetentionSettings = RetentionSettings()
 

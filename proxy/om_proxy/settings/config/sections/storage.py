@@ -58,7 +58,7 @@ def _is_redis_url(url: str) -> bool:
 
 
 def _check_redis_options(url: str) -> None:
-    """Raise ValueError for what stands behind the `?` of a Redis URL, unless it names a user or says
+    """Raise ValueError for what is after the `?` of a Redis URL, unless it names a user or says
     how TLS is to be checked. The driver would take other names as settings of its own, which om-proxy relies on."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "rediss"
@@ -236,8 +236,8 @@ class StorageSettings(Section):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Where the memories are. Two addresses of one place are equal, except where a server has
-        several names."""
+        """The place of the memories. Two addresses of one place are equal, except where a server
+        has several names."""
         return (*_name_place(self.url), self.prefix) if self.is_server else _name_place(self.url)
 
     @property

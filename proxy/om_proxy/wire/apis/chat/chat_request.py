@@ -42,9 +42,9 @@ _NULL = Raw(b"null")
 
 
 class _Routing(msgspec.Struct, kw_only=True):
-    """Where the words may go, how long they stay there, and for whom: members of OpenRouter, Vercel,
-    OpenAI, Anthropic and LiteLLM. Members that add to the prompt or to the models stay out, such as
-    OpenRouter's `models` and `plugins`, and Gemini's `extra_body`."""
+    """The members that say where the words may go, how long they stay there, and for whom: members
+    of OpenRouter, Vercel, OpenAI, Anthropic and LiteLLM. Members that add to the prompt or to the
+    models stay out, such as OpenRouter's `models` and `plugins`, and Gemini's `extra_body`."""
 
     provider: Raw = _NULL
     provider_options: Raw = msgspec.field(default=_NULL, name="providerOptions")
@@ -69,7 +69,8 @@ _NO_ROUTING = _read_routing(_Routing())
 
 
 class _Forms(_Routing, kw_only=True):
-    """What binds the reply's text to JSON, a grammar or a choice, beside `response_format`."""
+    """The members that bind the reply's text to JSON, a grammar or a choice, beside
+    `response_format`."""
 
     guided_json: Raw = _NULL  # vLLM to 0.11, NIM
     guided_regex: Raw = _NULL
@@ -89,7 +90,7 @@ FORM_NAMES = frozenset(_Forms.__annotations__)
 
 
 class _Options(_Forms, kw_only=True):
-    """What else models take, and some not together with a tool: of OpenAI and OpenRouter."""
+    """Other members that models take, some not together with a tool: of OpenAI and OpenRouter."""
 
     reasoning_effort: Raw = _NULL
     reasoning: Raw = _NULL

@@ -263,7 +263,7 @@ class BufferedBodyPermit:
         return size
 
     async def _reserve_room(self, size: int) -> bool:
-        """Wait until all of the body has room. Return False if its client left meanwhile."""
+        """Wait until all of the body has room. Return False if its client has left."""
         charge = BODY_WEIGHT * size
         waiting = self._wait_for_room(charge)
         if await run_unless_disconnected(get_disconnect_future(self._scope), waiting) is None:

@@ -1,7 +1,7 @@
 """Offer the tool that looks up earlier messages, and write the body of each round of a reply.
 
 Every other byte of a body stays as it is: the tool is the last element of the client's `tools`, and
-the messages of earlier rounds stand behind the client's last message.
+the messages of earlier rounds are after the client's last message.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _list_tool_names(tools: bytes) -> Iterator[str]:
 
 
 def offer_tool(request: Request, body: bytes, tool: bytes) -> bytes:
-    """Return `body` with the tool behind the client's. `body`: the request's, or the same with other
+    """Return `body` with the tool after the client's. `body`: the request's, or the same with other
     messages. Only the request's frame is read: its known messages are not. Raise Unreadable."""
     frame = request.readable  # of the length of the frame
     try:
@@ -171,7 +171,7 @@ def offer_tool(request: Request, body: bytes, tool: bytes) -> bytes:
 def write_round(
     body: bytes, tool: bytes | None, messages: Sequence[bytes], *, may_call: bool = True
 ) -> bytes:
-    """Return the body of a round: the client's, with the tool and with more messages behind its own.
+    """Return the body of a round: the client's, with the tool and with more messages after its own.
     Raise Unreadable for a body that cannot be written again.
 
     `tool`: None for a round without it. `may_call`: False for a round in which the model must not
@@ -195,7 +195,7 @@ def _has_own_tools(body: bytes) -> bool:
 
 
 def _change_member(body: bytes, name: str, value: bytes, *, is_list: bool) -> bytes:
-    """Return the body with this value as its member. `is_list`: the value is added behind the
+    """Return the body with this value as its member. `is_list`: the value is added after the
     member's items; `null` counts as no items."""
     members, readable = _read_members(body)
     if is_list:

@@ -67,7 +67,7 @@ def encode(value: Mapping[str, Raw] | list[Raw] | Any) -> Raw:
 
 def put_back_halves(data: bytes, original: bytes) -> bytes:
     """Return `data` with the half characters of `original`, whose strings it has with U+FFFD in
-    their place; an empty line may stand in front of one."""
+    their place; an empty line may be in front of one."""
     repaired = replace_lone_surrogates(original) or original
     before = {
         match[1]: original[match.start(1) : match.end(1)] for match in _STRING.finditer(repaired)

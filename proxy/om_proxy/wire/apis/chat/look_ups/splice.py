@@ -10,8 +10,8 @@ From the first tool call on each event is read:
   `[DONE]`) is held: the client gets the end of the last round.
 
 In later rounds `id` and `created` are those of the first one, and the role is not repeated: some
-SDKs would join the roles to `assistantassistant`. Text behind a look-up begins with an empty line
-if text stands before it (docs/contributing/recall.md#streams).
+SDKs would join the roles to `assistantassistant`. Text after a look-up begins with an empty line
+if text is before it (docs/contributing/recall.md#streams).
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class StreamSplice:
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def _pass(self, chunk: Chunk) -> None:
-        """Send the chunk on its way: to the client, or behind the end that is held."""
+        """Send the chunk on its way: to the client, or after the end that is held."""
         is_end = chunk.has_finish or chunk.is_done or self._is_finish_held
         if not (is_end and self._has_own_calls):
             self._write(chunk, is_changed=False)
