@@ -1,4 +1,4 @@
-"""Measures the admin API against docs/contributing/seeing.md: a thread, its notes and its next
+"""Measures the admin API against docs/contributing/speed.md: a thread, its notes and its next
 prompt, a list of a million threads, and what all of this adds to the start and the size of an idle
 server.
 
