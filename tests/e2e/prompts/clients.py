@@ -35,6 +35,7 @@ class Client:
     works_in_outages = False
     history_header = "auto"
     may_call_tools = True
+    numbers_calls_by_step = False  # its model server counts the calls of each reply from 0
     choices = 1
 
     def __init__(self, world: World, rng: Random, thread: str) -> None:
@@ -126,7 +127,7 @@ class Client:
         one = f"M{next(_numbers)}"
         calls = [
             {
-                "id": f"call_{one}_{n}",
+                "id": f"call_{n}" if self.numbers_calls_by_step else f"call_{one}_{n}",
                 "type": "function",
                 "function": {"name": "look", "arguments": f'{{"q": "{one} {n}"}}'},
             }
@@ -280,22 +281,20 @@ class ReorderingClient(Client):
         newest = next(
             (i for i in reversed(range(len(self.history))) if self.history[i]["role"] != "tool"), 0
         )
-        places = {
-            call["id"]: at
-            for at, call in enumerate(
-                call for m in self.history for call in m.get("tool_calls") or ()
-            )
-        }
         shown: list[Message] = []
         batch: list[Message] = []
         for message in self.history[: newest + 1]:
             if message["role"] == "tool":
                 batch.append(message)
                 continue
-            shown += sorted(batch, key=lambda m: places[m["tool_call_id"]])
+            shown += sorted(batch, key=lambda m: m["tool_call_id"])
             batch = []
             shown.append(message)
         return shown + self.history[newest + 1 :]
+
+
+class StepNumberingClient(ReorderingClient):
+    numbers_calls_by_step = True
 
 
 class CorrectingClient(Client):
@@ -410,6 +409,7 @@ KINDS: Mapping[str, Kind] = {
     "window-time-stamp": Kind(alters(AlteringWindowClient, stamp)),
     "window-truncation": Kind(alters(AlteringWindowClient, truncate)),
     "tool-order": Kind(ReorderingClient),
+    "tool-order-by-step": Kind(StepNumberingClient),
     "corrections": Kind(CorrectingClient),
     "corrections-full": Kind(FullCorrectingClient),
     "first-edited": Kind(

@@ -83,15 +83,16 @@ def find_late_results(
     """Return those of the missing ids that are results whose call is told in a note. `history`: all
     that was said."""
     noted, _ = split_notes(prompt)
-    callers = {call["id"]: m for m in history for call in m.get("tool_calls") or ()}
-    return {
-        one
-        for message in history
-        if message["role"] == "tool"
-        and noted.issuperset(find_ids(callers[message["tool_call_id"]]))
-        for one in find_ids(message)
-        if one in missing
-    }
+    callers: dict[str, Message] = {}
+    late: set[str] = set()
+    for message in history:
+        # a later step may have the same ids
+        callers |= {call["id"]: message for call in message.get("tool_calls") or ()}
+        if message["role"] == "tool":
+            caller = callers[message["tool_call_id"]]
+            if noted.issuperset(find_ids(caller)):
+                late |= {one for one in find_ids(message) if one in missing}
+    return late
 
 
 def find_ids(message: Message) -> list[str]:

@@ -14,6 +14,7 @@ from tests.memory.clients import (
 
 STEP = "u1 cx+y+z rx ry rz a1 u2 a2"
 TWO_STEPS = "u1 c0+1 r0=a r1=b a1 u2 c0+1 r0=c r1=d a2"  # a server that counts its calls anew
+OPEN_STEP = "u1 c0+1 r1=b r0=a c0+1"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,28 @@ def test_a_covered_step_leaves_nothing_behind(sent: str, forwarded: str) -> None
     """No result and no call of a step that is noted stands in the prompt alone."""
     thread = build_covered_thread(STEP, 6)
     assert forwarded_words(thread.ask(chat(sent))[2]) == forwarded
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent", "live"),
+    [
+        pytest.param(OPEN_STEP, "u1 c0+1 r0=a r1=b c0+1 r0=c r1=d", "r0=c r1=d", id="in order"),
+        pytest.param(OPEN_STEP, "u1 c0+1 r0=a r1=b c0+1 r1=d r0=c", "r1=d r0=c", id="not in order"),
+        pytest.param(OPEN_STEP, "u1 c0+1 r0=a r1=b c0+1 r0=a r1=d", "r0=a r1=d", id="one is equal"),
+        pytest.param(
+            "u1 a1 u2 c0+1 r1=b r0=a c1+0",
+            "u1 a1 u2 c0+1 r0=a r1=b c1+0 r0=a r1=b",
+            "r0=a r1=b",
+            id="all are equal, of another message",
+        ),
+    ],
+)
+def test_new_results_with_the_ids_of_an_older_step(stored: str, sent: str, live: str) -> None:
+    """They are appended in their order, and the older step keeps its own."""
+    thread = build_thread(stored)
+    verdict = thread.turn(chat(sent), None)
+    assert (verdict.case, verdict.forks) == ("extend", False)
+    assert [message.item.raw for message in thread.live()] == chat(f"{stored} {live}")
 
 
 def test_a_window_from_inside_a_step_gets_the_rest_of_it() -> None:

@@ -75,6 +75,8 @@ def _place_first_results(transcript: StoredTranscript, sent: SentHistory) -> Cer
     return CertainPrefix(len(results), run.stop, cells)
 
 
+MAX_ORDER_ATTEMPTS = 2  # to tell new results from those of an older step with the same ids
+
 Place = Callable[[StoredTranscript, SentHistory, CertainPrefix], Verdict | NeedOutline]
 
 
@@ -86,12 +88,18 @@ def place_by_calls(
     stored = transcript.live[prefix.stored :]
     # neighbouring results: without them nothing is read here
     if any(a.answers is not None and b.answers is not None for a, b in pairwise(stored)):
-        moved = find_stored_order(sent.items(prefix.sent), stored)
-        if moved:
-            moved = {prefix.sent + i: prefix.sent + there for i, there in moved.items()}
+        orders = find_stored_order(sent.items(prefix.sent), stored)
+        for _ in range(MAX_ORDER_ATTEMPTS if orders else 0):
+            moved = {prefix.sent + i: prefix.sent + at for one in orders for i, at in one.items()}
             verdict = place(transcript, sent.with_moved_items(moved), prefix)
-            if isinstance(verdict, NeedOutline) or places_results(verdict, moved):
+            if isinstance(verdict, NeedOutline):
                 return verdict
+            found = [
+                one for one in orders if places_results(verdict, [prefix.sent + i for i in one])
+            ]
+            if found == orders:
+                return verdict
+            orders = found
     return place(transcript, sent, prefix)
 
 

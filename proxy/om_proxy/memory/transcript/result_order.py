@@ -6,38 +6,46 @@ alignment keeps order, so it would find a few of them and take the others for un
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from om_proxy.memory.model import Item, Mark
 from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, Verdict
 
-# A run of results as it is stored: ids of the calls, and fingerprints.
-_StoredRun = tuple[list[str | None], list[bytes]]
+# A run of results as it is stored: ids of the calls, fingerprints, and that of the message before.
+_StoredRun = tuple[list[str | None], list[bytes], bytes | None]
 
 
-def find_stored_order(items: Sequence[Item], stored: Sequence[Mark]) -> dict[int, int]:
-    """Return, for each result that is elsewhere in its run, the index of the one that is stored
-    there. A run is neighbouring results. It is compared with stored runs of the same calls; of
-    several, with the one that has most of its texts: some servers number their calls anew."""
+def find_stored_order(items: Sequence[Item], stored: Sequence[Mark]) -> list[dict[int, int]]:
+    """Return, for each run of neighbouring results that is stored in another order, the index of
+    the result that is stored in the place of each. Some servers number their calls anew in each
+    step. So of several stored runs with the same ids those after the same message count, and of
+    these the one with most of the texts."""
     runs = [run for run in _list_runs([item.answers for item in items]) if len(run) > 1]
     if not runs:
-        return {}
+        return []
     stored_runs: dict[frozenset[str | None], list[_StoredRun]] = {}
     for run in _list_runs([mark.answers for mark in stored]):
         calls = [stored[j].answers for j in run]
-        stored_runs.setdefault(frozenset(calls), []).append((calls, [stored[j].fp for j in run]))
-    moved: dict[int, int] = {}
+        before = stored[run.start - 1].fp if run.start else None
+        stored_runs.setdefault(frozenset(calls), []).append(
+            (calls, [stored[j].fp for j in run], before)
+        )
+    stored_fps = {None, *(mark.fp for mark in stored)}
+    orders: list[dict[int, int]] = []
     for run in runs:
         place_by_call = {items[i].answers: i for i in run}
-        candidates = stored_runs.get(frozenset(place_by_call), ())
+        candidates = stored_runs.get(frozenset(place_by_call), [])
+        before = items[run.start - 1].fp if run.start else None
+        if run.start and before in stored_fps:
+            candidates = [one for one in candidates if one[2] == before]
         if len(place_by_call) < len(run) or not candidates:
             continue
         fps = {items[i].fp for i in run}
-        calls, _ = max(candidates, key=lambda one: sum(fp in fps for fp in one[1]))
+        calls, *_ = max(candidates, key=lambda one: sum(fp in fps for fp in one[1]))
         if len(calls) == len(run):
             order = (place_by_call[call] for call in calls)
-            moved |= {i: there for i, there in zip(run, order, strict=True) if i != there}
-    return moved
+            orders.append({i: there for i, there in zip(run, order, strict=True) if i != there})
+    return [order for order in orders if order]
 
 
 def find_longer_run(results: Sequence[Item], stored: Sequence[Mark]) -> range | None:
@@ -55,7 +63,7 @@ def find_longer_run(results: Sequence[Item], stored: Sequence[Mark]) -> range | 
     return None if end == [item.fp for item in results] else runs[0]
 
 
-def places_results(verdict: Verdict, moved: Mapping[int, int]) -> bool:
+def places_results(verdict: Verdict, moved: Iterable[int]) -> bool:
     """Return whether each of the moved results stands beside a stored one. Only then may the
     verdict stand for the order in which they were sent."""
     paired = [cell for cell in verdict.cells if cell.kind in ONE_TO_ONE_KINDS]
