@@ -54,6 +54,18 @@ def test_one_after_the_other() -> None:
     assert sent == [PROMPT, PROMPT & ~A.FORM, A.SYSTEM | A.HISTORY, A.HISTORY, NOTHING]
 
 
+@pytest.mark.parametrize("status", [404, 500, 503])
+def test_one_status_and_then_another(status: int) -> None:
+    """A gateway may answer for the tool in one way, and its model's template for a system message in
+    another. What may be an outage costs one call, whatever was taken back before it."""
+    lessons = Lessons()
+    sent = run_trial(lessons, PROMPT, 400, 400, status, 200)
+    assert sent == [PROMPT, PROMPT & ~A.FORM, A.SYSTEM | A.HISTORY, NOTHING]
+    assert run_trial(lessons, PROMPT, 200, now=1.0) == [A.HISTORY]
+    assert len(run_trial(Lessons(), CALL, status, status, 200)) == 2
+    assert len(run_trial(Lessons(), CALL, 400, status, status, 200)) == 3
+
+
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_what_was_refused_is_left_out_for_a_while(status: int) -> None:
     """The next request leaves it out; then it is tried again."""

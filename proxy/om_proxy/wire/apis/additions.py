@@ -104,14 +104,14 @@ class Lessons:
         return left_out
 
     def choose_taken_back(
-        self, sent: Addition, status: int, now: float, *, is_first: bool, is_too_long: bool
+        self, sent: Addition, status: int, now: float, *, may_be_outage: bool, is_too_long: bool
     ) -> Addition:
         """Return what to take back after this refusal of a request with these additions; NOTHING:
-        the refusal stands. `is_first`: nothing was taken back yet. `is_too_long`: the server says
-        that the prompt is."""
+        the refusal stands. `may_be_outage`: no status of this request was taken for one yet.
+        `is_too_long`: the server says that the prompt is."""
         is_tried = self._is_tried_at <= now
         if status not in REQUEST_FAULT_STATUSES:
-            return self._choose_in_outage(sent, now) if is_first and is_tried else NOTHING
+            return self._choose_in_outage(sent, now) if may_be_outage and is_tried else NOTHING
         if is_too_long:
             return _first_of(sent & LENGTHENING)
         return (
@@ -192,13 +192,22 @@ class Trial:
     """One request on its way to a server. `sent`: the additions that it has now. `additions`: those
     that it would have if nothing was known of the server. `clock`: in seconds."""
 
-    __slots__ = ("_clock", "_left_out", "_lessons", "_refused", "_taken_back", "sent")
+    __slots__ = (
+        "_clock",
+        "_left_out",
+        "_lessons",
+        "_may_be_outage",
+        "_refused",
+        "_taken_back",
+        "sent",
+    )
 
     def __init__(self, lessons: Lessons, additions: Addition, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lessons = lessons
         self._taken_back = NOTHING
         self._refused = NOTHING  # for certain: without it the request was accepted
+        self._may_be_outage = True  # no status was taken for one yet: one costs one extra call
         # every request begins one, and most servers refuse nothing
         self._left_out = lessons.list_left_out(clock()) if lessons.left_out else NOTHING
         self.limit_to(additions)
@@ -231,7 +240,11 @@ class Trial:
         if not is_refusal(status, has_retry_after=has_retry_after):
             return NOTHING
         taken = self._lessons.choose_taken_back(
-            self.sent, status, self._clock(), is_first=not self._taken_back, is_too_long=is_too_long
+            self.sent,
+            status,
+            self._clock(),
+            may_be_outage=self._may_be_outage,
+            is_too_long=is_too_long,
         )
         if not taken:
             return NOTHING
@@ -239,7 +252,9 @@ class Trial:
         # a prompt that is too long says nothing of what it has, but for the room that an answer wants
         if not is_too_long or taken is Addition.LIMIT:
             self._taken_back |= taken
-        self._refused = taken & self._taken_back if status in REQUEST_FAULT_STATUSES else NOTHING
+        is_certain = status in REQUEST_FAULT_STATUSES
+        self._may_be_outage &= is_certain
+        self._refused = taken & self._taken_back if is_certain else NOTHING
         return taken
 
     def acquit(self, addition: Addition) -> None:
