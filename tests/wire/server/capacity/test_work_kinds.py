@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.wire.server.capacity.work_kinds import WORK_KINDS, WorkKind
+from om_proxy.wire.server.capacity.work_kinds import EVENT_STREAM, EXPORT, WORK_KINDS, WorkKind
 
 PAGE = Path(__file__).parents[4] / "docs" / "guides" / "capacity.md"
 
@@ -32,6 +32,12 @@ def test_the_page_has_the_table(kind: WorkKind) -> None:
 @pytest.mark.parametrize("kind", WORK_KINDS, ids=lambda kind: kind.name)
 def test_one_tenant_leaves_a_slot_for_another(kind: WorkKind) -> None:
     assert 0 < kind.of_tenant < kind.at_once - 1
+
+
+@pytest.mark.parametrize("kind", [EXPORT, EVENT_STREAM], ids=lambda kind: kind.name)
+def test_two_tenants_leave_a_slot_of_what_a_reader_holds(kind: WorkKind) -> None:
+    """A client that does not read keeps its slot."""
+    assert 2 * kind.of_tenant < kind.at_once - 1
 
 
 def test_all_slots_together_fit_into_the_shipped_memory() -> None:

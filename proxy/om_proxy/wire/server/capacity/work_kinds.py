@@ -75,7 +75,7 @@ EXPORT = WorkKind(
     name="export",
     covers="exports, until the client has read them",
     at_once=4,
-    of_tenant=2,
+    of_tenant=1,  # a client that reads slowly holds its slot; two tenants leave one for a third
     waiting=4,
     held_bytes=8 * _MIB,  # a page of 50 messages, in three forms
 )
