@@ -46,9 +46,12 @@ async def buffer_body(
     return answer, _decompress(answer, body, max_bytes) if is_compressed else body
 
 
-async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
+async def look_for_error(
+    answer: UpstreamResponse, *, is_in_doubt: bool = False
+) -> UpstreamResponse:
     """Look whether a 200 tells an error before anything else, and note the error's status. Return an
-    equal answer. Of a stream, nothing is read after its first event."""
+    equal answer. Of a stream, nothing is read after its first event; with `is_in_doubt`, after the
+    first one that says something."""
     decode = create_body_decoder(answer)
     if decode is None:
         return answer
@@ -58,7 +61,10 @@ async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
         async for chunk in answer.chunks():
             read_chunks.append(chunk)
             begun += decode(chunk)
-            if refusals.has_first_event(begun) or len(begun) > refusals.MAX_ERROR_BODY_BYTES:
+            if refusals.has_first_event(begun, is_in_doubt=is_in_doubt):
+                break
+            if len(begun) > refusals.MAX_ERROR_BODY_BYTES:
+                begun = b""
                 break
     except UpstreamError as exc:
         return _replay(answer, read_chunks, break_off(exc))
@@ -73,7 +79,8 @@ async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
     if begun.lstrip().startswith(b"{"):
         answer, whole = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
         begun = whole or b""
-    answer.told_status = refusals.read_wrapped_status(begun) or answer.status
+    told_status = refusals.read_wrapped_status(begun, is_in_doubt=is_in_doubt)
+    answer.told_status = told_status or answer.status
     return answer
 
 
