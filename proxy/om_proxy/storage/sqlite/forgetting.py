@@ -135,7 +135,7 @@ class SqliteForgetting(SqlStore):
             removed = removed._replace(database="pending", log="pending")
         return await self._doomed.settle(removed)
 
-    async def _resume_erasure(self) -> None:
+    async def resume_erasure(self) -> None:
         """Start the eraser if forgotten bytes are pending: this process has ended in between, or
         another one."""
         [(is_pending,)] = await self._reader.run_alone(
@@ -146,6 +146,6 @@ class SqliteForgetting(SqlStore):
 
     async def wait_erased(self) -> None:
         if self._eraser is not None:
-            await self._resume_erasure()
+            await self.resume_erasure()
             await self._eraser.wait()
         await self._doomed.wait_destroyed()

@@ -204,7 +204,7 @@ class SqliteStore(
             store._keys.separate = separate
             await reader.run_alone(_read_sequence)
             store._probe = None if is_in_memory else VersionProbe(database)
-            await store._resume_erasure()
+            await store.resume_erasure()
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:
@@ -448,7 +448,7 @@ class SqliteStore(
         return True
 
     async def _finish_deletion(self) -> None:
-        await self._resume_erasure()
+        await self.resume_erasure()
         await self._doomed.destroy()
 
     async def park(self, key: Key, parked: bool) -> bool:
