@@ -228,6 +228,13 @@ def test_message_bytes_do_not_hold_the_body() -> None:
     assert all(type(raw) is bytes for raw in CHAT.parse_request(ODD).messages)
 
 
+@pytest.mark.parametrize("role", ["", "model", "ASSISTANT"])
+def test_a_reply_that_comes_back_with_another_role(role: str) -> None:
+    """It is the stored one: that has the assistant's role."""
+    raw = b'{"role":"%s","content":"a"}' % role.encode()
+    assert (read_item(raw, KEY).role, read_item(raw, KEY).raw) == ("assistant", raw)
+
+
 def test_item() -> None:
     """A message becomes an item: role, calls, the call it answers, and a fingerprint."""
     call = b'{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b"},{"x":1},7]}'

@@ -26,6 +26,21 @@ TEXT = {"type": "text", "text": "look"}
             id="members of an answer",
         ),
         pytest.param(
+            {"role": "assistant", "content": 42, "name": "Assistant Bot"},
+            {"role": "assistant", "content": "42"},
+            id="a number",
+        ),
+        pytest.param(
+            {
+                "role": "assistant",
+                "content": "a",
+                "tool_calls": [CALL],
+                "function_call": {"name": "f", "arguments": "{}"},
+            },
+            {"role": "assistant", "content": "a", "tool_calls": [CALL]},
+            id="a call told twice",
+        ),
+        pytest.param(
             {"role": "assistant", "content": None, "tool_calls": [{**CALL, **SIGNED, "index": 0}]},
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             id="a signed call",

@@ -229,6 +229,15 @@ def test_half_characters_in_two_deltas() -> None:
     assert json.loads(reply.message or b"")["content"] == "a\ufffd\ufffdb"
 
 
+@pytest.mark.parametrize("role", ['""', '"model"', '"ASSISTANT"', "null", "7"])
+def test_a_role_of_another_name(role: str) -> None:
+    """A reply is the assistant's, whatever its server calls it, streamed or not."""
+    said = b'{"role":%s,"content":"a"}' % role.encode()
+    kept = b'{"role":"assistant","content":"a"}'
+    assert read(b'{"choices":[{"message":%s}]}' % said, stream=False).message == kept
+    assert read(event(b'{"choices":[{"delta":%s}]}' % said)).message == kept
+
+
 BODY = b' {"id":"x", "choices": [ {"index":0,"message":{"role": "assistant", "content":"hi","x":1.0},"finish_reason":"stop"},{"index":1,"message":{"content":"b"}} ],"usage":{"prompt_tokens":3}} '
 
 

@@ -34,6 +34,8 @@ from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, S
 # No client sends more new messages at once: a question, or the results of all its calls.
 MAX_MESSAGES_OF_ONE_TURN = 64
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
+# what servers call the assistant in a reply, in lower case; a client may send it back so
+ASSISTANT_ROLES = frozenset({"assistant", "model", ""})
 PICTURE_WORD = b'"image_url"'  # nobody escapes it
 
 
@@ -201,7 +203,7 @@ def read_item(raw: bytes, key: bytes) -> Item:
         raise Unreadable("a message without a role")
     return Item(
         raw=raw,
-        role=role,
+        role="assistant" if role.lower() in ASSISTANT_ROLES else role,
         fp=fingerprint(message, key, write_canonical),
         calls=message.call_ids,
         answers=answers if role == "tool" and isinstance(answers, str) else None,

@@ -157,7 +157,7 @@ class MessageBuilder:
     def message(self) -> dict[str, Any]:
         """Return the message so far, in the form of an unstreamed reply."""
         others = {name: _finish_value(value) for name, value in self._fields.items()}
-        role = others.pop("role", "assistant")
+        others.pop("role", None)  # it may be empty, or another word: a reply is the assistant's
         content = others.pop("content", None)
         written = self._fields.get("content")
         if isinstance(written, list) and len(written) == 1 and isinstance(written[0], _PartText):
@@ -166,7 +166,7 @@ class MessageBuilder:
             others["tool_calls"] = [_finish_value(call.fields) for call in self._sort_calls()]
         if content is None and not others:
             content = ""  # an empty reply; many servers refuse `null` without tool calls
-        return {"role": role, "content": content, **others}
+        return {"role": "assistant", "content": content, **others}
 
     def _add_calls(self, calls: list[Any]) -> list[StreamedCall | None]:
         if len(calls) > 1:

@@ -12,6 +12,7 @@ other: they are its own matter. A stored message beside one is joined with it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
 NO_ARGUMENTS = "{}"
 LEFT_OUT = b""  # in place of a message that says nothing
 NO_REPLY = b'{"role":"assistant","content":"(no reply)"}'
+SENT_NAME = re.compile(r"[^\s<|\\/>]+")  # OpenAI
 SPEAKERS = frozenset({"user", "assistant"})
 
 _NULL = Raw(b"null")
@@ -141,7 +143,7 @@ def _list_members(view: ChatMessage, role: str) -> Iterator[tuple[str, object]]:
     yield "role", role
     if isinstance(view.answers, str):
         yield "tool_call_id", view.answers
-    elif isinstance(view.name, str):
+    elif isinstance(view.name, str) and SENT_NAME.fullmatch(view.name):
         yield "name", view.name  # what else tells whose result this is, in the form of 2023
     calls = [call for call in view.calls() if call.kind != "empty"]
     text = "\n".join(_list_texts(view))
@@ -149,7 +151,7 @@ def _list_members(view: ChatMessage, role: str) -> Iterator[tuple[str, object]]:
     if listed := [_write_call(call) for call in calls if call.kind != "legacy"]:
         yield "tool_calls", listed
     for call in calls:
-        if call.kind == "legacy":
+        if call.kind == "legacy" and not listed:
             yield "function_call", _write_function(call)
 
 
@@ -166,6 +168,8 @@ def _list_texts(view: ChatMessage) -> Iterator[str]:
         is_blank = is_blank and not shown.strip()
         if shown:
             yield shown
+    if isinstance(view.content, int | float):
+        yield write_json(view.content)
     if not is_blank:
         return
     transcript = view.audio.get("transcript") if isinstance(view.audio, dict) else None

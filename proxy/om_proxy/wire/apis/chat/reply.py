@@ -139,7 +139,7 @@ class _WholeReply:
         first, *others = _sort_choices(choices)
         error = _is_error(completion.error)
         return Reply(
-            message=_add_missing_role(_read_message(first)),
+            message=_set_role(_read_message(first)),
             complete=not error,
             finish_reason=_text_or_none(_read_remark(first.finish_reason)),
             usage=read_usage(_read_remark(completion.usage)),
@@ -175,12 +175,12 @@ def _read_message(choice: _Choice) -> bytes | None:
     return raw if raw.startswith(b"{") else None
 
 
-def _add_missing_role(message: bytes | None) -> bytes | None:
-    """Return the message with a role: some servers leave it out. A stream's message has it by
-    default too."""
+def _set_role(message: bytes | None) -> bytes | None:
+    """Return the message as the assistant's: some servers leave the role out, or call it `model`, and
+    refuse that when it comes back. A stream's message has the role by default too."""
     if message is None or message.startswith(USUAL_REPLY_START):
         return message
-    if isinstance(_read_remark(_speaker.decode(message).role), str):
+    if _read_remark(_speaker.decode(message).role) == "assistant":
         return message
     return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
 

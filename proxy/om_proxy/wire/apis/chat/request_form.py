@@ -140,9 +140,7 @@ def _reshape_reply(members: dict[str, Raw]) -> dict[str, Raw]:
 
 
 def _has_text(reply: dict[str, Raw]) -> bool:
-    content = _read(reply, "content")
-    # what is of no known kind may say something
-    return isinstance(content, int | float) or has_text(view_parsed({"content": content}))
+    return has_text(view_parsed({"content": _read(reply, "content")}))
 
 
 def _find_words(members: dict[str, Raw]) -> Raw | None:
