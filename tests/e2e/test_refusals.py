@@ -79,6 +79,31 @@ async def test_an_outage(tmp_path: Path) -> None:
             assert (got.status, len(site.server.seen)) == (500, calls)
 
 
+def breaking(breaks: Callable[[Call], None]) -> Script:
+    async def script(call: Call) -> None:
+        breaks(call)
+
+    return script
+
+
+@pytest.mark.parametrize("breaks", [Call.reset, Call.close], ids=["reset", "closed"])
+async def test_a_server_that_breaks_the_connection(
+    tmp_path: Path, breaks: Callable[[Call], None]
+) -> None:
+    """It may be its way to refuse: once, the request goes out without what the server never
+    accepted. What it accepted before may be served already, and is not sent twice."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        for broken, calls, status in ((1, 2, 200), (0, 1, 200), (1, 1, 502)):
+            scripts = [breaking(breaks)] * broken
+
+            async def script(call: Call, scripts: list[Script] = scripts) -> None:
+                await (scripts.pop() if scripts else script_completion())(call)
+
+            got = await site.ask(window_body("two"), T, script=script)
+            assert (got.status, len(site.server.seen)) == (status, calls)
+
+
 @pytest.mark.parametrize(
     "status",
     [b"401 X", b"403 X", *(b"%d X\r\nRetry-After: 1" % n for n in (429, 500, 503, 529))],

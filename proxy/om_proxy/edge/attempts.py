@@ -28,15 +28,17 @@ import time
 
 from msgspec.structs import replace
 
-from om_proxy.common.errors import OmError
+from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.replies.buffered_response import (
+    break_off,
     buffer_body,
     look_at_beginning,
     look_for_error,
 )
+from om_proxy.edge.replies.changed_response import Body
 from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background
@@ -57,6 +59,8 @@ from om_proxy.wire.apis.additions import (
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.upstream import Upstream, UpstreamResponse, join_url
+from om_proxy.wire.upstream.causes import is_broken_connection
+from om_proxy.wire.upstream.transport import RawResponse
 
 RETRY_WITH_ORIGINAL_STATUSES = REQUEST_FAULT_STATUSES
 MIN_ERROR_STATUS = 400
@@ -95,12 +99,35 @@ class Attempts:
             return await self._send_after_refusal(exchange, trial, answer)
         if trial.sent is not additions:
             turn = exchange.turn = self._simplify(exchange, turn, trial)
-        answer = await self._send_looked_into(
-            exchange, self._write_body(exchange, turn), is_in_doubt=trial.is_in_doubt
-        )
+        body = self._write_body(exchange, turn)
+        try:
+            answer = await self._send_looked_into(exchange, body, is_in_doubt=trial.is_in_doubt)
+        except UpstreamError as exc:
+            # the server may have begun to work on it: a second request may be paid for twice, so
+            # it is sent only without what the server never accepted
+            if not trial.is_in_doubt or not is_broken_connection(exc):
+                raise
+            answer = await self._send_after_break(exchange, trial, exc)
         if answer.told_status >= MIN_ERROR_STATUS:
             answer = await self._send_after_refusal(exchange, trial, answer)
         trial.end(answer.told_status)
+        return answer
+
+    async def _send_after_break(
+        self, exchange: Exchange, trial: Trial, error: UpstreamError
+    ) -> UpstreamResponse:
+        """Do as after a status that may be an outage. Raise the error where that takes nothing
+        back."""
+        refusal = UpstreamResponse(
+            RawResponse(error.status, [], Body(break_off(error))), close_none
+        )
+        try:
+            answer = await self._send_after_refusal(exchange, trial, refusal)
+        except OmError:
+            trial.end(error.status)
+            raise
+        if answer is refusal:
+            raise error
         return answer
 
     async def _send_after_refusal(
@@ -334,6 +361,10 @@ class Attempts:
         )
         exchange.first_byte_s = time.perf_counter() - started
         return answer
+
+
+async def close_none(_response: RawResponse, _is_read: bool) -> None:
+    """Close a response that never came."""
 
 
 def count_original_as_sent(turn: PreparedTurn) -> PreparedTurn:

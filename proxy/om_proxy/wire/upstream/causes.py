@@ -43,6 +43,15 @@ def make_interrupted_error(exc: Exception, url: str) -> UpstreamError:
     )
 
 
+def is_broken_connection(exc: UpstreamError) -> bool:
+    """Return whether the server broke the connection before its response: an outage, or its way to
+    refuse the request."""
+    cause = exc.__cause__
+    return isinstance(cause, httpx.RemoteProtocolError | httpx.NetworkError) and not isinstance(
+        cause, httpx.ConnectError
+    )
+
+
 def find_cause(exc: Exception, source: BaseException) -> tuple[str, str]:
     """Return the cause in plain words, and the setting to check. The words are "" if the class of
     the error says it best. `source`: the exception that `exc` was made from, or `exc` itself."""
