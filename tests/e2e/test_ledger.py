@@ -18,7 +18,8 @@ from om_proxy.observability.facts import Fact, TurnPriced
 from om_proxy.testing.asgi import Receive, Send
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, RecordedRequest, ScriptedServer
-from tests.e2e.running import Chat, Running, run_with_scripted_models
+from tests.e2e.running import CRATE_REMARK, Chat, Running, run_with_scripted_models
+from tests.e2e.test_recall import RETRIEVAL_MEMORY, Curious
 
 ACTOR = "gpt-4o"  # to the scripted server any name is an actor; this one has a list price
 NOTE_TAKER = "gpt-4o-mini"  # so has this one
@@ -107,6 +108,33 @@ async def test_the_cost_is_the_providers_bill(tmp_path: Path, more: dict[str, An
         assert sum_of(counted) == ledger.full
         assert {fact.model for fact in counted} == {ACTOR}
         assert sum(fact.account.baseline_cost - fact.account.cost for fact in counted) > 0
+
+
+@pytest.mark.parametrize("more", WITH_USAGE, ids=["JSON", "streamed"])
+async def test_a_look_up_is_paid_for(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Each round of the reply is on the bill. Without memory the model would have written the
+    answer and no call."""
+    async with run_with_scripted_models(tmp_path, RETRIEVAL_MEMORY, models=Curious()) as run:
+        chat = run.chat()
+        for number in range(14):
+            await ask(chat, CRATE_REMARK.format(n=number), **more)
+            await run.app.background.wait_idle()
+        before = (await ledger_of(run)).full
+        await ask(chat, "What is the serial number?", **more)
+        await run.app.background.wait_idle()
+        requests, now = run.models.requests_to(ACTOR), (await ledger_of(run)).full
+        call, answer = requests[-2:]
+        assert call.completion_tokens != answer.completion_tokens
+        assert (now.calls, now.tokens) == (len(requests), tokens_of(requests))
+        assert now.cost == bill(requests)
+        baseline = Tokens(
+            now.baseline_input - before.baseline_input,
+            now.baseline_cached - before.baseline_cached,
+            now.baseline_cache_write - before.baseline_cache_write,
+            answer.completion_tokens,
+        )
+        expected = price_tokens(baseline, find_token_prices(ACTOR))
+        assert now.baseline_cost - before.baseline_cost == expected
 
 
 async def test_a_short_thread_is_its_own_baseline(tmp_path: Path) -> None:

@@ -359,7 +359,7 @@ class ChatRoute:
             usage=exchange.usage,
             recall=recall.word if recall else None,
             recall_steps=recall.steps if recall else 0,
-            later_rounds=len(recall.later_usages) if recall else 0,
+            later_rounds=len(recall.list_usages()[1:]) if recall else 0,
             observer=turn.opened.context.observer_name if turn else None,
         )
         self._facts.emit(ended)

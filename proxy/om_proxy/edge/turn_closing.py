@@ -144,12 +144,12 @@ class TurnClosing:
         """Read the copy of a reply, with its look-ups. Return an empty Reply if it cannot be read."""
         key = exchange.caller.key
         reply = await self._facts.await_extra("reply_copy", key, Reply(), reader.finish)
-        if exchange.recall is None or not exchange.recall.steps:
+        recall = exchange.recall
+        # a reply has a second round also if a look-up failed
+        if recall is None or not (recall.steps or recall.list_usages()[1:]):
             exchange.usage = reply.usage
             return reply
-        return self._facts.try_extra(
-            "rounds", key, reply, take_rounds, exchange, exchange.recall, reply
-        )
+        return self._facts.try_extra("rounds", key, reply, take_rounds, exchange, recall, reply)
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
         """Store the turn of a request without an answer. Wait for that up to 5 s."""
@@ -254,7 +254,7 @@ class TurnClosing:
             shadow = self._facts.try_extra("shadow", key, None, find_ready, shadow_task)
             if delivery.accounted is None:  # a deferred commit is tried again
                 accountant = self._engine.accountant
-                later_rounds = recall.later_usages if recall is not None else ()
+                later_rounds = recall.list_usages()[1:] if recall is not None else ()
                 tool = recall.tool if recall is not None else None
                 account = accountant.account
                 delivery.accounted = accounted = await self._facts.await_extra(
@@ -326,7 +326,8 @@ def is_counted_only(exchange: Exchange, status: int) -> bool:
 def take_rounds(exchange: Exchange, recall: RecallRecord, reply: Reply) -> Reply:
     """Give the exchange the usage of all rounds. Return the reply with the look-ups made for it,
     and with the first round's usage: the ledger counts the others as a cost of memory."""
-    reported = [usage for usage in recall.usages if usage is not None]
+    usages = recall.list_usages()
+    reported = [usage for usage in usages if usage is not None]
     exchange.usage = sum(reported[1:], reported[0]) if reported else None
     look_ups = keep_rounds(recall.rounds, recall.beside)
-    return replace(reply, usage=recall.usages[0], look_ups=look_ups)
+    return replace(reply, usage=usages[0], look_ups=look_ups)

@@ -6,7 +6,8 @@ Net saving = baseline - cost - cost of memory's own calls. It may be negative.
 - *Baseline*, for a client that sends its full history: its prompt as received, in the provider's
   tokens. What is new in both prompts adds to it what it added to the bill. Where memory changed the
   prompt, what is new counts as what came before it.
-- The tool for look-ups is no part of the baseline.
+- The tool for look-ups is no part of the baseline. Of a reply with look-ups, the baseline has the
+  output of the last round: the answer, and not the call.
 - *Baseline*, for a client that sends less (`partial`): the whole live transcript. It is kept in an
   account of its own, because such a client never paid for its history.
 - The baseline has a prompt cache, which behaves as the real one did in this turn. Some of our
@@ -212,9 +213,12 @@ def assess_turn(
     counted_output: int,
     prices: TokenPrices | None,
     history: History = "full",
+    *,
+    answer_output: int | None = None,
 ) -> TurnEntry:
     """Return what this turn adds to its thread's ledger. `reported`: the provider's usage, if the
-    reply carries it. Otherwise `counted_output` are the reply's tokens by our count."""
+    reply carries it. Otherwise `counted_output` are the reply's tokens by our count.
+    `answer_output`: the tokens of the answer, if `reported` is of a look-up's call."""
     mark, last = prompt.mark, ledger.mark
     is_plain = prompt.shadow is None and not prompt.tool_tokens
     if reported is not None and is_plain and _is_untouched(mark, last):
@@ -241,6 +245,8 @@ def assess_turn(
             step=_find_largest_step(mark, last, own.prompt),
         )
         baseline = _project(own, sent, whole, mark.billed_whole, share)
+        if answer_output is not None:
+            baseline = replace(baseline, output=answer_output)
         account = _open_account(reported, baseline, prices)
         entry = _enter_reported(account, history, mark, sent, own)
     if prompt.shadow is None:

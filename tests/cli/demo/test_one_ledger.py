@@ -16,7 +16,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from om_proxy.cli.demo import play, stage
+from om_proxy.cli.demo import client, play, stage
 from om_proxy.cli.demo.figures import ActorCost, DemoResult, compute_costs
 from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.stage import Stage, open_stage
@@ -67,12 +67,17 @@ def read_saving(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("look_ups", [True, False], ids=["look-ups", "no look-ups"])
+@pytest.mark.parametrize(
+    ("look_ups", "streamed_every"),
+    [(True, 2), (True, 1), (False, 2)],
+    ids=["look-ups", "look-ups in streams", "no look-ups"],
+)
 async def test_all_tell_what_was_sent(
-    look_ups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    look_ups: bool, streamed_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each sum is within half a percent of the bill of the two conversations, one without memory
     and one with it."""
+    monkeypatch.setattr(client, "STREAMED_EVERY", streamed_every)
     story = load_story()
     if not look_ups:
         template = stage.SETTINGS_TEMPLATE.replace("retrieval: true", "retrieval: false")

@@ -185,6 +185,23 @@ async def test_a_look_up_in_a_stream() -> None:
     assert server.closed == 2
 
 
+async def test_the_usage_of_the_last_round_is_known_at_its_end() -> None:
+    """The turn is stored before the client gets the end of the stream. Then each round counts."""
+    server = Server()
+    last = text_round(2, "Blue.")
+    server.answers = [
+        server.respond(calls_round(1, *OURS)),
+        server.respond(last.removesuffix(DONE), DONE),
+    ]
+    play = Play(server, stream=True)
+    answer = await play.follow()
+    async for chunk in answer.chunks():
+        if DONE in chunk:
+            break
+    assert play.record.list_usages() == [Usage(100, 50, 0, 10)] * 2
+    await answer.aclose()
+
+
 async def test_a_look_up_without_a_stream() -> None:
     server = Server()
     server.answers = unstreamed(

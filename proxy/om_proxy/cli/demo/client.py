@@ -15,6 +15,9 @@ from om_proxy.cli.demo.story import INSTRUCTIONS, Turn
 from om_proxy.common.errors import OmError
 from om_proxy.wire.apis.registry import CHAT
 
+# one request in so many is streamed
+STREAMED_EVERY = 2
+
 Message = Mapping[str, Any]
 
 
@@ -54,10 +57,10 @@ class Client:
             self.history.extend(results[call["id"]] for call in calls)
 
     async def complete(self, messages: Sequence[Message]) -> ReplyWithReceipt:
-        """Send one request, every second one streamed, and return the reply. Raises OmError unless
-        the answer is a 200 with a complete message."""
+        """Send one request and return the reply. Raises OmError unless the answer is a 200 with a
+        complete message."""
         self._request_count += 1
-        stream = self._request_count % 2 == 0
+        stream = self._request_count % STREAMED_EVERY == 0
         body = {
             "model": ACTOR_NAME,
             "messages": list(messages),

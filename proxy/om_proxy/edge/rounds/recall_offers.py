@@ -36,18 +36,26 @@ class RecallRecord:
     rounds: list[Round] = field(default_factory=list)
     # of the last round, if the client's tools were called too
     beside: Round | None = None
-    # of each round of the reply; None: not reported
+    # of each round of the reply that has ended; None: not reported
     usages: list[Usage | None] = field(default_factory=list)
+    # reads what a later round under way has reported so far; None: none is under way
+    read_open_usage: Callable[[], Usage | None] | None = None
     use: ToolUse = PLAIN_USE  # of the request
 
     def withdraw(self, word: Offer) -> None:
         """The answer is to a request without the tool."""
         self.tool, self.word = None, word
 
-    @property
-    def later_usages(self) -> list[Usage | None]:
-        """The usage of each round after the first."""
-        return self.usages[1:]
+    def end_round(self, usage: Usage | None) -> None:
+        """Note that the round under way has ended."""
+        self.usages.append(usage)
+        self.read_open_usage = None
+
+    def list_usages(self) -> list[Usage | None]:
+        """Return the usage of each round. The turn is stored before the last round has ended: the
+        end of a stream waits for that."""
+        open_usages = [self.read_open_usage()] if self.read_open_usage else []
+        return [*self.usages, *open_usages]
 
 
 class RecallOffers:

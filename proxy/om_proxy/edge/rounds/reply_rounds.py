@@ -168,6 +168,7 @@ class ReplyRounds:
             begun = BegunRound()
             if not self._is_first:
                 self.splice.begin_round()
+                self._record.read_open_usage = self.splice.read_round_usage
         if begun.fault is not None:
             raise begun.fault
         yield begun.piece
@@ -190,7 +191,7 @@ class ReplyRounds:
                 await asyncio.to_thread(end_round) if self.splice.is_end_long else end_round()
             )
             yield rest
-        self._record.usages.append(end.usage)
+        self._record.end_round(end.usage)
         self.requests.has_shown = self.requests.has_shown or end.is_visible
         answers = await self._look_ups.try_look_up(end) if self._can_look_up(end) else None
         if answers:
@@ -231,7 +232,7 @@ class ReplyRounds:
     def _take_out_calls(self) -> PlainRound:
         if self._unsent is None:
             raise UpstreamError("a round of the reply is too large")
-        self._record.usages.append(None)
+        self._record.end_round(None)
         return self._api.take_out_calls(
             bytes(self._unsent),
             self._tool,

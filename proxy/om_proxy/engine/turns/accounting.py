@@ -111,7 +111,8 @@ class Accountant:
         later_rounds: Sequence[Usage | None] = (),
         tool: str | None = None,
     ) -> TurnEntry | None:
-        entry = self._assess(turn, reply, reply_tokens, shadow, tool)
+        last_usage = later_rounds[-1] if later_rounds else None
+        entry = self._assess(turn, reply, reply_tokens, shadow, tool, last_usage)
         if entry is not None:
             opened = turn.opened
             if later_rounds:
@@ -129,7 +130,9 @@ class Accountant:
         reply_tokens: int,
         shadow: ShadowPrompt | None,
         tool: str | None = None,
+        last_usage: Usage | None = None,
     ) -> TurnEntry | None:
+        """`last_usage`: of the round that wrote the answer; None: of no later round."""
         opened, mark = turn.opened, turn.mark
         if mark is None:
             return None
@@ -155,6 +158,7 @@ class Accountant:
             reply_tokens,
             find_token_prices(model or ""),
             reconciled.projected.history,
+            answer_output=last_usage.output_tokens if last_usage is not None else None,
         )
         return replace(entry, shadow_parts=shadow.parts) if shadow else entry
 

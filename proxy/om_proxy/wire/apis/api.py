@@ -130,6 +130,9 @@ class Splice(Protocol):
     def is_end_long(self) -> bool:
         """Whether `end_round` has so much to read that it must not run on the event loop."""
 
+    def read_round_usage(self) -> Usage | None:
+        """Return what the round has reported so far."""
+
     def end_round(self) -> tuple[bytes, RoundEnd]:
         """End the round. Return the bytes that the client gets now, and what the round came to."""
 

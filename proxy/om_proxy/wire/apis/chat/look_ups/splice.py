@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
+from om_proxy.memory.usage import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
 from om_proxy.wire.apis.chat.deltas import MessageBuilder, ReplyTooLarge, StreamedCall
 from om_proxy.wire.apis.chat.look_ups.round_chunks import (
@@ -36,6 +37,7 @@ from om_proxy.wire.apis.chat.look_ups.round_chunks import (
 )
 from om_proxy.wire.apis.chat.look_ups.rounds import LONG_END_BYTES, UsageSum, describe_round
 from om_proxy.wire.apis.chat.stream_end import DONE
+from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.wire.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
 
@@ -127,6 +129,9 @@ class StreamSplice:
     @property
     def is_end_long(self) -> bool:
         return self._has_own_calls and sum(map(len, self._remembered)) > LONG_END_BYTES
+
+    def read_round_usage(self) -> Usage | None:
+        return read_usage(self._round_usage)
 
     def end_round(self) -> tuple[bytes, RoundEnd]:
         if rest := self._cutter.take_rest():

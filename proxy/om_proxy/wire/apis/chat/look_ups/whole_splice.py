@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
+from om_proxy.memory.usage import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
 from om_proxy.wire.apis.chat.look_ups.round_chunks import EMPTY_LINE, put_back_halves
 from om_proxy.wire.apis.chat.look_ups.rounds import (
@@ -17,6 +18,7 @@ from om_proxy.wire.apis.chat.look_ups.rounds import (
     describe_round,
     is_own_call,
 )
+from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another
@@ -77,6 +79,9 @@ class WholeSplice:
     @property
     def is_end_long(self) -> bool:
         return len(self._body) > LONG_END_BYTES
+
+    def read_round_usage(self) -> Usage | None:
+        return read_usage(self._round_usage)
 
     def end_round(self) -> tuple[bytes, RoundEnd]:
         try:
