@@ -250,6 +250,27 @@ def test_names_with_providers(model: str) -> None:
     assert isinstance(models.find_price(model), Price)
 
 
+@pytest.mark.parametrize(
+    ("model", "base_url", "listed"),
+    [
+        ("mistral-large-latest", "https://api.mistral.ai/v1", "mistral/mistral-large-latest"),
+        ("kimi-k2.5", "https://api.moonshot.ai/v1", "moonshot/kimi-k2.5"),
+        ("glm-4.6", "https://api.z.ai/api/paas/v4", "zai/glm-4.6"),
+        ("qwen-max", "https://dashscope.aliyuncs.com/compatible-mode/v1", "dashscope/qwen-max"),
+        ("openai/gpt-oss-120b", "https://api.groq.com/openai/v1", "groq/openai/gpt-oss-120b"),
+        ("mistral-large-latest", "http://127.0.0.1:4000/v1", "mistral/mistral-large-latest"),
+        ("z-ai/glm-4.6", "https://openrouter.ai/api/v1", "zai/glm-4.6"),
+        ("claude-3-haiku-20240307", None, "vertex_ai/claude-3-haiku"),
+        ("gpt-4o", "https://api.mistral.ai/v1", "gpt-4o"),
+    ],
+)
+def test_names_that_are_listed_with_a_provider_alone(
+    model: str, base_url: str | None, listed: str
+) -> None:
+    """The server's own listing comes first, then the plain name, then the maker's listing."""
+    assert models.find_price(model, base_url) == models.find_price(listed) is not None
+
+
 @pytest.mark.parametrize("model", ["", "nobody/knows-this", "sample"])
 def test_unknown_models(model: str) -> None:
     """An unknown model has no price and no limit."""

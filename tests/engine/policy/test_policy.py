@@ -247,6 +247,16 @@ def test_list_prices_hold_unless_the_operator_wants_no_economy() -> None:
     )
 
 
+def test_the_server_lists_the_model_s_price() -> None:
+    """Without a price, notes would be made that never pay back."""
+    text = "upstream: [{name: groq, match: ['*'], base_url: https://api.groq.com/openai/v1}]"
+    found = policy_of(text).base_settings(memory_of("openai/gpt-oss-120b")).limits
+    listed = find_price("groq/openai/gpt-oss-120b")
+    assert listed is not None
+    assert found.prices is not None
+    assert found.prices.observer_input == found.prices.actor_fresh == listed.input
+
+
 def test_a_thread_s_own_thresholds_keep_the_prices_of_its_model() -> None:
     """Settings that two models share keep a thread's own thresholds made, and those hold the prices
     of one model: another model's thread must not find them."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +20,38 @@ PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
 _Number = int | float | str | None
 # OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
 _FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
+
+# The table lists some providers' models with a prefix alone. It is tried first for their hosts.
+PRICE_PREFIXES_BY_HOST = {
+    "api.mistral.ai": "mistral",
+    "api.moonshot.ai": "moonshot",
+    "api.moonshot.cn": "moonshot",
+    "api.z.ai": "zai",
+    "open.bigmodel.cn": "zai",
+    "dashscope.aliyuncs.com": "dashscope",
+    "dashscope-intl.aliyuncs.com": "dashscope",
+    "api.x.ai": "xai",
+    "api.minimax.io": "minimax",
+    "generativelanguage.googleapis.com": "gemini",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.cerebras.ai": "cerebras",
+    "api.together.xyz": "together_ai",
+    "api.fireworks.ai": "fireworks_ai",
+    "api.deepinfra.com": "deepinfra",
+}
+# A name that is not listed itself is its maker's, whatever server has it. Claude 3 is listed by
+# other sellers alone, at its maker's price.
+PRICE_PREFIXES_OF_MAKERS = (
+    "mistral",
+    "moonshot",
+    "zai",
+    "dashscope",
+    "xai",
+    "minimax",
+    "vertex_ai",
+    "vercel_ai_gateway/anthropic",
+)
 
 # what follows a model's name in the name of a snapshot; Bedrock's have a version too
 _SNAPSHOT_SUFFIX_PATTERN = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
@@ -64,24 +97,13 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of pl
     deprecation_date: str | None = None
 
 
-def find_price(model: str) -> Price | None:
+def find_price(model: str, base_url: str | None = None) -> Price | None:
     """Return a model's list price by the name that litellm or the provider gives the model; None if
-    it is not known."""
-    entry = _find_entry(model)
-    if entry is None:
-        return None
-    input_price = _parse_amount(entry.input_cost_per_token)
-    if input_price is None:
-        return None
-    cache_read_price = _parse_amount(entry.cache_read_input_token_cost)
-    cache_write_price = _parse_amount(entry.cache_creation_input_token_cost)
-    return Price(
-        input=input_price,
-        output=_parse_amount(entry.output_cost_per_token) or 0.0,
-        cached_input=input_price if cache_read_price is None else cache_read_price,
-        # some entries have 0, which means no more than the price of the input
-        cache_write=cache_write_price or input_price,
-    )
+    it is not known. `base_url`: of the server that has the model."""
+    host = urlsplit(base_url or "").hostname or ""
+    table = _read_table()
+    prices = (_read_price(table[name]) for name in _list_price_names(model, host) if name in table)
+    return next(filter(None, prices), None)
 
 
 def find_listed_name(model: str) -> str | None:
@@ -157,6 +179,31 @@ def _list_names(model: str) -> Iterator[str]:
         yield model
     if model.startswith("claude-") and "." in model:  # routers write `claude-haiku-4.5`
         yield model.replace(".", "-")
+
+
+def _list_price_names(model: str, host: str) -> Iterator[str]:
+    if prefix := PRICE_PREFIXES_BY_HOST.get(host):
+        yield f"{prefix}/{model}"
+    yield from _list_names(model)
+    plain = model.rpartition("/")[2]
+    for name in dict.fromkeys((plain, _SNAPSHOT_SUFFIX_PATTERN.sub("", plain))):
+        for prefix in PRICE_PREFIXES_OF_MAKERS:
+            yield f"{prefix}/{name}"
+
+
+def _read_price(entry: _Entry) -> Price | None:
+    input_price = _parse_amount(entry.input_cost_per_token)
+    if input_price is None:
+        return None
+    cache_read_price = _parse_amount(entry.cache_read_input_token_cost)
+    cache_write_price = _parse_amount(entry.cache_creation_input_token_cost)
+    return Price(
+        input=input_price,
+        output=_parse_amount(entry.output_cost_per_token) or 0.0,
+        cached_input=input_price if cache_read_price is None else cache_read_price,
+        # some entries have 0, which means no more than the price of the input
+        cache_write=cache_write_price or input_price,
+    )
 
 
 @cache

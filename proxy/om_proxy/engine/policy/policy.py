@@ -198,8 +198,8 @@ def resolve_model(name: str, actor: str, base_url: str | None) -> str:
 def add_prices(effective: Effective, actor: str, base_url: str | None) -> Effective:
     """Return the settings with the list prices of actor and observer, if both are known."""
     observer = name_observer(effective, actor, base_url)
-    actor_prices = find_price(actor)
-    observer_prices = find_price(observer)
+    actor_prices = find_price(actor, base_url)
+    observer_prices = find_price(observer, base_url)
     if actor_prices is None or observer_prices is None:
         return effective
     prices = Prices(
