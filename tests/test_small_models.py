@@ -27,6 +27,20 @@ NOVEMBER = date(2026, 11, 28)
         ("anthropic/claude-sonnet-4.5", ROUTER, "anthropic/claude-haiku-4.5"),
         ("openai/gpt-4o", ROUTER, "openai/gpt-5-mini"),
         ("meta-llama/llama-3.3-70b-instruct", ROUTER, None),
+        # free, or open: others than its maker serve it, and the small model is its maker's own
+        ("openai/gpt-4o:free", ROUTER, None),
+        ("openai/gpt-oss-120b:free", ROUTER, None),
+        ("openai/gpt-oss-20b", ROUTER, None),
+        ("google/gemma-3-27b-it", ROUTER, None),
+        ("deepseek/deepseek-chat-v3-0324", ROUTER, None),
+        ("deepseek/deepseek-v4-pro", ROUTER, None),
+        ("anthropic/claude-3.7-sonnet:thinking", ROUTER, "anthropic/claude-haiku-4.5"),
+        # cheaper, and listed by other sellers alone
+        ("anthropic/claude-3-haiku", ROUTER, None),
+        ("anthropic/claude-3.5-haiku", ROUTER, None),
+        ("claude-3-haiku-20240307", "https://api.anthropic.com/v1", None),
+        ("openai/gpt-5-nano:nitro", ROUTER, None),
+        ("gemma-3-27b-it", "https://generativelanguage.googleapis.com/v1beta/openai", None),
         # as cheap as the small one, or cheaper: it makes its own notes
         ("gpt-5-mini", OPENAI, None),
         ("gpt-4o-mini", OPENAI, None),

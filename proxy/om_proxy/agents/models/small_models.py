@@ -11,6 +11,7 @@ name, and a server that refuses one costs nothing but the refused call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -29,15 +30,22 @@ SMALL_MODELS_BY_HOST = {
     "generativelanguage.googleapis.com": _GEMINI,
     "api.deepseek.com": _DEEPSEEK,
 }
-# a router names a model by its maker: only a model of the same maker takes its place
+# A router names a model by its maker. Only a model of the same maker takes its place, and only where
+# the maker itself serves the actor. Open models (`gpt-oss`, `gemma`, all of DeepSeek's) and free ones
+# are served by others: their words must not go to the maker, nor a bill to the caller.
 ROUTER_HOSTS = frozenset({"openrouter.ai"})
 SMALL_MODELS_BY_MAKER = {
     "openai": _OPENAI,
     # the router writes the version with a dot
     "anthropic": ("claude-haiku-4.5", "claude-haiku-5.5"),
     "google": _GEMINI,
-    "deepseek": _DEEPSEEK,
 }
+HOSTED_NAMES_BY_MAKER = {
+    "openai": re.compile(r"gpt-\d|chatgpt-|codex-|o\d"),
+    "anthropic": re.compile("claude-"),
+    "google": re.compile("gemini-"),
+}
+FREE_VARIANT = "free"  # `openai/gpt-oss-120b:free`
 # `memory.model: default`, with a key of the provider's own
 DEFAULT_MODELS = tuple(f"gemini/{name}" for name in _GEMINI)
 
@@ -61,13 +69,21 @@ def read_today() -> date:
 @lru_cache(maxsize=1024)
 def _find_small_model(actor: str, base_url: str, today: date) -> str | None:
     host = urlsplit(base_url).hostname or ""
-    maker, _, _ = actor.partition("/")
     if host in ROUTER_HOSTS:
-        names = tuple(f"{maker}/{name}" for name in SMALL_MODELS_BY_MAKER.get(maker, ()))
+        actor, _, variant = actor.partition(":")
+        names = () if variant == FREE_VARIANT else _list_small_models_on_router(actor)
     else:
         names = SMALL_MODELS_BY_HOST.get(host, ())
     small = _choose_served(names, today)
-    return None if small is None or _costs_no_more(actor, small) else small
+    return None if small is None or _costs_no_more(actor, small, base_url) else small
+
+
+def _list_small_models_on_router(actor: str) -> tuple[str, ...]:
+    maker, _, name = actor.partition("/")
+    hosted_names = HOSTED_NAMES_BY_MAKER.get(maker)
+    if hosted_names is None or not hosted_names.match(name):
+        return ()
+    return tuple(f"{maker}/{small}" for small in SMALL_MODELS_BY_MAKER[maker])
 
 
 def _choose_served(names: Iterable[str], today: date) -> str | None:
@@ -79,9 +95,9 @@ def _choose_served(names: Iterable[str], today: date) -> str | None:
     return None
 
 
-def _costs_no_more(actor: str, small: str) -> bool:
+def _costs_no_more(actor: str, small: str, base_url: str) -> bool:
     """Return whether the actor is as cheap as the small model, or is that model."""
-    actor_price, small_price = find_price(actor), find_price(small)
+    actor_price, small_price = find_price(actor, base_url), find_price(small, base_url)
     if actor_price is None or small_price is None:
         return actor == small
     return actor_price.input <= small_price.input
