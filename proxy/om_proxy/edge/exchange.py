@@ -58,6 +58,10 @@ GATEWAY_HEADERS = frozenset(
         b"x-model-authorization",  # NeMo Guardrails
         b"oe-key",  # EdgeOne
         b"oe-ai-provider",
+        b"x-hf-bill-to",  # Hugging Face: the organization that pays
+        b"modal-key",
+        b"modal-secret",
+        b"x-vertex-ai-llm-request-type",  # provisioned throughput, or not
     )
 )
 CARRIED_HEADERS = CALLER_CREDENTIAL_HEADERS | GATEWAY_HEADERS
