@@ -271,6 +271,13 @@ def test_names_that_are_listed_with_a_provider_alone(
     assert models.find_price(model, base_url) == models.find_price(listed) is not None
 
 
+def test_a_price_in_tiers() -> None:
+    """The tier of short prompts counts."""
+    price = models.find_price("qwen3-max")
+    assert price is not None
+    assert (price.input, price.output) == (1.2e-6, 6e-6)
+
+
 @pytest.mark.parametrize("model", ["", "nobody/knows-this", "sample"])
 def test_unknown_models(model: str) -> None:
     """An unknown model has no price and no limit."""

@@ -80,16 +80,23 @@ class Abilities:
     thinks: bool | None = None  # unasked, as much as `reasoning_effort` says
 
 
-class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
+class _Rates(msgspec.Struct, frozen=True, gc=False):
+    """The dollars of one token of each kind."""
+
+    input_cost_per_token: _Number = None
+    output_cost_per_token: _Number = None
+    cache_read_input_token_cost: _Number = None
+    cache_creation_input_token_cost: _Number = None
+
+
+class _Entry(_Rates, frozen=True, gc=False):  # thousands of them, of plain values
     """The fields that are read of a model's entry in litellm's table."""
 
     max_input_tokens: _Number = None
     max_output_tokens: _Number = None
     max_tokens: _Number = None
-    input_cost_per_token: _Number = None
-    output_cost_per_token: _Number = None
-    cache_read_input_token_cost: _Number = None
-    cache_creation_input_token_cost: _Number = None
+    # by the length of the prompt, the shortest first; such an entry has no other price
+    tiered_pricing: tuple[_Rates, ...] = ()
     supports_vision: bool | None = None
     supports_function_calling: bool | None = None
     supports_sampling_params: bool | None = None
@@ -192,14 +199,16 @@ def _list_price_names(model: str, host: str) -> Iterator[str]:
 
 
 def _read_price(entry: _Entry) -> Price | None:
-    input_price = _parse_amount(entry.input_cost_per_token)
+    """Return the price of an entry; of one with tiers that of short prompts, as memory keeps them."""
+    rates = entry.tiered_pricing[0] if entry.tiered_pricing else entry
+    input_price = _parse_amount(rates.input_cost_per_token)
     if input_price is None:
         return None
-    cache_read_price = _parse_amount(entry.cache_read_input_token_cost)
-    cache_write_price = _parse_amount(entry.cache_creation_input_token_cost)
+    cache_read_price = _parse_amount(rates.cache_read_input_token_cost)
+    cache_write_price = _parse_amount(rates.cache_creation_input_token_cost)
     return Price(
         input=input_price,
-        output=_parse_amount(entry.output_cost_per_token) or 0.0,
+        output=_parse_amount(rates.output_cost_per_token) or 0.0,
         cached_input=input_price if cache_read_price is None else cache_read_price,
         # some entries have 0, which means no more than the price of the input
         cache_write=cache_write_price or input_price,
