@@ -41,7 +41,7 @@ SMALL_MODELS_BY_MAKER = {
     "google": _GEMINI,
 }
 HOSTED_NAMES_BY_MAKER = {
-    "openai": re.compile(r"gpt-\d|chatgpt-|codex-|o\d"),
+    "openai": re.compile(r"gpt-\d|codex-|o\d"),
     "anthropic": re.compile("claude-"),
     "google": re.compile("gemini-"),
 }
