@@ -364,6 +364,7 @@ OWN = [
     "/metrics/",
     "/metrics/x",
     "/docs",
+    "/favicon.ico",
     "/docs/oauth2-redirect",
     "/om/v2",
     "/%6fm/v1",

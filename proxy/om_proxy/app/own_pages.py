@@ -39,6 +39,8 @@ _MISSING_PAGE_MESSAGES = {
         "om-proxy has no page here; read its documentation, "
         "and send requests for the model server below /v1"
     ),
+    # a browser asks for it by itself, also after another site's page led it here
+    "/favicon.ico": "om-proxy has no icon here; the dashboard is at /om/",
 }
 METRICS_PATH = "/metrics"
 ADMIN_PATH = "/om"

@@ -323,7 +323,7 @@ ERROR_CODE_ROWS = (
     _create_row(
         "om_not_found om_bad_request om_bad_title om_bad_text om_bad_setting om_nothing_to_undo "
         "om_too_many_pins om_nothing_to_observe om_no_model",
-        "Below `/om`, `/metrics` and `/docs` only, which are never forwarded. Nothing there is "
+        "Below `/om`, `/metrics`, `/docs` and for `/favicon.ico` only, which are never forwarded. Nothing there is "
         "yours, or the request cannot be done",
         "404, else 400",
     ),

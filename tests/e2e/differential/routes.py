@@ -92,7 +92,7 @@ CHAT = [
 PATHS = [
     "/v1", "/v1/", "/models", "/models/", "/v1/models/", "/v1/v1/models", "/v2/models", "/v10", "/v1beta/openai/models", "/v1.1/models",
     "/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@", "/v1/a..b/.c/...", "/v1/caf%C3%A9", "/v1/%E2%82%AC/%ff%FE", "/v1/a|b\"<>{}^`", "/v1/a%25b%2525",
-    "/v1/a+b", "/v1/a=b&c", "/omega", "/healthzz", "/healthz/", "/v1/healthz", "/v1/om/v1/threads", "/favicon.ico", "/v1/" + "a/" * 500 + "b",
+    "/v1/a+b", "/v1/a=b&c", "/omega", "/healthzz", "/healthz/", "/v1/healthz", "/v1/om/v1/threads", "/favicon.png", "/v1/" + "a/" * 500 + "b",
 ]  # fmt: skip
 QUERIES = [
     "a=1&b=2&a=3", "a=", "a", "=", "&&", "a=/../%2F//&b=?", "a=|\"<>{}^`[]'\\", "key=AIza+b%20c%2Bd", "a=%", "a=%zz%0", "%00=%0d%0a", "q=" + "x" * 20_000,

@@ -25,6 +25,10 @@ ADDRESS_NAMES = (
     "fastly-client-ip",
     "fly-client-ip",
     "x-envoy-external-address",
+    "client-ip",
+    "x-azure-clientip",
+    "cloudfront-viewer-address",
+    "x-original-forwarded-for",
 )
 
 LOCAL = [
@@ -57,7 +61,7 @@ FORWARDED = [
     *([HERE, (name, "8.8.8.8")] for name in ADDRESS_NAMES), *([HERE, ("x-forwarded-for", "127.0.0.1"), (name, "8.8.8.8")] for name in ADDRESS_NAMES),
     # a proxy that names no client
     [HERE, ("x-forwarded-proto", "https")], [HERE, ("x-forwarded-port", "443")], [HERE, ("x-forwarded-server", "h")], [HERE, ("x-forwarded-prefix", "/om")], [HERE, ("x-forwarded-user", "ada")],
-    [HERE, ("x-forwarded-host", "localhost")], [HERE, ("x-forwarded-for", "")], [HERE, ("forwarded", "proto=https")], [HERE, ("via", "1.1 proxy")], [HERE, ("tailscale-user-login", "a@b")],
+    [HERE, ("x-forwarded-host", "localhost")], [HERE, ("x-forwarded-for", "")], [HERE, ("forwarded", "proto=https")], [HERE, ("via", "1.1 proxy")], [HERE, ("cdn-loop", "cloudflare")], [HERE, ("x-original-host", "localhost")], [HERE, ("x-original-host", "proxy.example")], [HERE, ("tailscale-user-login", "a@b")],
 ]  # fmt: skip
 
 # the name of a page that merely resolves to this machine, by DNS, mDNS or LLMNR; an address of another machine
@@ -71,6 +75,15 @@ REBOUND = [
 
 NO_KEYS = [[], [("authorization", "")], [("authorization", "Bearer ")], [("x-api-key", " ")], [("cookie", "a=b")], [("x-om-authorization", "Bearer k")], [("x-om-token", "t")]]  # fmt: skip
 ANY_KEYS = [[OWN_KEY], [("x-api-key", "k")], [("api-key", "k")], [("authorization", "k")]]
+# a browser adds them by itself: from the address (`http://x:y@…`), or as it remembers them
+AMBIENT = [[("authorization", "Basic eDp5")], [("authorization", " basic eDp5")], [("authorization", "Negotiate YII=")], [("authorization", "NTLM TlRM")], [("authorization", 'Digest username="x"')]]  # fmt: skip
+FOREIGN_PAGES = [sent for sent in FOREIGN if len(sent) > 1]
+# no page of another site: a program, or a page that was sent from here
+NO_FOREIGN_PAGES = [
+    [("host", "host.docker.internal:8400")], [("host", "proxy.example")], [("host", "proxy.example"), ("sec-fetch-site", "none")],
+    [("host", "proxy.example"), ("origin", "https://proxy.example")], [("host", "om-proxy:8400"), ("origin", "https://proxy.example"), ("sec-fetch-site", "same-origin")],
+    [("host", "proxy.example:8400"), ("origin", "http://proxy.example:8400"), ("sec-fetch-site", "same-site")],
+]  # fmt: skip
 
 
 def may_spend(
@@ -95,6 +108,22 @@ def test_a_stranger_needs_a_credential(sent: list[tuple[str, str]]) -> None:
     credential, and a preflight has none."""
     assert [may_spend(sent, key) for key in NO_KEYS] == [False] * 7
     assert [may_spend(sent, key) for key in ANY_KEYS] == [True] * 4
+
+
+@pytest.mark.parametrize("rules", [RULES, OPEN], ids=["loopback", "open"])
+@pytest.mark.parametrize("sent", FOREIGN_PAGES)
+def test_a_page_has_not_brought_what_its_browser_adds(
+    sent: list[tuple[str, str]], rules: IdentityRules
+) -> None:
+    """It is no credential, neither for the key nor for memory."""
+    assert [may_spend(sent, key, rules) for key in AMBIENT] == [False] * 5
+    headers = [(name.encode(), value.encode()) for name, value in [*sent, *AMBIENT[0]]]
+    assert find_tenant(headers, rules, SECRET) is None
+
+
+@pytest.mark.parametrize("sent", NO_FOREIGN_PAGES)
+def test_a_program_may_send_a_name_and_a_password(sent: list[tuple[str, str]]) -> None:
+    assert [may_spend(sent, key, OPEN) for key in AMBIENT] == [True] * 5
 
 
 @pytest.mark.parametrize("sent", [*REBOUND, *FORWARDED])

@@ -40,16 +40,22 @@ FORWARDING_HEADERS: Mapping[str, Literal["address", "host", "both", "neither"]] 
     "fastly-client-ip": "address",
     "fly-client-ip": "address",
     "x-envoy-external-address": "address",
+    "client-ip": "address",
+    "x-azure-clientip": "address",
+    "cloudfront-viewer-address": "address",
+    "x-original-forwarded-for": "address",
     "x-forwarded-host": "host",
+    "x-original-host": "host",
     "forwarded": "both",
     "via": "neither",
+    "cdn-loop": "neither",
     "tailscale-user-login": "neither",
 }
 # of every other such header, which names neither: `x-forwarded-proto`, `x-forwarded-port`, …
 FORWARDING_BEGINNING = "x-forwarded-"
 _FORWARDING_BEGINNING = FORWARDING_BEGINNING.encode()
-# all by which a request shows that it comes from this machine; those of the beginning beside them
-LOCALITY_HEADERS = ("host", "origin", SITE_HEADER, *FORWARDING_HEADERS)
+# by which a request shows whether it comes from a page of another site
+PAGE_HEADERS = ("host", "origin", SITE_HEADER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +110,10 @@ class IdentityRules:
         names = [*self.thread_headers, *self.resource_headers, PATH_THREAD, PATH_RESOURCE]
         names += [*CREDENTIAL_HEADERS, MODE_HEADER, HISTORY_HEADER, TASK_HEADER, TIMEZONE_HEADER]
         names += [header for program in self.sessions for header in CLIENT_SESSIONS[program].all]
+        if not self.keys:
+            names += PAGE_HEADERS
         if self.reads_locality:
-            names += LOCALITY_HEADERS
+            names += FORWARDING_HEADERS
         if self.scope_override:
             names.append(SCOPE_HEADER)
         if self.token_secret:

@@ -60,6 +60,21 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
     return bool(origins) and not _is_loopback_origin(origins)
 
 
+def is_from_other_site(values_by_name: ValuesByName) -> bool:
+    """Return whether a browser says that a page of another site makes the request: by the site that
+    it names, else by an origin that is neither on this machine nor the host that is asked."""
+    sites = {site.strip(HTTP_WHITESPACE).lower() for site in values_by_name.get(SITE_HEADER, [])}
+    if sites and sites <= {"same-origin", "none"}:  # a reverse proxy may change the host
+        return False
+    if not sites <= {*_OWN_SITES}:
+        return True
+    origins = values_by_name.get("origin", [])
+    asked = {
+        f"{scheme}://{h}" for scheme in ("http", "https") for h in values_by_name.get("host", [])
+    }
+    return bool(origins) and not (_is_loopback_origin(origins) or {*origins} <= asked)
+
+
 def is_own_host(host: str) -> bool:
     """Return whether a Host header names this machine. Some programs send 0.0.0.0, which no host
     name can be made to resolve to."""

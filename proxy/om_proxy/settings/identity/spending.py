@@ -6,7 +6,9 @@ The rule: a caller who may not read memory may not spend a key that it did not b
 - With `auth.keys`, every route asks for one of these keys before it comes here.
 - Without them, the caller needs a credential, or must be a program of this machine on a loopback
   bind (settings/identity/local_requests.py).
-- On a loopback bind, a credential does not count under another host name than this machine's own,
+- A credential that a browser adds by itself (`Basic`, from an address with a name and a password)
+  does not count where a page of another site asks.
+- On a loopback bind, no credential counts under another host name than this machine's own,
   nor where a reverse proxy forwards the request of another machine. Either the operator's key
   replaces the credential, or no server has checked it before memory spends. A page whose name
   merely resolves to this machine (DNS rebinding) can send any, and so can whoever reaches the

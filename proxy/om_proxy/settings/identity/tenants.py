@@ -18,12 +18,13 @@ from om_proxy.settings.identity.identity_rules import (
     IdentityRules,
 )
 from om_proxy.settings.identity.keyed_hashes import hash_credential, hash_key
-from om_proxy.settings.identity.local_requests import is_local_request
+from om_proxy.settings.identity.local_requests import is_from_other_site, is_local_request
 
 _UNKNOWN_KEY_MESSAGE = (
     "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
 )
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
+_AMBIENT_SCHEMES = ("basic", "digest", "negotiate", "ntlm")
 LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
 
 
@@ -52,11 +53,7 @@ def check_access(headers: Headers, rules: IdentityRules) -> None:
 
 def has_credential(values_by_name: ValuesByName) -> bool:
     """Return whether the caller sent a credential, known or not."""
-    return any(
-        _strip_scheme(value)
-        for name in CREDENTIAL_HEADERS
-        for value in values_by_name.get(name, [])
-    )
+    return bool(_list_credentials(values_by_name, CREDENTIAL_HEADERS))
 
 
 def find_own_token(headers: Headers, own_tokens: Collection[bytes]) -> str | None:
@@ -100,14 +97,27 @@ def _read_gateway_key(values_by_name: ValuesByName) -> str | None:
 def _read_credential(values_by_name: ValuesByName, headers: Sequence[str]) -> str | None:
     """Return the credential in these headers, without its scheme. Raises BadRequest if two headers
     carry different ones (CVE-2026-45339)."""
-    values = (value for header in headers for value in values_by_name.get(header, []))
-    credentials = {credential for value in values if (credential := _strip_scheme(value))}
+    credentials = _list_credentials(values_by_name, headers)
     if len(credentials) > 1:
         raise BadRequest(
             f"two different credentials were sent ({', '.join(headers)}); send one",
             "om_two_credentials",
         )
     return next(iter(credentials), None)
+
+
+def _list_credentials(values_by_name: ValuesByName, headers: Sequence[str]) -> set[str]:
+    """Return the credentials in these headers, without their schemes. One that a browser adds to the
+    request of another site's page by itself is none: the page has not brought it."""
+    values = [value for header in headers for value in values_by_name.get(header, [])]
+    if any(map(_is_ambient, values)) and is_from_other_site(values_by_name):
+        values = [value for value in values if not _is_ambient(value)]
+    return {credential for value in values if (credential := _strip_scheme(value))}
+
+
+def _is_ambient(value: str) -> bool:
+    """Return whether a browser may have added it: from the address, or as it remembers it."""
+    return value.strip(HTTP_WHITESPACE).partition(" ")[0].lower() in _AMBIENT_SCHEMES
 
 
 def _strip_scheme(value: str) -> str:
