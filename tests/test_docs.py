@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.cli.parser import build_parser
+from om_proxy.cli.entry import build_parser
 from om_proxy.common.errors import OmError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange
@@ -508,6 +508,7 @@ def test_what_is_not_marked_is_read() -> None:
 
 # Settings that the program reads in another way than as an attribute of their section.
 READ_AS = {
+    "retention.max_reflections": "(self.retention, matching).max_reflections",
     "identity.thread_headers": "headers.thread_headers",
     "identity.resource_headers": "headers.resource_headers",
     "identity.scope_override": "headers.scope_override",

@@ -67,7 +67,6 @@ TESTS_OF_SEVERAL_MODULES = {
 MODULES_TESTED_ELSEWHERE = {
     "wire/apis/chat/look_ups/round_chunks.py": "wire/apis/chat/look_ups/test_splice.py",
     "settings/identity/identity_rules.py": "settings/identity/test_callers.py",
-    "memory/message_view.py": "wire/apis/chat/test_chat_message_corpus.py",
     "memory/transcript/digests.py": "wire/apis/test_split.py",
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
@@ -76,10 +75,8 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
-    "wire/apis/json_text.py": "wire/apis/test_bounds.py",
     "wire/apis/registry.py": "wire/apis/test_message_summary.py",
     "wire/apis/chat/chat_api.py": "wire/apis/test_api.py",
-    "wire/apis/lone_surrogates.py": "wire/apis/test_bounds.py",
     "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }
 

@@ -116,13 +116,11 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         "_parser": ("aiohttp", "whether a head of an answer that nobody asked for has begun"),
         "_should_close": ("aiohttp", "marks a connection that must serve no other request"),
     },
-    "om_proxy.wire.upstream.connector": {
+    "om_proxy.wire.upstream.transport": {
         "aiohttp.client_proto.ResponseHandler": ("aiohttp", "what a connector makes"),
         "_create_connection": ("aiohttp", "makes a new connection: ours goes by running time"),
         "_factory": ("aiohttp", "puts our protocol into its connections"),
         "_loop": ("aiohttp", "the event loop that the connector's protocols get"),
-    },
-    "om_proxy.wire.upstream.transport": {
         "aiohttp.http_exceptions.HttpProcessingError": ("aiohttp", "what its parser raises"),
         "_buffer": (
             "aiohttp",

@@ -15,7 +15,7 @@ from om_proxy.agents.model_access.llm import Abilities, Image, Target
 from om_proxy.agents.model_access.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong, Unusable
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, texts, words
 

@@ -15,7 +15,7 @@ from om_proxy.agents.model_access.llm import Answer, Target
 from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
 from om_proxy.common.errors import CutOff, ModelBusy, ModelError, Unusable
 from om_proxy.memory.notes.cut_off import Finish
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process
@@ -35,10 +35,10 @@ LONGEST_PAUSE_S = 0.4  # between two events, so that they fall anywhere between 
 HEADERS = {"authorization": "Bearer sk-bench", "x-om-thread": THREAD}
 
 
-async def hang(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+async def hang(scope: loopback.Scope, receive: loopback.Receive, send: loopback.Send) -> None:
     """A receiver that takes a request and never answers."""
-    await asgi.read_body(receive)
-    await asgi.wait_for_disconnect(receive)
+    await loopback.read_body(receive)
+    await loopback.wait_for_disconnect(receive)
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.scripted import message_text
 
 TEXT, RESULT = (
@@ -55,7 +55,7 @@ class NoteTaker:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.read_body(receive))
+        request = orjson.loads(await loopback.read_body(receive))
         texts = [message_text(message) for message in request["messages"]]
         new = texts[-1].partition("# New messages")[2]
         answer = answered_apart(new, self._notes) if new else self._reflection(texts[-1])
@@ -69,7 +69,7 @@ class NoteTaker:
         }
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
-        await asgi.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
+        await loopback.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
 
     def _notes(self, new: str) -> str:
         date = re.search(r"^Date: .+$", new, re.M)

@@ -37,7 +37,7 @@ from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.vectors import StoredVector, encode_vector, write_embedded_text
 from om_proxy.memory.recall.words import query_words
 from om_proxy.observability.facts import Facts
-from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
+from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.postgres_server import own_schema
 

@@ -30,9 +30,8 @@ from om_proxy.app.app import App, create_app
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.observability.telemetry import logs
 from om_proxy.settings.config import parse
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
 from om_proxy.testing.scripted import message_text
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
@@ -129,7 +128,7 @@ class Models:
     calls: int = 0  # of the memory model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.read_body(receive))
+        request = orjson.loads(await loopback.read_body(receive))
         headers = dict(scope["headers"])
         if b"x-test-reply" in headers:
             self.prompts.append(request["messages"])
@@ -144,7 +143,7 @@ class Models:
         }
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
-        await asgi.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
+        await loopback.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
 
 
 def noted(asked: str) -> str:

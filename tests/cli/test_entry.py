@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 
 from om_proxy import __version__
 from om_proxy.cli import main
+from om_proxy.cli.command_table import GROUPS
+from om_proxy.cli.entry import find_function
+from om_proxy.cli.options import Family
 from tests.cli.command_line import clean_environment
 
 
@@ -54,3 +59,74 @@ def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> Non
             timeout=180,
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """The command without arguments, or with --help, lists the commands."""
+    with contextlib.suppress(SystemExit):
+        assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(
+        re.search(rf"^\s+{command}\s+\S", out, flags=re.M)
+        for command in ("serve", "check", "init", "demo")
+    )
+
+
+def test_help_says_where_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help names the options, the settings and the variables, and which of them comes first."""
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    out = capsys.readouterr().out
+    assert all(
+        name in out
+        for name in (
+            "--host",
+            "--port",
+            "server.port",
+            "OM_PROXY__SERVER__HOST",
+            "OM_PROXY__SERVER__PORT",
+        )
+    )
+
+
+def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """`om-proxy demo --help` shows the demo's options."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--help"])
+    assert ended.value.code == 0
+    assert "--show-prompt" in capsys.readouterr().out
+
+
+def test_the_parser_imports_nothing_that_takes_time() -> None:
+    """The help and `check` start as fast as before there were commands on memories."""
+    code = (
+        "import sys; from om_proxy.cli.entry import build_parser; build_parser()\n"
+        "slow = {'om_proxy.app.app', 'om_proxy.storage', 'msgspec', 'asyncio', 'rich', 'argcomplete', 'click'}\n"
+        "found = slow & set(sys.modules); assert not found, found"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_command_can_be_run() -> None:
+    """The function that its row names is there."""
+    rows = [row for group in GROUPS for row in group.commands]
+    members = [row.commands if isinstance(row, Family) else (row,) for row in rows]
+    for row in (row for commands in members for row in commands):
+        assert callable(find_function(row)), row.name
+
+
+def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person can hold its commands: twenty at most, in groups."""
+    assert main([]) == 0
+    names = re.findall(r"^  ([a-z]+)  +\w", capsys.readouterr().out, flags=re.M)
+    assert names == [row.name for group in GROUPS for row in group.commands]
+    assert len(names) <= 20
+    assert max(len(group.commands) for group in GROUPS) <= 7

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.management.mcp.tools import TOOL_NAMES
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
 from tests.clients.recipes import ADDRESS
 from tests.clients.versions import version
 from tests.e2e.running import run_with_scripted_models
@@ -61,9 +60,9 @@ class PlayedModel:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         if scope["method"] != "POST" or not scope["path"].endswith("/messages"):
-            await asgi.send_json(send, 200, {"input_tokens": 1})
+            await loopback.send_json(send, 200, {"input_tokens": 1})
             return
         request = json.loads(body)
         offered = {tool["name"] for tool in request.get("tools", ())}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from om_proxy.cli.parser import build_parser
+from om_proxy.cli.entry import build_parser
 from om_proxy.common.errors import ConfigError
 from om_proxy.observability.figures.metrics import METRICS_BY_NAME
 from om_proxy.settings.config import Settings, list_warnings, parse

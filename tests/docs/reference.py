@@ -18,8 +18,8 @@ import yaml
 
 from om_proxy.cli import exit_status
 from om_proxy.cli.command_table import GROUPS
+from om_proxy.cli.entry import build_parser
 from om_proxy.cli.options import Family, Group
-from om_proxy.cli.parser import build_parser
 from om_proxy.edge.vocabulary import (
     ERROR_CODE_ROWS,
     REASON_ROWS,

@@ -12,7 +12,7 @@ from starlette.types import Receive, Send
 from om_proxy.agents.observer import Observer
 from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import Chat
@@ -31,7 +31,7 @@ class RepeatingServer(ScriptedServer):
         text = orjson.dumps(asked.messages).decode()
         said = f"{key} may not say: {text}"
         error = {"message": said, "type": said, "param": said, "code": said}
-        await asgi.send_json(send, fault.status, {"error": error})
+        await loopback.send_json(send, fault.status, {"error": error})
         return True
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.scripted import ACTOR, OBSERVER, Message, ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
 
@@ -39,14 +39,14 @@ class Blind(ScriptedServer):
         self.refused = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         if b'"image_url"' in body and orjson.loads(body)["model"] == OBSERVER:
             self.refused += 1
             error = {
                 "message": "Invalid content type. image_url is only supported by certain models.",
                 "code": None,
             }
-            await asgi.send_json(send, 400, {"error": error})
+            await loopback.send_json(send, 400, {"error": error})
             return
 
         async def again() -> dict[str, Any]:

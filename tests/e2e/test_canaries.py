@@ -26,11 +26,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.engine.event_feed.webhook_request import name_hook
+from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.observability.tracing import spans
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.furnished import (
     MEMORY_SETTINGS,
@@ -94,9 +94,9 @@ class Hook:
         self.name = ""  # as the store knows it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         self.requests.append(f"{scope['path']} {scope['headers']} {body.decode()}")
-        await asgi.send_json(send, 200, {})
+        await loopback.send_json(send, 200, {})
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from starlette.types import Receive, Send
 
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import RecordedRequest, ScriptedServer
 from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
@@ -341,8 +341,8 @@ class InsideA200(ScriptedServer):
             return False
         error, is_stream = refusal(self.requests[-1]), b'"stream":true' in self.requests[-1].body
         kind = b"text/event-stream" if is_stream else b"application/json"
-        await asgi.start_response(send, 200, kind)
-        await asgi.end_response(send, b"data: %s\n\n" % error if is_stream else error)
+        await loopback.start_response(send, 200, kind)
+        await loopback.end_response(send, b"data: %s\n\n" % error if is_stream else error)
         return True
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from om_proxy.observability.figures.totals_watch import GAUGES
+from om_proxy.observability.figures.figures import GAUGES
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback

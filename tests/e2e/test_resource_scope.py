@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.model import Memory, resource_key
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
@@ -307,7 +307,7 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
             self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
         ) -> bool:
             if model == OBSERVER and "POISON" in message_text(self.requests[-1].messages[-1]):
-                await asgi.send_json(
+                await loopback.send_json(
                     send, 400, {"error": {"message": "content policy", "type": "refused"}}
                 )
                 return True

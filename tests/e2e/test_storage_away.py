@@ -18,7 +18,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.settings.config import parse
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.support.permissions import enforce_permission_bits

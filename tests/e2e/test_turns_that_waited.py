@@ -14,8 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
-from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process
 from tests.support.free_port import free_port

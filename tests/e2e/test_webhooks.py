@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.engine.event_feed.webhook_request import name_hook
+from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.crash.findings import leases
@@ -63,12 +63,12 @@ class Receiver:
         return [event["id"] for event in self.taken]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.open += 1
         self.has_news.set()
         try:
-            await asgi.send_json(send, await self._answer(headers, body), {})
+            await loopback.send_json(send, await self._answer(headers, body), {})
         finally:
             self.open -= 1
 

@@ -27,8 +27,8 @@ import orjson
 from msgspec.structs import replace
 
 from om_proxy.memory import blocks
-from om_proxy.memory.fingerprint import fingerprint
 from om_proxy.memory.lifecycle import branch, transitions
+from om_proxy.memory.message_view import fingerprint
 from om_proxy.memory.model import (
     Generation,
     Item,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from om_proxy.memory.token_prices import TokenPrices, Tokens, price_tokens, scale
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import TokenPrices, Tokens, Usage, price_tokens, scale
 
 # $3, $0.30, $3.75 and $15 a million tokens
 SONNET = TokenPrices(3_000_000, 300_000, 3_750_000, 15_000_000)
@@ -61,3 +60,7 @@ def test_scale(tokens: int, by: int, of: int) -> None:
     assert abs(scale(tokens, by, of) - Fraction(tokens * by, of)) <= Fraction(1, 2)
     assert scale(tokens, of, of) == tokens
     assert scale(tokens, by, 0) == 0
+
+
+def test_usage_adds_up() -> None:
+    assert Usage(10, 4, 3, 2) + Usage(1, 1, 0, 5) == Usage(11, 5, 3, 7)

@@ -14,7 +14,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability import ledger_writer
 from om_proxy.observability.facts import Facts, ForgottenMeanwhile, MemoryCallEnded, TurnPriced
 from om_proxy.observability.ledger_writer import WRITE_INTERVAL_S, LedgerWriter

@@ -17,9 +17,8 @@ from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.background.due_work import Work
-from om_proxy.engine.background.performers.cycle_report import CycleReport
+from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts
 from om_proxy.engine.background.performers.observe_batch import CallProgress
-from om_proxy.engine.background.performers.work_costs import WorkCosts
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.background.worker import MemoryWorker

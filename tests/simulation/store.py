@@ -30,12 +30,12 @@ from om_proxy.memory.model import (
     resource_key,
     sum_framed_tokens,
 )
-from om_proxy.memory.recall.quotes import quotes_thread
+from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.difference import Difference, compute_difference, find_new_quotes
-from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
+from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex
 from om_proxy.storage.values.changes import (
     Change,
     ForgetBatch,

@@ -44,7 +44,7 @@ from om_proxy.storage.values.changes import Change, MoveResult, NoteErasure, Res
 from om_proxy.storage.values.records import ForgetResult
 from om_proxy.storage.values.store_description import Durability, Erasure, StoreTotals
 from om_proxy.storage.values.stored_rows import summarize_generation
-from om_proxy.wire.apis.lone_surrogates import replace_halves
+from om_proxy.wire.apis.json_text import replace_halves
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from om_proxy.common.errors import Conflict, Unwritable
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, extend_chain
 from om_proxy.storage.preview_store import PreviewStore
-from om_proxy.storage.spooling.spool_budget import MAX_SPOOLED_BYTES
+from om_proxy.storage.spooling.spooled_turns import MAX_SPOOLED_BYTES
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, item
 from tests.storage.records_contract import RECEIPT

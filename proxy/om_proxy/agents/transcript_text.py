@@ -31,10 +31,9 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET
 
-from om_proxy.agents.arguments import render_arguments
-from om_proxy.agents.attachments import Attachments
 from om_proxy.agents.clipping import clip_middle, compute_fair_share
 from om_proxy.agents.model_access.llm import Image
+from om_proxy.agents.transcript_parts import Attachments, render_arguments
 from om_proxy.memory.dates import WEEKDAY_NAMES, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.message_view import MessageView

@@ -27,8 +27,14 @@ from om_proxy.app.composition import (
     create_look_ups,
     create_message_vectors,
 )
-from om_proxy.app.metrics_page import MetricsPage
-from om_proxy.app.own_pages import ABOUT_PAGE, ABOUT_WORKER, OwnPages, describe_store, is_verbose
+from om_proxy.app.own_pages import (
+    ABOUT_PAGE,
+    ABOUT_WORKER,
+    MetricsPage,
+    OwnPages,
+    describe_store,
+    is_verbose,
+)
 from om_proxy.app.router import Router
 from om_proxy.app.store_opening import create_reopening_store
 from om_proxy.common.errors import OmError
@@ -62,9 +68,9 @@ from om_proxy.observability.tracing.opening import open_tracing
 from om_proxy.settings.config import Settings, WatchedSettings, WebhookSettings
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.reopening_store import ReopeningStore
-from om_proxy.storage.spooling.spool_budget import SpoolBudget
+from om_proxy.storage.spooling.breaker import WriteProbe
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
-from om_proxy.storage.spooling.write_probe import WriteProbe
 from om_proxy.storage.store_clock import StoreClock
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server import responses

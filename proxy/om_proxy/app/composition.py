@@ -25,11 +25,10 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.message_index import IndexingSource, MessageIndex
 from om_proxy.engine.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.engine.recall.newest_messages import IndexedOrNewest
-from om_proxy.engine.recall.noted_messages import StoredNotes
+from om_proxy.engine.recall.note_searching import StoredNotes
 from om_proxy.engine.recall.offered_threads import OfferedThreads
 from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
-from om_proxy.engine.recall.searching import MessageSearch
+from om_proxy.engine.recall.searching import IndexedOrNewest, MessageSearch
 from om_proxy.engine.recall.similar_messages import SimilarMessages
 from om_proxy.engine.recall.turn_look_ups import TurnLookUps
 from om_proxy.engine.turns.committing import Committer
@@ -38,7 +37,7 @@ from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
 from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.management.api.known_tenants import KnownTenants
+from om_proxy.management.api.access import KnownTenants
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.ledger_reader import LedgerReader

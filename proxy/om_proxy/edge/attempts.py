@@ -59,7 +59,7 @@ from om_proxy.wire.apis.additions import (
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.upstream import Upstream, UpstreamResponse, join_url
-from om_proxy.wire.upstream.causes import is_broken_connection
+from om_proxy.wire.upstream.calls import is_broken_connection
 from om_proxy.wire.upstream.transport import RawResponse
 
 RETRY_WITH_ORIGINAL_STATUSES = REQUEST_FAULT_STATUSES

@@ -19,8 +19,8 @@ from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
 from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.memory.usage import Usage
 from om_proxy.observability.facts import Bypassed
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.identity.callers import Caller

@@ -22,9 +22,8 @@ from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.missed_turn import MissedTurn
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
-from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
 from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.observability.facts import Facts, Uncommitted

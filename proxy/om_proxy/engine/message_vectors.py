@@ -19,8 +19,7 @@ from om_proxy.engine.policy import find_token_prices
 from om_proxy.memory.ledger import Account, assess_memory_call
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import MAX_EMBEDDED_CHARS, encode_vector, write_embedded_text
-from om_proxy.memory.token_prices import Tokens
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Tokens, Usage
 from om_proxy.observability.facts import CallOutcome, Facts, MemoryCallEnded
 from om_proxy.settings.config import Settings
 from om_proxy.storage.contract.vector_index import UnembeddedMessage, VectorIndex

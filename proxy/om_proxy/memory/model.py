@@ -88,7 +88,7 @@ class Item(Struct, frozen=True):
 
     raw: bytes  # its JSON exactly as received; forwarded as it is, unknown keys included
     role: str
-    fp: Digest  # 16 bytes, keyed per tenant; memory/fingerprint.py
+    fp: Digest  # 16 bytes, keyed per tenant; memory/message_view.py
     calls: tuple[str, ...] = ()  # ids of the tool calls it makes
     answers: str | None = None  # id of the tool call it is the result of
 
@@ -423,7 +423,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     shown_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
     shown_pins_version: Number = 0  # of that log
     # prompts show the look-ups of the messages after this seq, as long as they are built from a log
-    # of this generation and length (memory/recall/kept.py)
+    # of this generation and length (memory/recall/kept_look_ups.py)
     look_ups_after: Number = 0
     look_ups_log_state: tuple[ShownNumber, ShownNumber] = (0, 0)
     ledger: ThreadLedger = EMPTY_LEDGER

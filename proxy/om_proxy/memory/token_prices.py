@@ -1,10 +1,9 @@
-"""Price the tokens of model calls, in whole micro-dollars."""
+"""Count the tokens of model calls as their servers report them, and price them in whole micro-
+dollars."""
 
 from __future__ import annotations
 
 from msgspec import Struct
-
-from om_proxy.memory.usage import Usage
 
 PICODOLLARS_PER_MICRODOLLAR = 1_000_000
 
@@ -57,3 +56,21 @@ def price_tokens(tokens: Tokens, prices: TokenPrices | None) -> int:
 def scale(tokens: int, by: int, of: int) -> int:
     """Return `tokens * by / of`, rounded half up; 0 if `of` is 0. No argument is negative."""
     return (2 * tokens * by + of) // (2 * of) if of else 0
+
+
+class Usage(Struct, frozen=True, gc=False):
+    """The tokens of one call, as its server reports them. `cached_tokens` (read from the prompt
+    cache) and `cache_write_tokens` (written to it) are parts of `input_tokens`."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.output_tokens + other.output_tokens,
+        )

@@ -5,17 +5,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from om_proxy.storage.contract.events import EventLog
-from om_proxy.storage.contract.ledger import LedgerSums
-from om_proxy.storage.contract.memories import MemoryRows
-from om_proxy.storage.contract.moving import MemoryMoving
+from om_proxy.storage.contract.memories import MemoryRows, ThreadLists, ThreadRows, WorkQueue
 from om_proxy.storage.contract.passage_index import PassageIndex
-from om_proxy.storage.contract.record_keeping import RecordKeeping
-from om_proxy.storage.contract.removal import StoredRemoval
-from om_proxy.storage.contract.thread_lists import ThreadLists
-from om_proxy.storage.contract.thread_rows import ThreadRows
+from om_proxy.storage.contract.records import EventLog, LedgerSums, RecordKeeping
+from om_proxy.storage.contract.removal import MemoryMoving, StoredRemoval
 from om_proxy.storage.contract.vector_index import VectorIndex
-from om_proxy.storage.contract.work_queue import WorkQueue
 from om_proxy.storage.values.store_description import Promise, StoreTotals
 
 

@@ -18,7 +18,7 @@ from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, S
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.wire.apis.lone_surrogates import replace_halves, replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_halves, replace_lone_surrogates
 
 # of a stored value that is none: its row is damaged, or another program wrote it
 DECODING_ERRORS = (ValueError, LookupError)

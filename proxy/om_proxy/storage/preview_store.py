@@ -13,9 +13,8 @@ from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import Method
 from om_proxy.storage.spooling.merging_store import MergingStore
-from om_proxy.storage.spooling.spool_budget import SpoolBudget
 from om_proxy.storage.spooling.spooled_resource import SpooledTurn
-from om_proxy.storage.spooling.spooled_turns import SpooledTurns
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget, SpooledTurns
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 
 P = ParamSpec("P")

@@ -28,9 +28,9 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing import asgi, look_ups, notes, recollect
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing import look_ups, loopback, notes, recollect
 from om_proxy.testing.faults import ANSWERS_BY_KIND, Fault, Faults
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.prompt_cache import PromptCache
 
 ACTOR = "scripted-actor"
@@ -105,14 +105,14 @@ class ScriptedServer:
             return
         path = scope["path"].removeprefix("/v1")
         if path == "/models" and scope["method"] == "GET":
-            await asgi.send_json(send, 200, _list_models())
+            await loopback.send_json(send, 200, _list_models())
         elif path == "/chat/completions" and scope["method"] == "POST":
             await self._answer_chat(scope, receive, send)
         else:
-            await asgi.send_json(send, 404, _error_body("no such route", "not_found"))
+            await loopback.send_json(send, 404, _error_body("no such route", "not_found"))
 
     async def _answer_chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         try:
             request = orjson.loads(body)
             messages = tuple(request["messages"])
@@ -123,7 +123,7 @@ class ScriptedServer:
                 scope, model, [*_write_tools(request), *map(_write_json, messages)], answer
             )
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            await asgi.send_json(
+            await loopback.send_json(
                 send, 400, _error_body("the body is no chat request", "invalid_request_error")
             )
             return
@@ -136,7 +136,7 @@ class ScriptedServer:
             is_cut = fault is not None and fault.kind == "cut"
             await self._stream(send, request, answer, usage, is_cut=is_cut)
         else:
-            await asgi.send_json(send, 200, self._build_completion(model, answer, usage))
+            await loopback.send_json(send, 200, self._build_completion(model, answer, usage))
 
     async def act_out_fault(
         self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
@@ -146,17 +146,17 @@ class ScriptedServer:
         if fault and fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         elif fault and fault.kind == "hang":
-            await asgi.wait_for_disconnect(receive)
+            await loopback.wait_for_disconnect(receive)
             return True
         elif fault and fault.kind == "http":
-            await asgi.send_json(
+            await loopback.send_json(
                 send, fault.status, _error_body("scripted fault", fault.code), fault.retry_after
             )
             return True
         window = self._window.get(model) if isinstance(self._window, Mapping) else self._window
         if window and prompt_tokens > window:
             text = f"This model's maximum context length is {window} tokens; your messages have {prompt_tokens}."
-            await asgi.send_json(send, 400, _error_body(text, "context_length_exceeded"))
+            await loopback.send_json(send, 400, _error_body(text, "context_length_exceeded"))
             return True
         return False
 
@@ -238,15 +238,15 @@ class ScriptedServer:
         is_cut: bool,
     ) -> None:
         head = self._build_head(str(request.get("model", ACTOR)), "chat.completion.chunk")
-        await asgi.start_response(send, 200, b"text/event-stream")
+        await loopback.start_response(send, 200, b"text/event-stream")
         deltas = list(split_into_deltas(answer))
         for delta in deltas[: len(deltas) // 2] if is_cut else deltas:
-            await asgi.send_event(
+            await loopback.send_event(
                 send, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             )
         if is_cut:
             return  # a body without its end: the server closes the connection
-        await asgi.send_event(
+        await loopback.send_event(
             send,
             {
                 **head,
@@ -254,8 +254,8 @@ class ScriptedServer:
             },
         )
         if (request.get("stream_options") or {}).get("include_usage"):
-            await asgi.send_event(send, {**head, "choices": [], "usage": _usage_object(usage)})
-        await asgi.end_response(send, b"data: [DONE]\n\n")
+            await loopback.send_event(send, {**head, "choices": [], "usage": _usage_object(usage)})
+        await loopback.end_response(send, b"data: [DONE]\n\n")
 
 
 def cue(message: Message) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Answer, Image, Prompt, Target
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from tests.agents.scripted_llm import words
 
 A = Target("a")

@@ -17,7 +17,7 @@ from om_proxy.agents.model_access.retries import (
     schedule_tries,
 )
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from tests.agents.scripted_llm import ScriptedLLM, Waits, named, words
 
 A, B = Target("a"), Target("b")

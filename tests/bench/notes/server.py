@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.scripted import message_text
 from tests.bench.notes.calls import MemoryCall, Text, kind_of
 
@@ -31,12 +31,12 @@ class NotesServer:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.read_body(receive))
+        request = orjson.loads(await loopback.read_body(receive))
         prompt = tuple(
             (str(message["role"]), message_text(message)) for message in request["messages"]
         )
         kind = kind_of(prompt)
-        await asgi.start_response(send, 200, b"application/json")
+        await loopback.start_response(send, 200, b"application/json")
         asking = asyncio.ensure_future(self._ask(kind, prompt))
         try:
             await _keep_alive(asking, send)
@@ -45,12 +45,12 @@ class NotesServer:
             self.failure = exc
             # no refusal: a call without some parts would get no other answer
             error = {"message": str(exc), "code": 401}
-            await asgi.end_response(send, orjson.dumps({"error": error}))
+            await loopback.end_response(send, orjson.dumps({"error": error}))
             return
         finally:
             asking.cancel()  # the proxy gave up
         self.calls.append(MemoryCall(kind, prompt, answer))
-        await asgi.end_response(
+        await loopback.end_response(
             send, orjson.dumps(self._completion(request["model"], prompt, answer))
         )
 

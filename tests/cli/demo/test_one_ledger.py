@@ -16,7 +16,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from om_proxy.cli.demo import client, play, stage
+from om_proxy.cli.demo import play, stage
 from om_proxy.cli.demo.figures import ActorCost, DemoResult, compute_costs
 from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.stage import Stage, open_stage
@@ -77,7 +77,7 @@ async def test_all_tell_what_was_sent(
 ) -> None:
     """Each sum is within half a percent of the bill of the two conversations, one without memory
     and one with it."""
-    monkeypatch.setattr(client, "STREAMED_EVERY", streamed_every)
+    monkeypatch.setattr(play, "STREAMED_EVERY", streamed_every)
     story = load_story()
     if not look_ups:
         template = stage.SETTINGS_TEMPLATE.replace("retrieval: true", "retrieval: false")

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing import asgi
-from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing import loopback
+from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.notes import extract_transcript
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, find_scripted_model, message_text
 from tests.simulation.actor import streamed
@@ -33,24 +33,26 @@ class PromptModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        body = await asgi.read_body(receive)
+        body = await loopback.read_body(receive)
         request = orjson.loads(body)
         model = find_scripted_model(request["model"])
         if model in (OBSERVER, REFLECTOR):
             text = message_text(request["messages"][-1])
             answer = _observe(text) if model == OBSERVER else _reflect(text)
-            await asgi.send_json(send, 200, _complete([{"role": "assistant", "content": answer}]))
+            await loopback.send_json(
+                send, 200, _complete([{"role": "assistant", "content": answer}])
+            )
             return
         number = int(dict(scope["headers"])[NUMBER_HEADER.encode()])
         self.prompts.setdefault(number, []).append(body)
         replies = self.replies[number]
         if not request.get("stream"):
-            await asgi.send_json(send, 200, _complete(replies))
+            await loopback.send_json(send, 200, _complete(replies))
             return
-        await asgi.start_response(send, 200, b"text/event-stream")
+        await loopback.start_response(send, 200, b"text/event-stream")
         for event in streamed(orjson.dumps(replies[0])):
             await send({"type": "http.response.body", "body": event, "more_body": True})
-        await asgi.end_response(send, b"")
+        await loopback.end_response(send, b"")
 
 
 def _complete(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

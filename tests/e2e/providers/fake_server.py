@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from tests.e2e.providers.rules import read_text
 from tests.e2e.providers.servers import SERVERS, Server
 from tests.e2e.providers.voices import Json
@@ -77,10 +77,12 @@ class FakeServers:
     def end_trouble(self, conversation: str) -> None:
         del self._troubles[conversation]
 
-    async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def __call__(
+        self, scope: loopback.Scope, receive: loopback.Receive, send: loopback.Send
+    ) -> None:
         name = scope["path"].split("/")[1]
         server = next(server for server in SERVERS if server.name == name)
-        body = orjson.loads(await asgi.read_body(receive))
+        body = orjson.loads(await loopback.read_body(receive))
         headers = dict(scope["headers"])
         conversation = headers[b"authorization"].decode().removeprefix("Bearer ")
         refused = find_refusal(server, body)
@@ -91,14 +93,14 @@ class FakeServers:
         if refused:
             status, complaint = refused
             error = {"message": complaint, "type": "invalid_request_error", "code": None}
-            await asgi.send_json(send, status, {"error": error})
+            await loopback.send_json(send, status, {"error": error})
             return
         number = next(self._numbers)
         trouble = self._troubles.get(conversation)
         if is_memory_call:
             message: Json = {"role": "assistant", "content": write_notes(body)}
         elif trouble is not None and trouble.mishap == "busy":
-            await asgi.send_json(send, 429, {"error": {"message": "Too many requests"}})
+            await loopback.send_json(send, 429, {"error": {"message": "Too many requests"}})
             return
         elif trouble is not None and trouble.mishap == "stopped":
             await _wait_in_vain(receive, send, body, trouble)
@@ -111,29 +113,29 @@ class FakeServers:
         await self._send(send, server, number, body, message)
 
     async def _send(
-        self, send: asgi.Send, server: Server, number: int, body: Json, message: Json
+        self, send: loopback.Send, server: Server, number: int, body: Json, message: Json
     ) -> None:
         if body.get("stream"):
-            await asgi.start_response(send, 200, b"text/event-stream")
+            await loopback.start_response(send, 200, b"text/event-stream")
             events = b"".join(server.voice.write_stream(number, message))
-            await asgi.end_response(send, events)
+            await loopback.end_response(send, events)
             return
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason}
-        await asgi.send_json(
+        await loopback.send_json(
             send, 200, {"id": "c", "object": "chat.completion", "choices": [choice]}
         )
 
 
 async def _wait_in_vain(
-    receive: asgi.Receive, send: asgi.Send, body: Json, trouble: Trouble
+    receive: loopback.Receive, send: loopback.Send, body: Json, trouble: Trouble
 ) -> None:
     """Begin a reply, if it is a stream, and wait until nobody waits for it."""
     if body.get("stream"):
-        await asgi.start_response(send, 200, b"text/event-stream")
-        await asgi.send_event(send, {"choices": [{"index": 0, "delta": {"role": "assistant"}}]})
+        await loopback.start_response(send, 200, b"text/event-stream")
+        await loopback.send_event(send, {"choices": [{"index": 0, "delta": {"role": "assistant"}}]})
     trouble.begun.set()
-    await asgi.wait_for_disconnect(receive)
+    await loopback.wait_for_disconnect(receive)
     trouble.ended.set()
 
 

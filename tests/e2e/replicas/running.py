@@ -14,9 +14,8 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
 from om_proxy.testing.notes import extract_transcript
 from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, RecordedRequest, message_text
 from tests.e2e.crash.models import NOTED, SAID, Models

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.cli.demo.client import Client, Message, ReplyWithReceipt
+from om_proxy.cli.demo.play import Client, Message, ReplyWithReceipt
 from om_proxy.cli.demo.stage import STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS
 from om_proxy.cli.demo.story import Story
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR

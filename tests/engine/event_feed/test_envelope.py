@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from om_proxy.engine.event_feed.envelope import select_types, write_data, write_event
+from om_proxy.engine.event_feed.envelope import (
+    compute_pause_s,
+    name_hook,
+    name_receiver,
+    select_types,
+    write_data,
+    write_event,
+    write_gap,
+    write_headers,
+    write_request,
+)
 from om_proxy.memory.events.parts import EVENT_TYPES, StoredPart
 from om_proxy.memory.model import Key
 from om_proxy.storage.values.stored_events import StoredEvent
@@ -54,3 +66,70 @@ def test_an_unknown_type_is_sent_without_its_data() -> None:
     assert write_data(event, with_text=False) == "null"
     assert json.loads(write_event(event, with_text=False))["data"] is None
     assert write_data(event, with_text=True) is event.data
+
+
+SECRET = b"a-secret-of-sixteen"
+EVENT = StoredEvent(
+    7, Key("t", "r", "n\n"), 1.5, "data-om-activation", '{"observations":"* noted","cycleId":"c"}'
+)
+GUIDE = Path(__file__).parents[3] / "docs" / "contributing" / "seeing.md"
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+def test_the_body(with_text: bool) -> None:
+    request = write_request(EVENT, with_text=with_text)
+    event = json.loads(request.body)
+    assert (request.id, event["id"], request.type) == ("7", "7", "data-om-activation")
+    assert event["data"]["observations"] == ("* noted" if with_text else None)
+
+
+def test_the_check_in_the_documents() -> None:
+    """The five lines in the contract accept what we send, and nothing that was changed."""
+    section = GUIDE.read_text("utf-8").split("## Webhooks")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.S)
+    namespace: dict[str, object] = {}
+    exec(compile(code, "seeing.md", "exec"), namespace)  # noqa: S102 # the page's own example
+    is_ours = namespace["is_from_om_proxy"]
+    assert callable(is_ours)
+    request = write_request(EVENT, with_text=False)
+    headers = write_headers(request, SECRET, 1_000.0)
+    assert is_ours(SECRET, headers, request.body, 1_200.0)
+    assert not is_ours(b"another", headers, request.body, 1_200.0)
+    assert not is_ours(SECRET, headers, request.body + b" ", 1_200.0)
+    assert not is_ours(SECRET, headers | {"x-om-timestamp": "1001"}, request.body, 1_200.0)
+    assert not is_ours(SECRET, headers, request.body, 1_400.0)  # sent again by somebody, later
+
+
+def test_no_header_holds_a_name_or_the_secret() -> None:
+    headers = write_headers(write_request(EVENT, with_text=True), SECRET, 1_000.0)
+    assert all(value.isascii() and value.isprintable() for value in headers.values())
+    assert SECRET.decode() not in str(headers)
+    assert "n\n" not in str(headers)
+
+
+def test_a_gap_has_an_id_of_its_own() -> None:
+    gap = write_gap(12)
+    assert json.loads(gap.body) == {"id": "gap-12", "type": "om-gap"}
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(1, 1), (2, 2), (6, 32), (7, 60), (10_000, 60)])
+def test_pauses_grow_to_a_minute(failures: int, pause_s: float) -> None:
+    assert compute_pause_s(failures, 0.0) == pause_s
+    assert compute_pause_s(failures, 0.8) == pause_s * 1.2
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://hooks.example/in?key=canary", "hooks.example:443"),
+        ("http://hooks.example/canary", "hooks.example:80"),
+        ("http://[::1]:8080/", "[::1]:8080"),
+    ],
+)
+def test_a_receiver_is_named_by_host_and_port(url: str, name: str) -> None:
+    assert name_receiver(url) == name
+
+
+def test_a_hook_is_named_by_a_hash() -> None:
+    assert "key" not in name_hook("https://x/?key=1")
+    assert name_hook("https://x/?key=1") != name_hook("https://x/?key=2")

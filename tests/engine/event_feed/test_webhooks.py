@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.event_feed import webhooks as webhooks_module
-from om_proxy.engine.event_feed.webhook_request import compute_pause_s, name_hook
+from om_proxy.engine.event_feed.envelope import compute_pause_s, name_hook
 from om_proxy.engine.event_feed.webhooks import (
     CHECK_INTERVAL_S,
     LEASE_S,

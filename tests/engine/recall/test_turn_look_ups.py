@@ -18,7 +18,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.engine.recall.turn_look_ups import MAX_CALLS_A_STEP, parse_arguments
 from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
-from om_proxy.memory.recall.quoting import clean_text
+from om_proxy.memory.recall.quoted_message import clean_text
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
 from tests.engine.recall.stored_conversations import (

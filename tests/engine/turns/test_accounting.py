@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.turns import accounting
+from om_proxy.engine.turns.accounting import UnstoredEntries
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.token_prices import Tokens
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.ledger import Account, TurnEntry
+from om_proxy.memory.token_prices import Tokens, Usage
 from om_proxy.observability.facts import ExtraFailed, Fact, TurnPriced
 from om_proxy.wire.apis.api import Reply
 from tests.engine.turns.test_engine import LONG, Turns, assistant, make_reply, open_turns, user
@@ -165,3 +166,46 @@ async def test_a_price_table_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(accounting, "find_token_prices", fail)
         assert t.engine.close_repeated(await t.open([user("a")]), reply) == 2
         assert [(fact.extra, fact.error) for fact in failed] == [("ledger", "ValueError")]
+
+
+ENTRY = TurnEntry(Account(calls=1, cost=5))
+
+
+def cost(entries: UnstoredEntries) -> int | None:
+    ledger = entries.take(KEY)
+    return ledger and ledger.full.cost
+
+
+def test_entries_are_taken_once() -> None:
+    """Entries sum up, and are gone when they are taken."""
+    entries = UnstoredEntries()
+    entries.add(KEY, ENTRY)
+    entries.add(KEY, ENTRY)
+    assert [cost(entries), cost(entries)] == [10, None]
+
+
+def test_a_commit_that_fails_puts_them_back() -> None:
+    """Entries that came meanwhile stay too."""
+    entries = UnstoredEntries()
+    entries.add(KEY, ENTRY)
+    taken = entries.take(KEY)
+    assert taken
+    entries.add(KEY, ENTRY)
+    entries.put_back(KEY, taken)
+    assert cost(entries) == 10
+
+
+def test_a_forgotten_thread_leaves_nothing() -> None:
+    entries = UnstoredEntries()
+    entries.add(KEY, ENTRY)
+    entries.drop(KEY)
+    assert cost(entries) is None
+
+
+def test_they_are_bounded() -> None:
+    """Of more threads than may wait, the oldest give way."""
+    entries = UnstoredEntries()
+    for number in range(accounting.MAX_THREADS + 1):
+        entries.add(KEY._replace(thread=str(number)), ENTRY)
+    assert entries.take(KEY._replace(thread="0")) is None
+    assert entries.take(KEY._replace(thread="1"))

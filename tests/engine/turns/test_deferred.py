@@ -8,9 +8,9 @@ from om_proxy.common.errors import StorageError, Unwritable
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts, Uncommitted
-from om_proxy.storage.spooling.spool_budget import SpoolBudget
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 from tests.engine.turns.test_engine import Message, assistant, make_reply, user
-from tests.engine.turns.test_missed_turn import make_missed
+from tests.engine.turns.test_turn import make_missed
 from tests.memory.building import KEY
 
 WORDS = "word " * 200

@@ -16,7 +16,7 @@ from typing import Any
 from playwright.async_api import Browser, Page
 
 from om_proxy.observability.telemetry import logs
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.management.dashboard.browser import open_browser, open_page
@@ -57,9 +57,9 @@ class ShortServer(ScriptedServer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        await asgi.read_body(receive)
+        await loopback.read_body(receive)
         choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}}
-        await asgi.send_json(send, 200, {"object": "chat.completion", "choices": [choice]})
+        await loopback.send_json(send, 200, {"object": "chat.completion", "choices": [choice]})
 
 
 async def talk(run: Running, thread: str, count: int) -> None:

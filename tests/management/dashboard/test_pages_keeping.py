@@ -11,7 +11,7 @@ import orjson
 import pytest
 from playwright.async_api import Browser, expect
 
-from om_proxy.cli.doctor.causes import CAUSES_BY_CODE
+from om_proxy.cli.doctor.threads import CAUSES_BY_CODE
 from om_proxy.common.errors import StorageError
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.mcp.tools import ToolName
@@ -20,7 +20,7 @@ from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, talk_of_piers
 from tests.management.dashboard.browser import Watched, open_page
-from tests.management.dashboard.test_site import STATIC
+from tests.management.dashboard.test_pages import STATIC
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

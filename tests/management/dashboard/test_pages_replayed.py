@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from om_proxy.cli.demo.client import Client
-from om_proxy.cli.demo.play import HEADERS_WITH_MEMORY
+from om_proxy.cli.demo.play import HEADERS_WITH_MEMORY, Client
 from om_proxy.cli.demo.stage import Stage, open_stage
 from om_proxy.cli.demo.story import load_story
 from om_proxy.memory.model import Key, Memory

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page
 
 from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.settings.identity.naming import encode_name
-from om_proxy.testing import asgi
+from om_proxy.testing import loopback
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.management.dashboard.browser import Watched, open_page
@@ -78,10 +78,10 @@ class PatientServer(ScriptedServer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        await asgi.read_body(receive)
+        await loopback.read_body(receive)
         message = {"role": "assistant", "content": "Read."}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        await asgi.send_json(send, 200, {"object": "chat.completion", "choices": [choice]})
+        await loopback.send_json(send, 200, {"object": "chat.completion", "choices": [choice]})
 
 
 HOSTILE_TEXTS = list_utf8_texts()

@@ -4,23 +4,22 @@ that is not enough."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import condensing, decisions, edits, log_limit, transitions
 from om_proxy.memory.lifecycle.decisions import Reflect, RequestState, Swap
-from om_proxy.memory.lifecycle.log_limit import LogLimit, count_excess, shorten_log
+from om_proxy.memory.lifecycle.log_limit import (
+    LogLimit,
+    count_excess,
+    keep_important_lines,
+    shorten_log,
+)
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.lifecycle.undoing import undo_newest_change
-from om_proxy.memory.model import (
-    Generation,
-    Memory,
-    Message,
-    Observation,
-    Reflection,
-    replace_log,
-)
+from om_proxy.memory.model import Generation, Memory, Message, Observation, Reflection, replace_log
 from om_proxy.memory.notes.sections import split_entry
 from tests.memory.building import KEY
 from tests.memory.lifecycle.test_edits_interleaved import EditedResource, EditedThread
@@ -323,3 +322,56 @@ def test_coverage_has_no_hole_and_nothing_important_is_lost(machine: type[Edited
             print_blob=False,
         ),
     )
+
+
+DAY = "Date: May 22, 2023"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("* 🔴 a\n* ✅ b", "* 🔴 a\n* ✅ b"),
+        ("* 🔴 a\n* 🟡 b\n* 🟢 c\n* ✅ d", "* 🔴 a\n* ✅ d"),
+        ("* 🟢 a\n  * b\n    * c\n* 🔴 d", "* 🔴 d"),
+        ("* 🔴 a\n  * b\n  * 🟢 c\n    * d\n  * e", "* 🔴 a\n  * b\n  * e"),
+        # what an important line belongs to stays
+        ("* 🟡 a\n  * b\n  * ✅ c\n  * d", "* 🟡 a\n  * ✅ c"),
+        (f"{DAY}\n* 🟢 a\n\nDate: May 23, 2023\n* 🔴 b\n", "Date: May 23, 2023\n* 🔴 b"),
+        (f"{DAY}\n## Work\n* 🔴 a\n## Home\n* 🟢 b", f"{DAY}\n## Work\n* 🔴 a"),
+        (f"**{DAY}**\n- 🔴 a\n- 🟢 b", f"**{DAY}**\n- 🔴 a"),
+        (f"{DAY}\n* 🟢 a", ""),
+        # lines that go on
+        ("* 🔴 a\nand on\n* 🟢 b\nand on", "* 🔴 a\nand on"),
+        ("* 🟢 b\nand on\n\nprose", ""),
+        # without a mark nothing says that it matters; an emoji inside it is given its due
+        ("* a\n* b", ""),
+        ("* (09:14) 🔴 a\n* 🟢 b ✅", "* (09:14) 🔴 a"),
+        ("1. 🔴 a\n2. 🟢 b", "1. 🔴 a"),
+        ("🔴 a\n🟢 b", "🔴 a"),
+        ("\t* 🔴 a\n\t* 🟢 b", "\t* 🔴 a"),
+        ("", ""),
+        ("\n\n", "\n\n"),
+    ],
+)
+def test_kept_lines(text: str, kept: str) -> None:
+    assert keep_important_lines(text) == kept
+
+
+LINES = st.builds(
+    lambda indent, bullet, mark, number: f"{'  ' * indent}{bullet}{mark}{number}",
+    st.integers(0, 3),
+    st.sampled_from(["* ", "- ", ""]),
+    st.sampled_from(["🔴 ", "🟡 ", "🟢 ", "✅ ", "", "Date: "]),
+    st.integers(),
+)
+
+
+@given(lines=st.lists(LINES | st.just(""), max_size=12))
+def test_important_lines_always_stay(lines: list[str]) -> None:
+    """Whatever stands around them, in their order; and a second time takes nothing more."""
+    kept = keep_important_lines("\n".join(lines))
+    important = [line for line in lines if "🔴" in line or "✅" in line]
+    assert [line for line in kept.split("\n") if "🔴" in line or "✅" in line] == important
+    assert keep_important_lines(kept) == kept
+    if not important and any(lines):
+        assert not kept

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from om_proxy.memory.escaping import unescape
-from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart
-from om_proxy.memory.recall.quoting import clean_text
+from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart, clean_text
 
 _HEADER_PATTERN = re.compile(r"\[(?P<id>(?:[0-9a-f]{8}\.)?m[0-9]+)\] (?P<role>[a-z]+), .*")
 _PART_PATTERN = re.compile(r"\[p(?P<index>[0-9]+)\](?P<rest>.*)")

@@ -18,7 +18,7 @@ from om_proxy.memory.recall.found_messages import (
 from om_proxy.memory.recall.quoted_message import QuotedPart
 from om_proxy.memory.tokens import estimate_tokens
 from tests.memory.recall.quoted import PARTS, make_message, read_quotes
-from tests.memory.recall.test_snippets import find_words
+from tests.memory.recall.test_clipping import find_words
 from tests.support.long_forms import IS_LONG
 
 UTC = ZoneInfo("UTC")

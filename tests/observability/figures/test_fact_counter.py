@@ -9,7 +9,7 @@ import pytest
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Key
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import (
     Bypassed,
     CredentialRefused,
@@ -29,8 +29,7 @@ from om_proxy.observability.facts import (
     UnreachedTurnEnded,
 )
 from om_proxy.observability.figures.fact_counter import MAX_CACHED_PLACES, FactCounter, find_cause
-from om_proxy.observability.figures.label_limit import LabelLimit
-from om_proxy.observability.figures.label_values import ModelLabels, ThreadLabels
+from om_proxy.observability.figures.label_values import LabelLimit, ModelLabels, ThreadLabels
 from om_proxy.observability.figures.metrics import FAILURE_CAUSES
 from om_proxy.observability.figures.number_array import MAGIC, NumberArray
 from om_proxy.observability.figures.series import Series, add_up

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from om_proxy.agents.models.price_list import _read_table
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Key
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Fact, Facts, Observed, TurnPriced
 from om_proxy.observability.figures.figures import Figures, ProcessState
 from om_proxy.observability.figures.label_values import MAX_MODELS

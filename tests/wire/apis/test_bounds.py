@@ -15,9 +15,12 @@ from om_proxy.wire.apis import json_text
 from om_proxy.wire.apis.api import Reply, Unreadable
 from om_proxy.wire.apis.chat.deltas import CALL_VALUES
 from om_proxy.wire.apis.chat.reply import MAX_CHOICES, ChatReplyReader
-from om_proxy.wire.apis.json_text import COUNT_VALUES_ABOVE_BYTES, MAX_JSON_VALUES
-from om_proxy.wire.apis.lone_surrogates import MAX_SURROGATES_EXAMINED as MOST_HALVES
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import (
+    COUNT_VALUES_ABOVE_BYTES,
+    MAX_JSON_VALUES,
+    replace_lone_surrogates,
+)
+from om_proxy.wire.apis.json_text import MAX_SURROGATES_EXAMINED as MOST_HALVES
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.apis.sse import EventDecoder
 from tests.support.counting import TIMES, measure_cpu_s

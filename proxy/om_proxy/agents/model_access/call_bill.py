@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 
 CHARS_PER_TOKEN = 4  # of a text that is not counted
 

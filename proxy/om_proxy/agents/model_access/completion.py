@@ -12,8 +12,8 @@ from om_proxy.agents.model_access.failures import build_model_error, read_error_
 from om_proxy.agents.model_access.llm import Answer
 from om_proxy.common.errors import BrokenAnswer, ModelBusy
 from om_proxy.memory.notes.cut_off import Finish, read_finish
-from om_proxy.memory.usage import Usage
-from om_proxy.wire.apis.lone_surrogates import replace_halves
+from om_proxy.memory.token_prices import Usage
+from om_proxy.wire.apis.json_text import replace_halves
 from om_proxy.wire.apis.registry import CHAT, read_usage
 
 EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")

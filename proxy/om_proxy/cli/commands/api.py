@@ -16,6 +16,7 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.common.errors import BadRequest, NotFound, UsageError
+from om_proxy.management.api.answers import StreamedAnswer
 from om_proxy.management.api.requests import (
     LargeBody,
     Query,
@@ -26,7 +27,6 @@ from om_proxy.management.api.requests import (
 )
 from om_proxy.management.api.route import ADMIN_ROOT, AdminRoute, Answer
 from om_proxy.management.api.route_table import ADMIN_ROUTES
-from om_proxy.management.api.streamed_answer import StreamedAnswer
 from om_proxy.memory.model import Key
 
 ROUTE_COLUMNS = ("method", "path", "what it does")

@@ -8,11 +8,11 @@ import os
 
 from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
 from om_proxy.cli.answers import print_report
-from om_proxy.cli.doctor.embedding import list_vector_faults
 from om_proxy.cli.doctor.models import (
     describe_chosen_models,
     list_memory_model_warnings,
     list_missing_credentials,
+    list_vector_faults,
 )
 from om_proxy.cli.exit_status import DONE
 from om_proxy.common.errors import StorageError

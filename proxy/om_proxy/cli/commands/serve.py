@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serving.faster_start import start_up_faster
 from om_proxy.common.errors import ConfigError, OmError
-from om_proxy.wire.server.listeners import open_listeners
 from om_proxy.wire.server.process_resources import keep_freed_heap, raise_open_file_limit
+from om_proxy.wire.server.sockets import open_listeners
 
 if TYPE_CHECKING:
     from om_proxy.app.app import App

@@ -14,7 +14,7 @@ from om_proxy.cli.answers import (
     render_time,
 )
 from om_proxy.cli.commands.stats import render_money
-from om_proxy.cli.doctor.causes import explain_cause
+from om_proxy.cli.doctor.threads import explain_cause
 from om_proxy.cli.store_command import print_error
 from om_proxy.management.api.ledger_answers import LedgerFigures
 from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, ThreadStatus

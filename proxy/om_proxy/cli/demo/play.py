@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 from rich.console import Console
 
 from om_proxy.agents.models import encodings
-from om_proxy.cli.demo.client import Client, ReplyWithReceipt
-from om_proxy.cli.demo.figures import Bill, DemoResult
+from om_proxy.cli.demo.figures import ACTOR_NAME, Bill, DemoResult
 from om_proxy.cli.demo.stage import Stage, open_stage
-from om_proxy.cli.demo.story import Story, Turn
+from om_proxy.cli.demo.story import INSTRUCTIONS, Story, Turn
 from om_proxy.cli.demo.table import Board, Row
 from om_proxy.common.errors import OmError
 from om_proxy.testing import look_ups, notes
@@ -26,6 +28,7 @@ from om_proxy.testing.scripted import (
     ScriptedServer,
     message_text,
 )
+from om_proxy.wire.apis.registry import CHAT
 
 TOKENIZER_MODEL = "gpt-4o"  # the model whose tokens are counted
 # One client sends a key and the other none, so that neither warms the other's prompt cache. The
@@ -195,3 +198,76 @@ def _select_requests(
 
 def _sum_prompt_tokens(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> int:
     return sum(request.prompt_tokens for request in _select_requests(requests, headers))
+
+
+# one request in so many is streamed
+STREAMED_EVERY = 2
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWithReceipt:
+    """A reply, and the receipt that came with it: the `x-om-*` headers, without their prefix."""
+
+    message: Message
+    receipt: Mapping[str, str]
+
+
+class Client:
+    """A chat client. With memory and without, it differs only in its `headers`."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, tools: Sequence[Message], headers: Mapping[str, str]
+    ) -> None:
+        self.history: list[Message] = [{"role": "system", "content": INSTRUCTIONS}]
+        self._http = http
+        self._tools = tools
+        self._headers = headers
+        self._request_count = 0
+
+    async def say(self, turn: Turn) -> list[ReplyWithReceipt]:
+        """Send the user's text, and the results of tools as long as the model calls them. Return
+        every reply."""
+        results = {m["tool_call_id"]: m for m in turn.follows if m["role"] == "tool"}
+        self.history.append({"role": "user", "content": turn.said})
+        replies = []
+        while True:
+            reply = await self.complete(self.history)
+            replies.append(reply)
+            self.history.append(reply.message)
+            calls = reply.message.get("tool_calls") or ()
+            if not calls:
+                return replies
+            self.history.extend(results[call["id"]] for call in calls)
+
+    async def complete(self, messages: Sequence[Message]) -> ReplyWithReceipt:
+        """Send one request and return the reply. Raises OmError unless the answer is a 200 with a
+        complete message."""
+        self._request_count += 1
+        stream = self._request_count % STREAMED_EVERY == 0
+        body = {
+            "model": ACTOR_NAME,
+            "messages": list(messages),
+            "tools": self._tools,
+            "stream": stream,
+        }
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        reader = CHAT.create_reply_reader(stream)
+        async with self._http.stream(
+            "POST", "/chat/completions", json=body, headers=dict(self._headers)
+        ) as response:
+            async for part in response.aiter_bytes():
+                reader.feed(part)
+        reply = reader.finish()
+        if response.status_code != httpx.codes.OK or reply.message is None:
+            raise OmError(
+                f"the demo's request was answered {response.status_code}; run it again with a log to see why"
+            )
+        receipt = {
+            name.removeprefix("x-om-"): value
+            for name, value in response.headers.items()
+            if name.startswith("x-om-")
+        }
+        return ReplyWithReceipt(msgspec.json.decode(reply.message), receipt)

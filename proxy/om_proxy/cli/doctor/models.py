@@ -1,9 +1,17 @@
-"""Warn of the configured memory models: expensive or outdated models, and missing credentials."""
+"""Warn of the configured models of memory: expensive or outdated ones, missing credentials, and what
+the vectors of messages lack."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from om_proxy.agents.embedding import LOCAL_PREFIX
+from om_proxy.agents.local_embedding import (
+    COMPARING_MODULES,
+    INSTALL_HINT,
+    find_file_fault,
+    list_missing_modules,
+)
 from om_proxy.agents.model_access.credentials import list_missing_variables, list_models
 from om_proxy.agents.model_access.retries import MAX_TRIES
 from om_proxy.agents.model_access.targets import OPENAI_BASE_URL
@@ -118,3 +126,34 @@ def _describe_fallback(name: str, base: str | None, settings: Settings) -> str:
     if address in {upstream.base_url for upstream in settings.upstream}:
         return "; until then it is called with the credential of the request, and after a restart only from the next request on"
     return ""
+
+
+def list_vector_faults(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """Return a line for each fault, without a secret. Nothing is imported and no server is
+    asked."""
+    return list(dict.fromkeys(_list_faults(settings, environ)))
+
+
+def _list_faults(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    if settings.may_embed and not settings.keeps_vectors:
+        yield (
+            "retrieval.vector has no effect: vectors belong to an index, and this store keeps none "
+            "(Redis, storage.encryption_key or storage.search: false)"
+        )
+    for model in settings.embedding_models:
+        shown = render_value(("model",), model)
+        is_local = model.startswith(LOCAL_PREFIX)
+        if (
+            missing := list_missing_modules()
+            if is_local
+            else list_missing_modules(COMPARING_MODULES)
+        ):
+            yield f"retrieval.vector needs {', '.join(missing)}: {INSTALL_HINT}"
+        if is_local:
+            if fault := find_file_fault(model.removeprefix(LOCAL_PREFIX)):
+                yield f"embedding model {shown}: {fault}"
+        elif variables := list_missing_variables(model, None, environ):
+            yield (
+                f"embedding model {shown} finds no credential: set {' or '.join(variables)} "
+                "where the proxy runs"
+            )

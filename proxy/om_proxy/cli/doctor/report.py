@@ -8,13 +8,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from om_proxy.agents.model_access.credentials import list_models
+from om_proxy.agents.models import encodings
+from om_proxy.agents.models.litellm_files import find_litellm_file
+from om_proxy.agents.models.price_list import PRICE_TABLE_FILE
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.doctor.call import build_inherited_target, try_observer
-from om_proxy.cli.doctor.embedding import list_vector_faults
-from om_proxy.cli.doctor.models import list_memory_model_warnings, list_missing_credentials
+from om_proxy.cli.doctor.models import (
+    list_memory_model_warnings,
+    list_missing_credentials,
+    list_vector_faults,
+)
 from om_proxy.cli.doctor.prompt_call import try_prompt
 from om_proxy.cli.doctor.storage import examine_storage
-from om_proxy.cli.doctor.tables import examine_prices, examine_ranks
 from om_proxy.cli.doctor.threads import FailingThread, examine_due_work, find_failing_threads
 from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.cli.doctor.webhooks import examine_webhooks
@@ -199,3 +204,41 @@ def find_database(settings: Settings) -> Path | None:
             "another folder or configuration than this command"
         )
     return file
+
+
+MAX_PRICE_TABLE_AGE_DAYS = 180
+SECONDS_PER_DAY = 86_400
+# some installers give every file one time from before the table was written
+EARLIEST_PLAUSIBLE_S = 1_600_000_000.0  # September 2020
+
+
+def examine_ranks(model: str | None) -> Finding:
+    """Examine whether tokens of this model are counted or estimated. Nothing is downloaded."""
+    name = encodings.find_encoding_name(model or "")
+    if name == encodings.ESTIMATE_NAME:
+        return Finding(
+            False,
+            "token ranks are not on this machine, so tokens are estimated: install litellm again, "
+            "or set TIKTOKEN_CACHE_DIR to a folder that has them",
+        )
+    return Finding(True, f"token ranks {name} are on this machine")
+
+
+def examine_prices(now: float) -> Finding:
+    """Examine how old the price table is. It is at least as old as its installation."""
+    file = find_litellm_file(PRICE_TABLE_FILE)
+    if file is None:
+        return Finding(
+            False, "the price table is missing, so no price is known: install litellm again"
+        )
+    installed_at = file.stat().st_mtime
+    if installed_at < EARLIEST_PLAUSIBLE_S:
+        return Finding(True, "the price table is there; its age is not known")
+    age_days = int((now - installed_at) / SECONDS_PER_DAY)
+    if age_days > MAX_PRICE_TABLE_AGE_DAYS:
+        return Finding(
+            False,
+            f"the price table was installed {age_days} days ago, so prices and new models may be "
+            "missing: update litellm",
+        )
+    return Finding(True, f"the price table was installed {max(age_days, 0)} days ago")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from om_proxy.cli.doctor.upstreams import CREDENTIAL_STATUSES, REDIRECT_STATUSES, Finding
-from om_proxy.engine.event_feed.webhook_request import name_hook, name_receiver
+from om_proxy.engine.event_feed.envelope import name_hook, name_receiver
 from om_proxy.engine.event_feed.webhooks import REQUEST_TIMEOUT_S
 from om_proxy.settings.config import Settings
 from om_proxy.storage.base import Store

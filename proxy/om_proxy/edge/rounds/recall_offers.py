@@ -15,7 +15,7 @@ from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
 from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering
 from om_proxy.memory.rounds import Round
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.additions import NOTHING, Addition, LessonBook, Trial
 from om_proxy.wire.apis.api import Request
 

@@ -1,4 +1,4 @@
-"""Remove older generations of the logs of one resource, as memory/lifecycle/generation_limits.py
+"""Remove older generations of the logs of one resource, as memory/lifecycle/retention.py
 chooses them (docs/contributing/storage.md#retention)."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from om_proxy.common.errors import Conflict
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.memory.lifecycle.generation_limits import (
+from om_proxy.memory.lifecycle.retention import (
     OlderGeneration,
     StoredLog,
     choose_retired,

@@ -28,7 +28,7 @@ from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.memory.lifecycle.expiry import has_clock_jumped, is_expired
+from om_proxy.memory.lifecycle.retention import has_clock_jumped, is_expired
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.observability.facts import Retired
 from om_proxy.settings.config import Settings

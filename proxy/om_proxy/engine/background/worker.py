@@ -10,11 +10,10 @@ from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.engine.background.decision_report import Work
 from om_proxy.engine.background.performers.activation import activate_ready_notes
-from om_proxy.engine.background.performers.cycle_report import CycleReport
+from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts
 from om_proxy.engine.background.performers.observe import ObservePerformer
 from om_proxy.engine.background.performers.observe_batch import CallProgress, ObserveBatchPerformer
 from om_proxy.engine.background.performers.reflect import ReflectPerformer
-from om_proxy.engine.background.performers.work_costs import WorkCosts
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce

@@ -28,7 +28,7 @@ import structlog
 
 from om_proxy.common.errors import OmError
 from om_proxy.common.permanent_tasks import keep_running
-from om_proxy.engine.event_feed.webhook_request import (
+from om_proxy.engine.event_feed.envelope import (
     HookRequest,
     compute_pause_s,
     name_hook,

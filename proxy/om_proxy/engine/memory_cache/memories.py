@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from om_proxy.common.errors import NotFound
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
-from om_proxy.engine.memory_cache.forgettings import Forgettings
+from om_proxy.engine.memory_cache.forgettings import Forgettings, LocalTraces
 from om_proxy.engine.memory_cache.held_memories import DEFAULT_CACHE_BYTES, cache_sums
 from om_proxy.engine.memory_cache.loading import (
     UNKNOWN_THREAD_MESSAGE,
@@ -22,7 +22,6 @@ from om_proxy.engine.memory_cache.loading import (
     is_forgotten,
     shares_log,
 )
-from om_proxy.engine.memory_cache.local_traces import LocalTraces
 from om_proxy.engine.memory_cache.memory_events import MemoryEvents
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import NO_CAUSE, Cause

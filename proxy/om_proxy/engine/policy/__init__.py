@@ -2,8 +2,7 @@
 
 from om_proxy.engine.policy.memory_context import Instructions, MemoryContext
 from om_proxy.engine.policy.operator_keys import list_open_keys, list_paid_models
-from om_proxy.engine.policy.policy import Policy, PolicyInForce, resolve_model
-from om_proxy.engine.policy.prices import find_token_prices
+from om_proxy.engine.policy.policy import Policy, PolicyInForce, find_token_prices, resolve_model
 
 __all__ = [
     "Instructions",

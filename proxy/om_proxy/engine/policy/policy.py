@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from om_proxy.agents.model_access.llm import Target
@@ -20,6 +21,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import ContextOptions, layout_for
+from om_proxy.memory.token_prices import TokenPrices
 from om_proxy.settings.config import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.values.changes import ResourceWakeup
 
@@ -239,3 +241,18 @@ class PolicyInForce:
         if self._policy.settings is not self._watched.current:
             self._policy = Policy(self._watched.current, self._model_timeout_s)
         return self._policy
+
+
+PICODOLLARS_PER_DOLLAR = 10**12
+
+
+# pure, as the price table does not change while the process runs; a look-up takes 4 µs, and every
+# turn needs one
+@lru_cache(maxsize=1024)
+def find_token_prices(model: str) -> TokenPrices | None:
+    """Return the list prices of a model; None if they are not known."""
+    price = find_price(model)
+    if price is None:
+        return None
+    dollars = (price.input, price.cached_input, price.cache_write, price.output)
+    return TokenPrices(*(round(amount * PICODOLLARS_PER_DOLLAR) for amount in dollars))

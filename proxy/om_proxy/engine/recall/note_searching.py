@@ -1,9 +1,10 @@
-"""Search the notes of resources by words, for a person."""
+"""Search the notes of resources by words, for a person, and find the notes that cover messages
+which a search found."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -11,10 +12,13 @@ from typing import NamedTuple
 from om_proxy.common.errors import UnopenedText
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.prompt.ranges import write_range_line
-from om_proxy.memory.recall.note_lines import NoteLine, find_note_lines, order_by_fit
+from om_proxy.memory.recall.matching import NoteLine, find_note_lines, order_by_fit
+from om_proxy.memory.recall.noted import NotedRange, list_noted_ranges
 from om_proxy.memory.recall.words import query_words
+from om_proxy.settings.config.sections.memory import MemorySettings
 from om_proxy.storage.shared.newest_passages import list_latest_threads
 
 MAX_SEARCHED_LOGS = 200  # of a resource; those of the threads with the latest turns
@@ -111,3 +115,29 @@ class NoteSearch:
         return (note_filter.before is None or entry.at < note_filter.before) and (
             note_filter.after is None or entry.at >= note_filter.after
         )
+
+
+MAX_NOTED_THREADS = 20  # those with the best messages; others keep their order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredNotes:
+    """A `NoteSource` of the stored memories. `find_settings`: in force for a resource."""
+
+    memories: Memories
+    find_settings: Callable[[str], MemorySettings]
+
+    async def read_notes(self, key: Key, threads: Sequence[str]) -> Sequence[NotedRange]:
+        """Return the notes of the first threads of the key's resource; none where
+        `retrieval.notes` is off. Raise StorageError."""
+        settings = self.find_settings(key.resource)
+        if not settings.retrieval.notes:
+            return ()
+        notes: list[NotedRange] = []
+        for thread in threads[:MAX_NOTED_THREADS]:
+            try:
+                memory = await self.memories.load(key._replace(thread=thread))
+            except UnopenedText:
+                continue
+            notes += list_noted_ranges(memory, find_zone(memory.timezone, settings.timezone))
+        return notes

@@ -11,10 +11,14 @@ from zoneinfo import ZoneInfo
 
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.recall.conversations import Conversation, Conversations
-from om_proxy.engine.recall.listing_conversations import read_list_page
-from om_proxy.engine.recall.message_reading import Run, ThreadMessages
-from om_proxy.engine.recall.quoting_messages import has_unnamed_result, quote_message, quote_page
+from om_proxy.engine.recall.conversations import Conversation, Conversations, read_list_page
+from om_proxy.engine.recall.message_reading import (
+    Run,
+    ThreadMessages,
+    has_unnamed_result,
+    quote_message,
+    quote_page,
+)
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.memory.model import Key, Scope
 from om_proxy.memory.recall import faults
@@ -30,8 +34,13 @@ from om_proxy.memory.recall.found_messages import (
 )
 from om_proxy.memory.recall.look_ups import LookUpMode
 from om_proxy.memory.recall.message_ids import MessageId, write_message_id
-from om_proxy.memory.recall.message_page import MessagePage, find_page_limit, write_message_page
-from om_proxy.memory.recall.part_piece import PartPiece, write_part_piece
+from om_proxy.memory.recall.message_page import (
+    MessagePage,
+    PartPiece,
+    find_page_limit,
+    write_message_page,
+    write_part_piece,
+)
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import (
     ListedThread,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -11,12 +11,14 @@ from typing import NamedTuple, Protocol
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.similar_messages import SimilarMessages
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.found import Found, PassageFilter, RankedMessage
+from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter, RankedMessage
 from om_proxy.memory.recall.fusing import fuse
 from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import drop_cached_words, query_words
+from om_proxy.storage.base import Store
+from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES, find_newest_passages
 
 
 class PassageSource(Protocol):
@@ -92,3 +94,24 @@ class MessageSearch:
             rarity = weigh_words(found, words)
             passing = tuple(await run_in_turn(partial(lift_noted, passing, found, notes, rarity)))
         return SearchResult(tuple(words), found.counts, passing, found.share_read)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedOrNewest:
+    """A `PassageSource` that asks the index, and reads messages where that leaves fewer unread."""
+
+    indexed: PassageSource
+    store: Store
+    uses_index: Callable[[], bool] = lambda: True
+
+    async def find_passages(
+        self, key: Key, words: Sequence[str], passage_filter: PassageFilter
+    ) -> Found:
+        """Return what either finds. Raise StorageError."""
+        if not self.uses_index():
+            return await find_newest_passages(self.store, key, words, passage_filter, MAX_MATCHES)
+        found = await self.indexed.find_passages(key, words, passage_filter)
+        if not found.unread or found.messages >= NEWEST_MESSAGES:
+            return found  # the newest would be no more
+        newest = await find_newest_passages(self.store, key, words, passage_filter, MAX_MATCHES)
+        return newest if newest.unread < found.unread else found

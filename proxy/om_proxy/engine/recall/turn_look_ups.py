@@ -13,8 +13,7 @@ from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.arguments import LookUp, find_mode, read_look_up
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUpMode, LookUpOutcome
-from om_proxy.wire.apis.json_text import parse_lax
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import parse_lax, replace_lone_surrogates
 from om_proxy.wire.server.capacity.work_queues import WorkQueue
 
 MAX_CALLS_A_STEP = 8

@@ -14,7 +14,7 @@ from om_proxy.common.errors import Conflict, ForgottenName
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
+from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn, UnstoredEntries
 from om_proxy.engine.turns.kept_look_ups import LookUpKeeper
 from om_proxy.engine.turns.message_counts import count_messages
 from om_proxy.engine.turns.reconciling import Reconciler
@@ -26,7 +26,6 @@ from om_proxy.engine.turns.turn import (
     find_recorded_reply,
     number_interrupted_reply,
 )
-from om_proxy.engine.turns.unstored_entries import UnstoredEntries
 from om_proxy.memory.ledger import (
     NO_MEMORY_COSTS,
     Account,

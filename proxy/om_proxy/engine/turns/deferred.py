@@ -19,11 +19,11 @@ from weakref import WeakValueDictionary
 
 from om_proxy.common.errors import StorageError, Unwritable, raise_site
 from om_proxy.common.running_time import limit_running_time
-from om_proxy.engine.turns.missed_turn import MissedTurn
+from om_proxy.engine.turns.turn import MissedTurn
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts, Uncommitted
 from om_proxy.storage.spooling.breaker import Breaker
-from om_proxy.storage.spooling.spool_budget import SpoolBudget
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 
 FIRST_RETRY_S = 0.2  # most faults are over at once
 RETRY_S = 1.0

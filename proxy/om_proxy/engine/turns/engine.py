@@ -28,7 +28,6 @@ from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.due_notes import DueNotes
 from om_proxy.engine.turns.memory_work import MemoryWork
-from om_proxy.engine.turns.missed_turn import MissedTurn
 from om_proxy.engine.turns.overflow import OverflowRecovery
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
@@ -37,12 +36,13 @@ from om_proxy.engine.turns.reconciling import EarlierTry, Reconciler
 from om_proxy.engine.turns.turn import (
     NOTHING_COMMITTED,
     CommittedTurn,
+    MissedTurn,
     OpenedTurn,
     PreparedTurn,
     TakenForSideRequest,
 )
 from om_proxy.memory.lifecycle.decisions import Decision
-from om_proxy.memory.lifecycle.expiry import is_near_expiry
+from om_proxy.memory.lifecycle.retention import is_near_expiry
 from om_proxy.memory.model import Item, Key, Memory, resource_key
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.transcript.reconcile import Hints

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.turns.turn import OpenedTurn
 from om_proxy.memory.model import Memory
-from om_proxy.memory.recall.quotes import list_named_labels, quotes_thread
+from om_proxy.memory.recall.kept_look_ups import list_named_labels, quotes_thread
 from om_proxy.memory.rounds import LookedUp
 
 # Two processes measure the store's clock apart. A thread that was forgotten so long before the

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
 from starlette.types import Scope
 
-from om_proxy.common.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from om_proxy.common.bounded_cache import BoundedCache
+from om_proxy.common.errors import BadRequest, Forbidden, NotFound, StorageError, Unauthorized
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.header_values import group_by_name, read_value
@@ -28,8 +30,10 @@ from om_proxy.settings.identity.identity_rules import (
 from om_proxy.settings.identity.keyed_hashes import digest_caller
 from om_proxy.settings.identity.local_requests import is_loopback_host
 from om_proxy.settings.identity.naming import normalize_name
-from om_proxy.settings.identity.tenants import find_tenant
+from om_proxy.settings.identity.tenants import LOCAL_TENANT, find_tenant
 from om_proxy.settings.identity.thread_names import RequestNames, check_times, read_names
+from om_proxy.storage.base import Store
+from om_proxy.wire.server.capacity.work_kinds import UNKNOWN_KEYS, Share
 from om_proxy.wire.server.headers import Header, find_header
 
 LOCAL_CALLER = "local"  # in the audit: without a credential, on a loopback bind
@@ -213,3 +217,45 @@ def _is_admin_token(token: bytes, config: EdgeConfig) -> bool:
     if admin_token is None:
         return False
     return hmac.compare_digest(token, admin_token.get_secret_value().encode())
+
+
+MAX_CACHED_TENANTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownTenants:
+    """A key of `auth.keys` is known, and a program of this machine. Any other key is known once a
+    model server has accepted it, so that a thread is stored."""
+
+    store: Store
+    _known: BoundedCache[str, bool] = field(
+        default_factory=lambda: BoundedCache(max_items=MAX_CACHED_TENANTS)
+    )
+
+    async def is_known(self, tenant: str, config: EdgeConfig) -> bool:
+        """Return whether the tenant is known. A tenant that has been known stays so in this
+        process. Raise StorageError."""
+        if config.identity.keys or tenant == LOCAL_TENANT or self._known.get(tenant):
+            return True
+        if not await self.store.threads(tenant, limit=1):
+            return False
+        self._known.put(tenant, True)
+        return True
+
+    async def require_known(self, tenant: str, config: EdgeConfig) -> None:
+        """Raise NotFound for an unknown tenant."""
+        if not await self.is_known(tenant, config):
+            raise NotFound(
+                "no model server has accepted this key here yet: send one chat request of a "
+                "thread with it first, or ask with the admin token"
+            )
+
+    async def find_share(self, tenant: str | None, config: EdgeConfig, *, is_admin: bool) -> Share:
+        """Return whose slots a request takes (wire/server/capacity/work_queues.py)."""
+        if is_admin or tenant is None:
+            return None
+        try:
+            is_known = await self.is_known(tenant, config)
+        except StorageError:  # the work itself says so
+            is_known = False
+        return tenant if is_known else UNKNOWN_KEYS

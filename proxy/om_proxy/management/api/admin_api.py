@@ -8,8 +8,9 @@ preflight before it asks from another site.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
@@ -19,17 +20,13 @@ from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
+from xxhash import xxh3_64_hexdigest
 
 from om_proxy.common.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import admit_visitor, require_open_api, require_same_site
+from om_proxy.management.api.answers import StreamedAnswer, hide_text, send_streamed
 from om_proxy.management.api.audited import answer_route
-from om_proxy.management.api.entity_tags import (
-    is_known_to_client,
-    parse_expected_version,
-    write_entity_tag,
-)
-from om_proxy.management.api.hidden_text import hide_text
 from om_proxy.management.api.openapi import build_openapi
 from om_proxy.management.api.requests import (
     MAX_ADMIN_BODY_BYTES,
@@ -44,10 +41,9 @@ from om_proxy.management.api.requests import (
 from om_proxy.management.api.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.api.services import AdminServices
-from om_proxy.management.api.streamed_answer import StreamedAnswer, send_streamed
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
-from om_proxy.wire.server.headers import Header
+from om_proxy.wire.server.headers import Header, find_header
 from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
@@ -193,3 +189,46 @@ async def _send_not_modified(send: Send, etag: Header) -> None:
 
 def _encode_headers(headers: Mapping[str, str] | None) -> list[Header]:
     return [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+
+
+# Write and compare entity tags (RFC 9110, section 8.8.3).
+#
+# A tag holds the version of the thread, which a change compares, and a digest of the answer. The same
+# version has other answers after a change of the settings, and to callers who may read no text.
+
+
+_TAG_PATTERN = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_VERSION_PATTERN = re.compile(rb'(?:W/)?"(-?[0-9]{1,18})(?:-[0-9a-f]{1,32})?"')
+
+
+def write_entity_tag(version: int, content: bytes) -> bytes:
+    """Return the tag of an answer with this content."""
+    return b'"%d-%s"' % (version, xxh3_64_hexdigest(content).encode())
+
+
+def is_known_to_client(headers: Sequence[Header], tag: bytes) -> bool:
+    """Return whether `If-None-Match` names the tag: as the only one, in a list, or with `*`. Weak
+    tags count, because servers in between make tags weak (RFC 9110, section 13.1.2)."""
+    return any(known in (b"*", tag) for known in _iterate_known_tags(headers))
+
+
+def _iterate_known_tags(headers: Sequence[Header]) -> Iterator[bytes]:
+    for name, value in headers:
+        if name == b"if-none-match":
+            yield value.strip()  # `*`
+            yield from _TAG_PATTERN.findall(value)
+
+
+def parse_expected_version(headers: Sequence[Header]) -> int | None:
+    """Return the version that `If-Match` names; None without the header, or for `*`. The digest does
+    not count: a change of the settings is no change of the thread. Raise BadRequest for another
+    tag."""
+    value = find_header(headers, b"if-match")
+    if value is None or value.strip() == b"*":
+        return None
+    number = _VERSION_PATTERN.fullmatch(value.strip())
+    if number is None:
+        raise BadRequest(
+            "send the ETag of an earlier answer, with its quotes; one alone", param="if-match"
+        )
+    return int(number[1])

@@ -4,10 +4,10 @@ forget it. The admin API and the command ask here."""
 from __future__ import annotations
 
 from om_proxy.common.errors import Conflict, StorageError
+from om_proxy.management.api.answers import StreamedAnswer
 from om_proxy.management.api.requests import AdminCall
 from om_proxy.management.api.route import AdminRoute, Answer
 from om_proxy.management.api.services import AdminServices
-from om_proxy.management.api.streamed_answer import StreamedAnswer
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 
 # the count of a change that the store broke off: a part of it may be done

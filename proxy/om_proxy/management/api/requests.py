@@ -29,7 +29,7 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import Visitor
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.naming import normalize_name
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.server.headers import Header, find_header
 
 MAX_ADMIN_BODY_BYTES = 64 * 2**10

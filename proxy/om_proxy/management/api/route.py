@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from om_proxy.management.api.hidden_text import can_show_text
+from om_proxy.management.api.answers import StreamedAnswer, can_show_text
 from om_proxy.management.api.requests import AdminCall, Query, ThreadQuery
 from om_proxy.management.api.services import AdminServices
-from om_proxy.management.api.streamed_answer import StreamedAnswer
 from om_proxy.wire.server.capacity.work_kinds import PAGE, WorkKind
 
 ADMIN_ROOT = "/om/v1"

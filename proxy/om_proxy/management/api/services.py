@@ -11,7 +11,7 @@ from om_proxy.engine.event_feed.stream import EventStream
 from om_proxy.engine.recall.performing import LookUpPerformer
 from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
-from om_proxy.management.api.known_tenants import KnownTenants
+from om_proxy.management.api.access import KnownTenants
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.ledger_reader import LedgerReader
 from om_proxy.management.memory_export import MemoryExporter

@@ -14,7 +14,7 @@ import structlog
 
 from om_proxy.common.errors import OmError, raise_site
 from om_proxy.common.off_loop import run_in_turn
-from om_proxy.engine.recall.listing_conversations import read_list_page
+from om_proxy.engine.recall.conversations import read_list_page
 from om_proxy.engine.recall.performing import ReadingRights
 from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.management.api.services import AdminServices

@@ -12,7 +12,7 @@ from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import ContextOptions, format_moment, observation_block
 from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.clipping import CountTokens, find_fitting_chars
-from om_proxy.memory.recall.quoting import clean_line, clean_text
+from om_proxy.memory.recall.quoted_message import clean_line, clean_text
 
 MAX_NOTE_TOKENS = 8_000
 MAX_NAME_CHARS = 60

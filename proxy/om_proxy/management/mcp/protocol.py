@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import orjson
 
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.server.headers import Header
 
 MODERN_VERSION = "2026-07-28"

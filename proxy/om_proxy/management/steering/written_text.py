@@ -6,7 +6,7 @@ import asyncio
 
 from om_proxy.common.errors import BadRequest
 from om_proxy.memory.notes.redaction import redact_secrets
-from om_proxy.wire.apis.lone_surrogates import replace_halves
+from om_proxy.wire.apis.json_text import replace_halves
 
 MAX_NOTE_CHARS = 20_000
 

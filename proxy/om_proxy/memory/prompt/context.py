@@ -19,9 +19,9 @@ from functools import lru_cache
 
 from om_proxy.memory import dates
 from om_proxy.memory.escaping import escape
-from om_proxy.memory.notes.ranges import remove_range_lines
 from om_proxy.memory.notes.sections import Section, render_sections
 from om_proxy.memory.prompt.layout import Layout, layout_for
+from om_proxy.memory.prompt.ranges import remove_range_lines
 
 __all__ = [
     "ContextOptions",

@@ -6,6 +6,8 @@ A range is made of what an entry covers, so it never changes.
 
 from __future__ import annotations
 
+import re
+
 from om_proxy.memory.model import Observation
 from om_proxy.memory.recall.message_ids import write_message_id
 
@@ -33,3 +35,22 @@ def write_range_line(entry: Observation, label: str | None, own_label: str) -> s
 def _write_range(label: str, after: int, last: int) -> str:
     first = write_message_id(after + 1, label)
     return first if after + 1 == last else f"{first}-{write_message_id(last)}"
+
+
+# Take the ranges of messages out of what a memory model wrote, where a prompt shows the proxy's own
+# (memory/prompt/ranges.py). Notes are stored as they were written: without `retrieval` no byte of a
+# prompt differs.
+
+
+_ID = r"(?:[0-9a-f]{6,16}\.)?m\d{1,18}"
+_RANGE = rf"{_ID}(?:-m\d{{1,18}})?"
+# possessive: a long answer must stay linear to read
+_RANGE_LINE = re.compile(
+    rf"^[ \t]*+\[{_RANGE}(?:, {_RANGE})*+\][ \t]*+(?:\n|\Z)?", re.MULTILINE | re.IGNORECASE
+)
+
+
+def remove_range_lines(text: str) -> str:
+    """Remove what looks like a range from the beginnings of lines: a model that writes one has
+    copied it from somewhere, and it would pass for the proxy's own."""
+    return _RANGE_LINE.sub("", text)

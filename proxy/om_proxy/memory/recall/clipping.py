@@ -1,8 +1,89 @@
-"""Find how much of a text fits into a number of tokens."""
+"""Cut a text to a number of tokens, or to the part of it that fits a query best, for a model or
+for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+# of a text, so many characters are looked through: more than the index holds of a message
+MAX_FIRST_CHARS = 60_000
+MAX_LAST_CHARS = 10_000
+CHARS_A_TOKEN = 4
+CUT = "…"
+
+
+class WordPlace(Protocol):
+    """A run of a text, and its index words."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def words(self) -> Sequence[str]: ...
+
+
+FindWords = Callable[[str], Iterable[WordPlace]]
+
+
+class Hit(NamedTuple):
+    """A place of a text that has a word of the query."""
+
+    start: int
+    end: int
+    words: frozenset[str]
+
+
+def find_hits(text: str, words: Sequence[str], find_words: FindWords) -> list[Hit]:
+    """Return the places that have any of the words, in order."""
+    wanted = frozenset(words)
+    tail_start = max(MAX_FIRST_CHARS, len(text) - MAX_LAST_CHARS)
+    hits = []
+    for start, piece in ((0, text[:MAX_FIRST_CHARS]), (tail_start, text[tail_start:])):
+        for place in find_words(piece):
+            if found := wanted.intersection(place.words):
+                hits.append(Hit(start + place.start, start + place.end, found))
+    return hits
+
+
+def cut_snippet(text: str, hits: Sequence[Hit], max_tokens: int, count_tokens: CountTokens) -> str:
+    """Return about `max_tokens` of the text, around as many different words as possible. What is
+    left out before and after is told by dots."""
+    chars = find_fitting_chars(text, max_tokens, count_tokens)
+    if chars == len(text):
+        return text
+    width = max_tokens * CHARS_A_TOKEN
+    start = _find_best_start(text, hits, width)
+    if start == 0:
+        return f"{text[: move_to_word_end(text, chars)].rstrip()} {CUT}"
+    rest = text[start:]
+    chars = find_fitting_chars(rest, max_tokens, count_tokens)
+    is_end = chars == len(rest)
+    shown = rest[: move_to_word_end(rest, chars)].strip()
+    return f"{CUT} {shown}" if is_end else f"{CUT} {shown} {CUT}"
+
+
+def _find_best_start(text: str, hits: Sequence[Hit], width: int) -> int:
+    """Return the beginning of the stretch of `width` characters with the most different words, a
+    quarter of it before the first of them. Of equals, the first."""
+    best, best_count, end = 0, 0, 0
+    for first, hit in enumerate(hits):
+        end = max(end, first)
+        while end < len(hits) and hits[end].end - hit.start <= width * 3 // 4:
+            end += 1
+        count = len(
+            frozenset[str]().union(*(each.words for each in hits[first : max(end, first + 1)]))
+        )
+        if count > best_count:
+            best, best_count = hit.start, count
+    start = best - width // 4
+    if start <= 0:
+        return 0
+    # from the beginning of a word on
+    space = next((at for at in range(start, best) if text[at].isspace()), start - 1)
+    return space + 1
+
 
 # more characters than this a token are not tried: an ordinary token has about four
 MAX_CHARS_A_TOKEN = 8
@@ -29,3 +110,26 @@ def move_to_word_end(text: str, chars: int, max_back: int = 24) -> int:
         if text[end - 1].isspace():
             return end
     return chars
+
+
+class Excerpt(NamedTuple):
+    """A part of a text, and where it has words of a search: [start, end) in characters."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+def cut_excerpt(text: str, words: Sequence[str], find_words: FindWords, max_chars: int) -> Excerpt:
+    """Return about `max_chars` of the text: around the words, or from its beginning on if it has
+    none of them. What is left out is told by dots."""
+    hits = find_hits(text, words, find_words) if words else []
+    if not hits:
+        is_whole = len(text) <= max_chars
+        return Excerpt(text if is_whole else f"{text[: max_chars - 1]}…")
+    shown = cut_snippet(text, hits, max_chars // CHARS_A_TOKEN, _count_quarters)
+    marks = tuple((hit.start, hit.end) for hit in find_hits(shown, words, find_words))
+    return Excerpt(shown, marks)
+
+
+def _count_quarters(text: str) -> int:
+    return -(-len(text) // CHARS_A_TOKEN)

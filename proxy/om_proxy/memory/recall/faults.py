@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from om_proxy.memory.recall.message_ids import MAX_SHOWN_ID_CHARS
-from om_proxy.memory.recall.quoting import clean_line
+from om_proxy.memory.recall.quoted_message import clean_line
 
 NOT_AN_OBJECT = "recall: the arguments are not a JSON object"
 UNKNOWN_MODE = "recall: mode must be search, messages or threads"

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from om_proxy.memory.recall.clipping import CountTokens
+from om_proxy.memory.recall.clipping import CountTokens, FindWords, Hit, cut_snippet, find_hits
 from om_proxy.memory.recall.quoted_message import (
     MAX_TITLE_CHARS,
     QuotedMessage,
     QuotedPart,
+    clean_line,
+    quote,
     write_attachment,
     write_message_header,
 )
-from om_proxy.memory.recall.quoting import clean_line, quote
-from om_proxy.memory.recall.snippets import FindWords, Hit, cut_snippet, find_hits
 
 MAX_SHOWN_QUERY_CHARS = 100
 MAX_MISSING_WORDS = 8

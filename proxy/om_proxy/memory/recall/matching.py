@@ -1,13 +1,15 @@
-"""Find the passages that match some words, of passages that are at hand: for stores without an
-index. A store with an index finds the same ones."""
+"""Find the passages that match some words, of passages that are at hand, for stores without an
+index; and the lines of notes that have words of a query."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
+from om_proxy.memory.model import Observation
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
+from om_proxy.memory.recall.words import words
 
 NO_FILTER = PassageFilter()
 
@@ -100,3 +102,28 @@ def _find_neighbours(
     for found in passages:
         if not found.passage.place and (found.thread, found.passage.position) in beside:
             yield found
+
+
+class NoteLine(NamedTuple):
+    """A line of an entry of a log."""
+
+    entry: Observation
+    number: int  # of the line in the entry's text, from 1 on
+    text: str
+    found: int  # different index words of the query that it has
+
+
+def find_note_lines(entries: Iterable[Observation], query: Collection[str]) -> list[NoteLine]:
+    """Return the lines of the entries that have one of the index words, in their order."""
+    wanted = frozenset(query)
+    return [
+        NoteLine(entry, number, line.strip(), found)
+        for entry in entries
+        for number, line in enumerate(entry.text.split("\n"), 1)
+        if (found := len(wanted.intersection(words(line))))
+    ]
+
+
+def order_by_fit(line: NoteLine) -> tuple[int, float, int]:
+    """Return the sort key, the best last: more of the words, then newer."""
+    return line.found, line.entry.at, line.entry.id

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
 from om_proxy.memory.dates import MONTH_NAMES, read_time
+from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.message_ids import write_message_id
-from om_proxy.memory.recall.quoting import clean_line
 
 PartKind = Literal["text", "tool-call", "tool-result", "image", "file"]
 MAX_TITLE_CHARS = 60
@@ -20,7 +21,7 @@ STATE_REMARKS = {"superseded": " (taken back)", "interrupted": " (broken off)"}
 
 
 class QuotedPart(NamedTuple):
-    """One part of a message. A text is cleaned (quoting.py)."""
+    """One part of a message. A text is cleaned (`clean_text`)."""
 
     kind: PartKind
     text: str = ""
@@ -87,3 +88,36 @@ def format_days(first: float, last: float, zone: tzinfo) -> str:
 
 def _month_day(local: datetime) -> str:
     return f"{MONTH_NAMES[local.month - 1][:3]} {local.day}"
+
+
+# Quote text of messages so that nothing in it can pass for a line of ours.
+#
+# Our lines begin at the left edge. Each line of a quote is indented by two spaces, and tags of ours
+# and of chat templates in it are escaped. Of control characters, only line feed and tab stay.
+
+
+INDENT = "  "
+# other line ends that a model or a terminal may take for one
+_LINE_END_PATTERN = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_CONTROL_PATTERN = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]")
+_LONE_SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """Return the text with line feeds as its only line ends, without control characters. Offsets
+    into a part count the characters of this text."""
+    text = _CONTROL_PATTERN.sub("", _LINE_END_PATTERN.sub("\n", text))
+    return _LONE_SURROGATE_PATTERN.sub("\ufffd", text)
+
+
+def quote(text: str) -> str:
+    """Return a cleaned text as a quote: escaped, each line indented."""
+    return INDENT + escape(text).replace("\n", f"\n{INDENT}")
+
+
+def clean_line(text: str, max_chars: int) -> str:
+    """Return a name or a title in one line of ours: at most `max_chars` characters, without double
+    quotes and square brackets, which close what it is in."""
+    words = " ".join(clean_text(text[: 8 * max_chars]).split())
+    words = words.replace('"', "'").replace("[", "(").replace("]", ")")
+    return escape(words if len(words) <= max_chars else f"{words[: max_chars - 1].rstrip()}…")

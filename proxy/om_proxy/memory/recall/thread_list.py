@@ -14,8 +14,12 @@ from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.arguments import MAX_PAGE
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.message_ids import shorten_label
-from om_proxy.memory.recall.quoted_message import MAX_TITLE_CHARS, format_days
-from om_proxy.memory.recall.quoting import clean_line, clean_text
+from om_proxy.memory.recall.quoted_message import (
+    MAX_TITLE_CHARS,
+    clean_line,
+    clean_text,
+    format_days,
+)
 
 # of an answer, for each conversation that a page may hold: its line without title and resource
 MIN_TOKENS_A_THREAD = 40

@@ -90,7 +90,7 @@ class Texts(NamedTuple):
 
 
 def read_wording(view: MessageView, write_json: Callable[[object], bytes]) -> Wording:
-    """Read what the message says. `write_json` as in memory/fingerprint.py."""
+    """Read what the message says. `write_json` as in memory/message_view.py."""
     text, others = view.compared_content()
     flat = " ".join(_SHOWN_IMAGE.sub(r"\1", normalize("NFC", text)).split())
     stamp, is_clear = _find_stamp(flat)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import (
     AgentWork,
     Bypassed,

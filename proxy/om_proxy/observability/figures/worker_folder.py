@@ -1,7 +1,7 @@
 """Share the arrays of all workers of one server in a folder, so that any worker answers for all.
 
     lock              held while arrays are read or folded
-    models, threads   the label values that were admitted (label_limit.py)
+    models, threads   the label values that were admitted (label_values.py)
     <id>.numbers      the array of one worker, which holds a lock on it as long as it lives
     folded            the sums of workers that have ended
 

@@ -14,18 +14,51 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from om_proxy import __version__
 from om_proxy.memory.model import Key
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Fact, Forgotten, MemoryCallEnded, TurnEnded
 from om_proxy.observability.telemetry.logs import redact_model_name
-from om_proxy.observability.tracing import conventions as names
+
+# Name spans and attributes as OpenTelemetry's conventions for generative AI do.
+#
+# These conventions are in development, and names still change. This file pins them: the attributes
+# are those of opentelemetry-semantic-conventions 0.66b2, and the memory operations those of the
+# conventions' memory spans. No library is imported for them, so that an update changes no name.
+
+
+OPERATION_NAME = "gen_ai.operation.name"
+PROVIDER_NAME = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+CONVERSATION_ID = "gen_ai.conversation.id"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"  # seconds
+MEMORY_STORE_ID = "gen_ai.memory.store.id"
+MEMORY_RECORD_COUNT = "gen_ai.memory.record.count"
+ERROR_TYPE = "error.type"
+STATUS_CODE = "http.response.status_code"
+
+CHAT = "chat"
+EMBEDDINGS = "embeddings"
+CREATE_MEMORY = "create_memory"
+UPDATE_MEMORY = "update_memory"
+DELETE_MEMORY = "delete_memory"
+
+# ours: what memory did with the request, as in the receipt
+MEMORY_STATUS = "om.status"
+MEMORY_REASON = "om.reason"
+TOKENS_RECEIVED = "om.tokens_received"
+TOKENS_SENT = "om.tokens_sent"
+
 
 Header = tuple[bytes, bytes]
 CONTEXT_HEADERS = (b"traceparent", b"tracestate")
 NANOSECONDS = 1_000_000_000
 OPERATIONS = {
-    "observe": names.CREATE_MEMORY,
-    "reflect": names.UPDATE_MEMORY,
-    "embed": names.EMBEDDINGS,
+    "observe": CREATE_MEMORY,
+    "reflect": UPDATE_MEMORY,
+    "embed": EMBEDDINGS,
 }
 
 _propagator = TraceContextTextMapPropagator()
@@ -78,15 +111,15 @@ class ChatTracer:
         """Begin a child of the client's span, or a new trace."""
         model = redact_model_name(model)
         attributes: dict[str, Any] = {
-            names.OPERATION_NAME: names.CHAT,
-            names.PROVIDER_NAME: upstream,
+            OPERATION_NAME: CHAT,
+            PROVIDER_NAME: upstream,
         }
         if model:
-            attributes[names.REQUEST_MODEL] = model
+            attributes[REQUEST_MODEL] = model
         if key is not None:
-            attributes[names.CONVERSATION_ID] = self._label(key)
+            attributes[CONVERSATION_ID] = self._label(key)
         span = self._tracer.start_span(
-            f"{names.CHAT} {model}" if model else names.CHAT,
+            f"{CHAT} {model}" if model else CHAT,
             _propagator.extract(_read_carrier(headers)),
             SpanKind.CLIENT,
             attributes,
@@ -112,7 +145,7 @@ class ChatSpan:
         span.set_attributes(_describe_turn(turn))
         if turn.end != "complete" or turn.status >= 400:
             error = str(turn.status) if turn.end == "complete" else turn.end
-            span.set_attribute(names.ERROR_TYPE, error)
+            span.set_attribute(ERROR_TYPE, error)
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
@@ -135,8 +168,8 @@ class MemorySpans:
             case MemoryCallEnded():
                 self._add_call(fact)
             case Forgotten(key=key, messages=messages):
-                attributes = {names.MEMORY_RECORD_COUNT: messages}
-                self._add(names.DELETE_MEMORY, (key,), 0.0, attributes)
+                attributes = {MEMORY_RECORD_COUNT: messages}
+                self._add(DELETE_MEMORY, (key,), 0.0, attributes)
             case _:
                 pass
 
@@ -144,11 +177,11 @@ class MemorySpans:
         model = redact_model_name(call.model)
         attributes: dict[str, Any] = _describe_usage(call.usage)
         if model:
-            attributes[names.REQUEST_MODEL] = model
+            attributes[REQUEST_MODEL] = model
         if call.outcome != "answered":
-            attributes[names.ERROR_TYPE] = call.outcome
+            attributes[ERROR_TYPE] = call.outcome
         elif call.work != "embed":
-            attributes[names.MEMORY_RECORD_COUNT] = len(call.keys)
+            attributes[MEMORY_RECORD_COUNT] = len(call.keys)
         self._add(OPERATIONS[call.work], call.keys, call.seconds, attributes)
 
     def _add(
@@ -158,26 +191,26 @@ class MemorySpans:
         span = self._tracer.start_span(
             operation,
             kind=SpanKind.INTERNAL,
-            attributes={names.OPERATION_NAME: operation, **attributes},
+            attributes={OPERATION_NAME: operation, **attributes},
             start_time=ended_at - int(seconds * NANOSECONDS),
         )
         if len(keys) == 1:  # a call for several threads belongs to none of them
-            span.set_attribute(names.MEMORY_STORE_ID, self._label(keys[0]))
-        if names.ERROR_TYPE in attributes:
+            span.set_attribute(MEMORY_STORE_ID, self._label(keys[0]))
+        if ERROR_TYPE in attributes:
             span.set_status(Status(StatusCode.ERROR))
         span.end(ended_at)
 
 
 def _describe_turn(turn: TurnEnded) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        names.STATUS_CODE: turn.status,
-        names.MEMORY_STATUS: str(turn.memory),
+        STATUS_CODE: turn.status,
+        MEMORY_STATUS: str(turn.memory),
     }
     optional = {
-        names.MEMORY_REASON: turn.reason and str(turn.reason),
-        names.TOKENS_RECEIVED: turn.tokens_received,
-        names.TOKENS_SENT: turn.tokens_sent,
-        names.TIME_TO_FIRST_CHUNK: turn.first_byte_s,
+        MEMORY_REASON: turn.reason and str(turn.reason),
+        TOKENS_RECEIVED: turn.tokens_received,
+        TOKENS_SENT: turn.tokens_sent,
+        TIME_TO_FIRST_CHUNK: turn.first_byte_s,
     }
     attributes |= {name: value for name, value in optional.items() if value is not None}
     return attributes | (_describe_usage(turn.usage) if turn.usage else {})
@@ -185,10 +218,10 @@ def _describe_turn(turn: TurnEnded) -> dict[str, Any]:
 
 def _describe_usage(usage: Usage) -> dict[str, Any]:
     return {
-        names.INPUT_TOKENS: usage.input_tokens,
-        names.OUTPUT_TOKENS: usage.output_tokens,
-        names.CACHE_READ_TOKENS: usage.cached_tokens,
-        names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+        INPUT_TOKENS: usage.input_tokens,
+        OUTPUT_TOKENS: usage.output_tokens,
+        CACHE_READ_TOKENS: usage.cached_tokens,
+        CACHE_WRITE_TOKENS: usage.cache_write_tokens,
     }
 
 

@@ -1,13 +1,30 @@
-"""The part of the Store protocol that loads and commits memories."""
+"""The parts of the Store protocol that load, commit and list memories, read the rows of their
+threads, and hand out the work that is due."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
 from om_proxy.storage.values.changes import Change, ResourceWakeup
+from om_proxy.storage.values.listing import (
+    IdleThread,
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPage,
+    ThreadPlace,
+    ThreadSelection,
+)
+from om_proxy.storage.values.stored_rows import (
+    Backlog,
+    GenerationEntries,
+    GenerationSummary,
+    Outline,
+    StoredMessage,
+    StoredObservation,
+)
 
 
 class MemoryRows(Protocol):
@@ -84,3 +101,147 @@ class MemoryRows(Protocol):
     async def delivered_reply(self, key: Key) -> int | None:
         """Return the seq of the newest reply that `mark_delivered` recorded; None if there is
         none."""
+
+
+class ThreadRows(Protocol):
+    """A part of `Store`, which says what holds of every method."""
+
+    async def outline(self, key: Key) -> Outline:
+        """Return all marks of the thread. The outline grows with the thread, so it is read only if
+        the bounded memory does not suffice."""
+
+    async def messages(
+        self, key: Key, after: int, through: int | None = None, limit: int | None = None
+    ) -> tuple[Message, ...]:
+        """Return the live messages with `after < seq <= through`, by seq."""
+
+    async def stored_messages(
+        self, key: Key, after: int, through: int | None = None, *, limit: int
+    ) -> tuple[StoredMessage, ...]:
+        """Return the first `limit` messages with `after < seq <= through`, live or not, by seq.
+        Nothing beyond the page is read."""
+
+    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        """Return these messages, live or not, by seq. Unknown seqs are left out."""
+
+    async def observations(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[StoredObservation, ...]:
+        """Return the first `limit` entries and chunks with `id > after`, of all generations, by
+        id. With `generation_entries` and `stored_messages`, everything of a thread can be read
+        page by page."""
+
+    async def generations(
+        self, key: Key, before: int, limit: int | None = None
+    ) -> tuple[Generation, ...]:
+        """Return the first `limit` generations `(number, log)` with `number < before` that
+        retention kept, newest first."""
+
+    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
+        """Return what `generations` would, without reading a text."""
+
+    async def generation_entries(
+        self, key: Key, after: int, *, limit: int
+    ) -> tuple[GenerationEntries, ...]:
+        """Return the first `limit` generations with `number > after`, by number. Those with an
+        empty log are left out."""
+
+    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
+        """Return, by number, why and when each generation of the log began, as far as it is stored.
+        The oldest generations may be missing, and always the first one."""
+
+    async def other_thread_tails(
+        self, key: Key, threads: int, messages: int
+    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        """Return the newest `messages` of the tail, by seq, of up to `threads` other threads that
+        share the resource's log: those with the latest turns, the latest first. Threads without a
+        tail are left out."""
+
+
+class ThreadLists(Protocol):
+    """A part of `Store`, which says what holds of every method."""
+
+    async def threads(
+        self,
+        tenant: str | None,
+        resource: str | None = None,
+        cursor: Key | None = None,
+        limit: int = 100,
+    ) -> tuple[ThreadInfo, ...]:
+        """Return threads in key order, beginning after `cursor`, without shared logs.
+        `tenant=None`: the threads of all tenants (the operator's view)."""
+
+    async def find_threads(
+        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
+    ) -> ThreadPage:
+        """Return a page of the threads that a person looks for, without shared logs, beginning
+        after the place `after`. The time does not grow with the number of threads. `recent` order:
+        the latest `active_at` first. A prefix is compared by code points, as it is written. No title
+        of an encrypted thread begins with anything.
+        """
+
+    async def idle_threads(
+        self, before: float, after: ThreadPlace | None = None, limit: int = 100
+    ) -> tuple[IdleThread, ...]:
+        """Return threads of all tenants with `active_at < before`, the longest idle first, without
+        shared logs, beginning after the place `after`. The time does not grow with the number of
+        threads."""
+
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        """Return the tenant's resources by name, beginning after the resource `after`."""
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        """Return one resource; None if nothing of it is stored."""
+
+
+class WorkQueue(Protocol):
+    """A part of `Store`, which says what holds of every method."""
+
+    async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
+        """Return threads with `due <= now` that are not leased, the longest due first, tenants
+        taking turns. For the doctor and tests; `claim` takes up work."""
+
+    async def claim(
+        self,
+        now: float,
+        limit: int,
+        holder: str,
+        seconds: float,
+        *,
+        callers: bool = True,
+        skip: Collection[Key] = (),
+    ) -> tuple[Key, ...]:
+        """Lease to `holder`, for `seconds`, the first `limit` threads of `due_threads` that are not
+        in `skip`. Return them in that order. `callers=False` leaves out the threads with
+        `Memory.needs_caller`: their work needs the credential of a request, which another process
+        may hold.
+
+        This is one step: two claims at once never get the same thread, and none gets a leased
+        thread, not even one leased to `holder`. If nothing is due, nothing is written. The holder
+        prolongs such a lease with `lease` and gives it back with `release`.
+        """
+
+    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
+        """Set when this thread is due; None: not until it is set again. The version stays.
+
+        `backlog`: of the resource whose shared log this is, as it was read. If it is another one by
+        now, a turn came since and may have made the log due: nothing is set, and this returns
+        False. The same step compares and sets.
+        """
+
+    async def resource_backlog(self, shared_log: Key) -> Backlog:
+        """Return the threads that share this log and whose tails are not empty, the longest idle
+        first."""
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        """Take or prolong the right to work on a thread. Return False while another holder has it.
+        The lease expires by itself. It only saves money: `commit` keeps the memory correct."""
+
+    async def release(self, key: Key, holder: str) -> None:
+        """Give a lease back; do nothing if another holder has it."""
+
+    async def park(self, key: Key, parked: bool) -> bool:
+        """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an
+        unknown thread."""

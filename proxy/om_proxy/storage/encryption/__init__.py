@@ -1,2 +1,2 @@
-"""Encrypt what a store keeps of conversations. Only `sealed_value`, `data_key` and `master_keys` need
+"""Encrypt what a store keeps of conversations. Only `sealed_value` and `master_keys` need
 the extra `encryption`; they are imported once a key is set."""

@@ -1,4 +1,5 @@
-"""The contract of a key store: where wrapped data keys live apart from the data that they encrypt.
+"""The contract of a key store: where wrapped data keys live apart from the data that they encrypt,
+and what destroys the keys of removed data.
 
 It is backed up on its own, and never restored from an old copy: what was destroyed there stays
 destroyed, so that copies of the data open only for what still exists.
@@ -7,12 +8,17 @@ destroyed, so that copies of the data open only for what still exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from om_proxy.common.errors import KeysAway
 from om_proxy.storage.encryption.row_cipher import WrappedKey
+from om_proxy.storage.values.records import ForgetResult
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.encryption.separate_keys import KeyRows, SeparateKeys
+
 
 FORMAT = 1
 KEYS_PER_BATCH = 5_000
@@ -68,3 +74,31 @@ class KeyStore(Protocol):
         """Raise `StorageError` unless the store can be read and written."""
 
     async def close(self) -> None: ...
+
+
+class DoomedKeys:
+    """The keys that the data says are to be destroyed. `separate`: None: keys are beside the data,
+    and went with it."""
+
+    def __init__(self, separate: SeparateKeys | None, rows: KeyRows) -> None:
+        self._separate = separate
+        self._rows = rows
+
+    async def destroy(self) -> bool:
+        """Destroy them. Return False if any is left."""
+        return self._separate is None or await self._separate.destroy_doomed(self._rows)
+
+    async def settle(self, removed: ForgetResult) -> ForgetResult:
+        """Destroy them. Return the result with what is true of the removed bytes then."""
+        return removed.settle_keys(is_destroyed=await self.destroy())
+
+    async def wait_destroyed(self) -> None:
+        """Return once there is none."""
+        if self._separate:
+            await self._separate.wait_destroyed(self._rows)
+
+    async def sweep(self) -> None:
+        """Destroy old keys that belong to nothing."""
+        if self._separate:
+            with suppress(KeysAway):  # the next hour will do
+                await self._separate.sweep(self._rows)

@@ -1,17 +1,16 @@
-"""Wrap data keys, and the store's secret, under the master key. During a rotation there are several
-master keys: the first one wraps, each one unwraps."""
+"""Wrap the keys of memories, and the store's secret, under the master key. During a rotation there
+are several master keys: the first one wraps, each one unwraps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from om_proxy.common.errors import UnopenedText
 from om_proxy.settings.identity.encryption_keys import name_master_key
-from om_proxy.storage.encryption.data_key import DataKey
 from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES, WrappedKey
 from om_proxy.storage.encryption.sealed_value import (
     open_buffer,
@@ -106,3 +105,29 @@ def create_secret() -> bytearray:
 
 def _name_key_place(id_: bytes) -> bytes:
     return b"om|data_key|%b" % id_.hex().encode()
+
+
+class DataKey:
+    """Seals and opens the values of one memory. It takes over the buffer of its secret, and wipes it
+    when nothing uses the key any more. OpenSSL clears what it has made of it."""
+
+    __slots__ = ("_aead", "_name", "_secret", "key_id")
+
+    def __init__(self, key_id: bytes, secret: bytearray) -> None:
+        self.key_id: bytes | None = key_id
+        self._name = key_id.hex().encode()
+        # Not wiped at once: on OpenSSL before 3.2, `cryptography` reads it at each use.
+        self._secret = secret
+        self._aead = AESGCM(secret)
+
+    def __del__(self) -> None:
+        wipe_buffer(self._secret)
+
+    def __repr__(self) -> str:
+        return f"<DataKey {self._name[:8].decode()}>"
+
+    def seal(self, table: bytes, row: int | bytes, column: bytes, value: bytes) -> bytes:
+        return seal_value(self._aead, value, b"om|%b|%b|%a|%b" % (table, self._name, row, column))
+
+    def open(self, table: bytes, row: int | bytes, column: bytes, value: Any) -> bytes:
+        return open_value(self._aead, value, b"om|%b|%b|%a|%b" % (table, self._name, row, column))

@@ -14,7 +14,7 @@ import msgspec
 
 from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
-from om_proxy.memory.recall.quotes import quotes_thread
+from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.storage.encoding import (
     decode_look_ups,
     encode_calls,

@@ -21,8 +21,8 @@ from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
-from om_proxy.storage.encryption.doomed_keys import DoomedKeys
 from om_proxy.storage.encryption.key_rotation import KeyRotation
+from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.redis import (
@@ -56,8 +56,8 @@ from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.totals import add_up_threads
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
+from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex
 from om_proxy.storage.shared.rekeying import MovingResource
-from om_proxy.storage.shared.searched_without_index import SearchedWithoutIndex
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import (
     Change,

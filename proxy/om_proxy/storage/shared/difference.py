@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from om_proxy.common.errors import Unwritable
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
-from om_proxy.memory.recall.quotes import list_named_labels
+from om_proxy.memory.recall.kept_look_ups import list_named_labels
 from om_proxy.storage.values.stored_rows import ObservationState
 
 # A shared log keeps more generations: every fork of every thread begins one.

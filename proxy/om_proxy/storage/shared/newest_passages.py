@@ -6,16 +6,19 @@ Redis has no index, and a store with encryption keeps none: its words would tell
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
-from om_proxy.common.errors import UnopenedText
+from om_proxy.common.errors import UnopenedText, Unwritable
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Key, Message
-from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
-from om_proxy.memory.recall.matching import match_passages
-from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
+from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
+from om_proxy.memory.recall.matching import NO_FILTER, match_passages
+from om_proxy.memory.recall.passages import IndexPlace, MessageText, Passage, cut_passages
 from om_proxy.storage.base import Store
-from om_proxy.storage.values.listing import ThreadInfo, ThreadPlace, ThreadSelection
+from om_proxy.storage.contract.passage_index import IndexCheck, PassageIndex, UnindexedMessages
+from om_proxy.storage.contract.vector_index import VectorIndex, VectorPage
+from om_proxy.storage.forwarding_store import Method
+from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
 from om_proxy.wire.apis.indexed_text import read_indexed_text
 
 NEWEST_MESSAGES = 2_000
@@ -143,3 +146,51 @@ async def _read_texts(messages: Sequence[Message]) -> list[MessageText]:
 
 def _count_chars(text: MessageText) -> int:
     return sum(map(len, (*text.spoken, *text.called, *text.result)))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def answer(_method: Method[P, T], always: T) -> Method[P, T]:
+    """Return this method of a store as one with the same answer to every call."""
+
+    async def answered(_self: SearchedWithoutIndex, /, *_args: P.args, **_options: P.kwargs) -> T:
+        return always
+
+    return answered
+
+
+class SearchedWithoutIndex:
+    """The `PassageIndex` protocol: a search reads the newest messages, and nothing is indexed."""
+
+    read_unindexed = answer(PassageIndex.read_unindexed, None)
+    unindexed_threads = answer(PassageIndex.unindexed_threads, ThreadPage((), None))
+    unindexed_of_resource = answer(PassageIndex.unindexed_of_resource, ())
+    outdate_index = answer(PassageIndex.outdate_index, None)
+    drop_index = answer(PassageIndex.drop_index, None)
+    check_index = answer(PassageIndex.check_index, IndexCheck(0, 0, ()))
+    read_unembedded = answer(VectorIndex.read_unembedded, ())
+    write_vectors = answer(VectorIndex.write_vectors, 0)
+    unembedded_threads = answer(VectorIndex.unembedded_threads, ThreadPage((), None))
+    read_vectors = answer(VectorIndex.read_vectors, VectorPage((), None))
+    read_vectors_at = answer(VectorIndex.read_vectors_at, ())
+
+    async def find_passages(
+        self,
+        key: Key,
+        words: Sequence[str],
+        passage_filter: PassageFilter = NO_FILTER,
+        limit: int = MAX_MATCHES,
+    ) -> Found:
+        return await find_newest_passages(cast("Store", self), key, words, passage_filter, limit)
+
+    async def index_passages(
+        self,
+        key: Key,
+        read: UnindexedMessages,
+        rules: int,
+        passages: Sequence[Passage],
+        place: IndexPlace,
+    ) -> bool:
+        raise Unwritable("this store keeps no index")

@@ -25,8 +25,8 @@ from om_proxy.memory.model import (
     Reflection,
 )
 from om_proxy.memory.recall.found import FoundPassage
+from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.memory.recall.passages import Passage
-from om_proxy.memory.recall.quotes import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import (
     MAX_NUMBER,

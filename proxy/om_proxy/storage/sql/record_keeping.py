@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import MAX_NUMBER, Session
 from om_proxy.storage.sql.sql_store import SqlStore

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.doomed_keys import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.sql.memory_keys import hold_erased

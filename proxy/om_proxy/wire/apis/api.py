@@ -19,8 +19,8 @@ from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import ToolUse
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.digests import Digests
-from om_proxy.memory.usage import Usage
 from om_proxy.wire.apis.split import Split
 
 # A longer reply is relayed, but not remembered.
@@ -39,7 +39,7 @@ class Request(Struct, frozen=True):
     api: Api
     body: bytes
     frame: bytes  # the body without the known messages
-    # `frame` without half characters (wire/apis/lone_surrogates.py); of the same length
+    # `frame` without half characters (wire/apis/json_text.py); of the same length
     readable: bytes
     model: str | None  # None: absent, not a string, or longer than any model's name
     stream: bool

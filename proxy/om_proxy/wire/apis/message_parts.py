@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from om_proxy.memory.message_view import MessageView, ToolCall
-from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart
-from om_proxy.memory.recall.quoting import clean_text
-from om_proxy.wire.apis.json_text import write_json
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart, clean_text
+from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
 from om_proxy.wire.apis.registry import view_message
 
 RESULT_ROLES = ("tool", "function")

@@ -11,8 +11,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 import msgspec
 
 from om_proxy.wire.apis.compression import DecompressedTooLarge, create_decoder
-from om_proxy.wire.apis.json_text import MAX_MODEL_NAME_CHARS
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import MAX_MODEL_NAME_CHARS, replace_lone_surrogates
 
 DEFAULT_MAX_BODY_BYTES = 1 << 26
 MAX_CONTENT_TYPE_BYTES = 1_024

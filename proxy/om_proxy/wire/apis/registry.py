@@ -11,7 +11,7 @@ from typing import Any
 
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api
 from om_proxy.wire.apis.chat.chat_api import CHAT
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage

@@ -1,14 +1,17 @@
-"""Ask the system about a client's connection. If the system cannot tell, a check returns False and
-a count 0."""
+"""Bind the sockets that a server listens on, and ask the system about a client's connection."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import select
 import socket
 import struct
 import sys
 from typing import Any
+
+from om_proxy.common.errors import ConfigError
 
 
 def set_reset_at_close(transport: asyncio.Transport, is_on: bool) -> None:
@@ -40,3 +43,59 @@ def count_unread_bytes(transport: asyncio.Transport) -> int:
 
 def _get_socket(transport: asyncio.Transport) -> Any:
     return transport.get_extra_info("socket")
+
+
+# `localhost` includes ::1, even on a machine without IPv6
+_ABSENT_ADDRESS_ERRNOS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+
+def open_listeners(host: str, port: int) -> list[socket.socket]:
+    """Open a socket for each address of this host, bound as asyncio does. Raises ConfigError, which
+    names the setting."""
+    host = host.strip("[]")
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        addresses = []
+    listeners = []
+    for family, kind, protocol, _, address in dict.fromkeys(addresses):
+        try:
+            listeners.append(_open_listener(family, kind, protocol, address))
+        except OSError as exc:
+            if exc.errno not in _ABSENT_ADDRESS_ERRNOS:
+                failure = _describe_bind_failure(exc)
+                raise ConfigError(f"server.port: {port} of {host} {failure}") from exc
+    if not listeners:
+        raise ConfigError(
+            f"server.host: {host} is not an address of this machine:"
+            " use 127.0.0.1, or 0.0.0.0 for all addresses"
+        )
+    return listeners
+
+
+def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    """Open a socket that workers inherit. It can be bound while the last connections of an old
+    server still use the port. Raises OSError."""
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is named
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # elsewhere two servers could bind one port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # an IPv4 address gets its own socket
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    listener.set_inheritable(True)
+    return listener
+
+
+def _describe_bind_failure(exc: OSError) -> str:
+    """Return the end of a sentence about a port that says why the port cannot be used, and what to
+    do."""
+    if exc.errno == errno.EADDRINUSE:
+        return "is in use: stop the other program, or set another port (OM_PROXY__SERVER__PORT)"
+    if exc.errno in {errno.EACCES, errno.EPERM}:
+        return "is not allowed for this user: set a port of 1024 or more (OM_PROXY__SERVER__PORT)"
+    return f"cannot be used ({exc.strerror}): set another port (OM_PROXY__SERVER__PORT)"

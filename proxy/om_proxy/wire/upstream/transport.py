@@ -7,17 +7,19 @@ requests succeed). With 16 requests at once, it costs 2.1 ms of CPU a request, a
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from functools import lru_cache
-from typing import NamedTuple, TypeGuard
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeGuard
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
+from om_proxy.common.running_time import limit_running_time
 from om_proxy.wire.upstream import single_write
-from om_proxy.wire.upstream.connector import Connector
+from om_proxy.wire.upstream.connection import Connection
 
 MAX_SINGLE_WRITE_BYTES = 1 << 20  # of a body that is joined to its head and written at once
 BODY_PIECE_BYTES = 1 << 18  # of a larger body
@@ -262,3 +264,30 @@ def _convert_error(exc: Exception) -> httpx.TransportError:
         case _:
             error_class = httpx.NetworkError
     return error_class(type(exc).__name__)
+
+
+KEEP_ALIVE_S = 15.0  # of an idle connection; a server that closes it earlier is noticed at once
+NO_TIMEOUT = aiohttp.ClientTimeout()
+
+
+class Connector(aiohttp.TCPConnector):
+    """aiohttp's connector, with our own connections and clock. `sock_connect` bounds all of a new
+    connection: name lookup, TCP and TLS."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        # Any, because aiohttp declares a partial of its own class
+        factory: Any = partial(Connection, self._loop)
+        self._factory = factory
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
+    ) -> ResponseHandler:
+        """Make a connection where none is kept: one that is takes no timer."""
+        if timeout.sock_connect is None:
+            return await super()._create_connection(req, traces, timeout)
+        async with limit_running_time(timeout.sock_connect):
+            return await super()._create_connection(req, traces, NO_TIMEOUT)

@@ -8,11 +8,11 @@ import pytest
 
 from om_proxy.agents.model_access.llm import Answer
 from om_proxy.common.errors import ModelBusy, ModelError
-from om_proxy.memory.ledger import EMPTY_LEDGER
+from om_proxy.engine.background.performers.call_report import WorkCosts
+from om_proxy.memory.ledger import EMPTY_LEDGER, NO_MEMORY_COSTS, Account, MemoryCosts
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.notes.cut_off import Finish
-from om_proxy.memory.token_prices import TokenPrices, Tokens, price_tokens
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import TokenPrices, Tokens, Usage, price_tokens
 from om_proxy.observability.facts import Fact, MemoryCallEnded
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat
@@ -137,3 +137,11 @@ async def test_an_unknown_price() -> None:
         account = (await p.memory()).ledger.full_memory
         assert (account.input, account.cost, account.unpriced) == (100, 0, 1)
         assert calls[0].cost is None
+
+
+def test_costs_are_taken_once() -> None:
+    costs = WorkCosts(MemoryCosts(full=Account(calls=1, cost=3)))
+    costs.add(Account(calls=1, cost=4), "full")
+    costs.add(Account(calls=1, cost=5), "partial")
+    assert costs.take() == MemoryCosts(Account(calls=2, cost=7), Account(calls=1, cost=5))
+    assert costs.take() == NO_MEMORY_COSTS

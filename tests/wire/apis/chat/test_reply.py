@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.chat import reply as reading
 from om_proxy.wire.apis.chat.reply import ChatReplyReader

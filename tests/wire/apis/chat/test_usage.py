@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.chat.usage import read_usage
 
 

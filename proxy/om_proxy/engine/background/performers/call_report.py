@@ -1,17 +1,29 @@
-"""Report each call of observer or reflector as a fact, however it ends, and price it."""
+"""Report each call of observer or reflector, however it ends: as a fact with its price, as events,
+and as costs for the commit that stores the work."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Target
-from om_proxy.engine.background.performers.work_costs import WorkCosts
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.memory_events import create_cycle_id
 from om_proxy.engine.policy import find_token_prices
-from om_proxy.memory.ledger import Account, History, assess_memory_call
+from om_proxy.memory.events.changes import Cause
+from om_proxy.memory.events.cycles import Cycle, make_failed, make_start
+from om_proxy.memory.events.parts import OperationType
+from om_proxy.memory.ledger import (
+    NO_MEMORY_COSTS,
+    Account,
+    History,
+    MemoryCosts,
+    assess_memory_call,
+)
+from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Memory
 from om_proxy.memory.token_prices import Tokens
 from om_proxy.observability.facts import AgentWork, CallOutcome, Facts, MemoryCallEnded
@@ -79,3 +91,79 @@ def price_calls(calls: Iterable[PaidCall]) -> dict[str, Account]:
         )
         accounts[call.model] = accounts.get(call.model, Account()).add(account)
     return accounts
+
+
+OUTDATED_CODE = "om_outdated"  # the memory changed meanwhile, and the notes no longer fit
+STOPPED_CODE = "om_stopped"  # the process ends; the work is due again at the next start
+
+
+class CycleReport:
+    """The events of one thread's part in a call. Every start gets one end or one failure, unless
+    the process is killed or the thread is forgotten."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        memory: Memory,
+        decision: Decision,
+        clock: Callable[[], float],
+        cycle_id: str = "",
+    ) -> None:
+        """`cycle_id`: of a call that reads several threads."""
+        self._memories = memories
+        self._memory = memory
+        self._operation: OperationType = (
+            "reflection" if isinstance(decision, Reflect) else "observation"
+        )
+        self._is_awaited = isinstance(decision, Observe | Reflect) and decision.wait
+        self._clock = clock
+        self._cycle_id = cycle_id or create_cycle_id()
+        self._cycle: Cycle | None = None  # None: not begun, or ended
+
+    @property
+    def cause(self) -> Cause:
+        """The cause of the change that stores the notes. The change tells the end itself."""
+        return Cause(cycle=self._cycle)
+
+    async def start(self, tokens: int, thread_names: Sequence[str] = ()) -> None:
+        """Tell that the model is asked now. `thread_names`: of a call that reads several
+        threads."""
+        own_name = self._memory.key.thread
+        names = tuple(thread_names) or ((own_name,) if own_name else ())
+        self._cycle = Cycle(
+            self._cycle_id, self._operation, self._is_awaited, self._clock(), tokens, names
+        )
+        subject = self._memories.events.describe_subject(self._memory)
+        start = make_start(self._cycle, self._memory, subject)
+        await self._memories.events.add(self._memory.key, start)
+
+    async def finish(self, *, is_stored: bool) -> None:
+        """End the cycle. Notes that are not stored no longer fit their memory."""
+        if is_stored:
+            self._cycle = None
+        await self.fail(OUTDATED_CODE)
+
+    async def fail(self, code: str) -> None:
+        """Tell that the cycle has failed, unless it has ended. `code`: one of our own."""
+        cycle, self._cycle = self._cycle, None
+        if cycle is None:
+            return
+        subject = self._memories.events.describe_subject(self._memory)
+        failed = make_failed(cycle, code, self._memory, subject, self._clock())
+        await self._memories.events.add(self._memory.key, failed)
+
+
+class WorkCosts:
+    """The costs of a piece of work that no commit has stored yet. The commit that ends the work
+    takes it: the one with the notes, or the one that records the failure."""
+
+    def __init__(self, costs: MemoryCosts = NO_MEMORY_COSTS) -> None:
+        self._costs = costs
+
+    def add(self, account: Account, history: History) -> None:
+        self._costs = self._costs.add(account, history)
+
+    def take(self) -> MemoryCosts:
+        """Return what was paid since the last call of this."""
+        costs, self._costs = self._costs, NO_MEMORY_COSTS
+        return costs

@@ -12,12 +12,15 @@ import structlog
 
 from om_proxy.agents.observer import Observer
 from om_proxy.common.errors import ModelBusy, ModelError, OmError, Unusable
-from om_proxy.engine.background.performers.call_report import report_call
-from om_proxy.engine.background.performers.cycle_report import STOPPED_CODE, CycleReport
+from om_proxy.engine.background.performers.call_report import (
+    STOPPED_CODE,
+    CycleReport,
+    WorkCosts,
+    report_call,
+)
 from om_proxy.engine.background.performers.memory_models import choose_memory_models
 from om_proxy.engine.background.performers.observe import ObservePerformer
 from om_proxy.engine.background.performers.observer_tasks import build_observer_task
-from om_proxy.engine.background.performers.work_costs import WorkCosts
 from om_proxy.engine.background.performers.work_guard import TIMEOUT_MESSAGE, WorkGuard
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id

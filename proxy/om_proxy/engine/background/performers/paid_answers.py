@@ -1,5 +1,5 @@
-"""Store what a memory model has answered. The answer is paid for: a store that fails for a moment must
-not cost it, since another call would pay for the same."""
+"""Store what a memory model has answered, without its secrets. The answer is paid for: a store
+that fails for a moment must not cost it, since another call would pay for the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from om_proxy.common.errors import Conflict, StorageError, Unwritable
+from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.model import Memory
+from om_proxy.memory.notes.redaction import Notes, redact_notes
 
 # Shorter than a lease: meanwhile no other process does the same work.
 MAX_STORING_S = 20.0
@@ -31,3 +33,12 @@ async def store_paid_answer(store: Callable[[bool], Awaitable[Memory]]) -> Memor
                 raise
         is_retry = True
         await asyncio.sleep(RETRY_S)
+
+
+async def redact_answer(answer: Notes, context: MemoryContext) -> Notes:
+    """Return the answer without secrets, unless `redact` is off."""
+    return (
+        await asyncio.to_thread(redact_notes, answer)
+        if context.effective.memory.observation.redact
+        else answer
+    )

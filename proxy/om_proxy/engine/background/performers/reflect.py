@@ -10,13 +10,10 @@ from functools import partial
 
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.common.errors import Oversized, PromptTooLong
-from om_proxy.engine.background.performers.answer_redaction import redact_answer
-from om_proxy.engine.background.performers.call_report import report_call
-from om_proxy.engine.background.performers.cycle_report import CycleReport
+from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts, report_call
 from om_proxy.engine.background.performers.memory_models import choose_memory_models
-from om_proxy.engine.background.performers.paid_answers import store_paid_answer
-from om_proxy.engine.background.performers.shown_log import find_thread_labels, render_sources
-from om_proxy.engine.background.performers.work_costs import WorkCosts
+from om_proxy.engine.background.performers.observer_tasks import find_thread_labels, render_sources
+from om_proxy.engine.background.performers.paid_answers import redact_answer, store_paid_answer
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.lifecycle import transitions

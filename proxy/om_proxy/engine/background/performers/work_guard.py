@@ -10,9 +10,8 @@ from functools import partial
 from typing import Literal
 
 from om_proxy.common.errors import ModelError, ModelTimeout, OmError
-from om_proxy.engine.background.performers.cycle_report import STOPPED_CODE, CycleReport
+from om_proxy.engine.background.performers.call_report import STOPPED_CODE, CycleReport, WorkCosts
 from om_proxy.engine.background.performers.reflect import find_sources
-from om_proxy.engine.background.performers.work_costs import WorkCosts
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.lifecycle import transitions

@@ -12,11 +12,10 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest
 from om_proxy.engine.event_feed.envelope import select_types, write_data
 from om_proxy.engine.event_feed.stream import Selection
-from om_proxy.management.api.answers import UnixSeconds
+from om_proxy.management.api.answers import StreamedAnswer, UnixSeconds
 from om_proxy.management.api.requests import MAX_LISTED, AdminCall, Query, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
-from om_proxy.management.api.streamed_answer import StreamedAnswer
 from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.keyed_hashes import label_thread

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from om_proxy.common.errors import OmError
+from om_proxy.management.api.answers import StreamedAnswer
 from om_proxy.management.api.requests import AdminCall, Query, normalize_stored_name
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
-from om_proxy.management.api.streamed_answer import StreamedAnswer
 from om_proxy.management.memory_export import Record
 from om_proxy.memory.model import Key
 from om_proxy.wire.server.capacity.work_kinds import EXPORT

@@ -7,9 +7,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from om_proxy.management.api.answers import ThreadNames, UnixSeconds, describe_names, repair_text
+from om_proxy.management.api.answers import (
+    HiddenJson,
+    HiddenText,
+    ThreadNames,
+    UnixSeconds,
+    describe_names,
+    repair_text,
+)
 from om_proxy.management.api.cursors import parse_cursor, write_cursor
-from om_proxy.management.api.hidden_text import HiddenJson, HiddenText
 from om_proxy.management.api.requests import (
     MAX_NUMBER,
     AdminCall,
@@ -21,7 +27,7 @@ from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.message_reader import ReadMessage
 from om_proxy.memory.model import Key
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.apis.message_summary import summarize_message
 
 MAX_EXCERPT_CHARS = 300

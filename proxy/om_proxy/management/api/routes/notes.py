@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from om_proxy.management.api.answers import UnixSeconds, repair_text
-from om_proxy.management.api.hidden_text import HiddenJson, HiddenText
+from om_proxy.management.api.answers import HiddenJson, HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import MAX_NUMBER, AdminCall, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.pins import PinnedNote, describe_pin
@@ -18,7 +17,7 @@ from om_proxy.management.thread_reader import ComparedGeneration, EntryView, Not
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import Beginning, Memory, Message, Observation
 from om_proxy.storage.values.stored_rows import GenerationSummary
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 
 class NotesQuery(ThreadQuery, frozen=True, kw_only=True):

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from om_proxy.management.api.answers import UnixSeconds, repair_text
-from om_proxy.management.api.hidden_text import HiddenText
+from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import AdminCall, NoteText, ResourceQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices

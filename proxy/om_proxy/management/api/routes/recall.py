@@ -13,18 +13,16 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest, NotFound, StorageError
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.performing import LookUpResult, ReadingRights
-from om_proxy.management.api.answers import UnixSeconds, repair_text
-from om_proxy.management.api.hidden_text import HiddenText
+from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import MAX_NUMBER, AdminCall
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
-from om_proxy.memory.recall.excerpts import cut_excerpt
+from om_proxy.memory.recall.clipping import cut_excerpt
 from om_proxy.memory.recall.faults import LookUpFault
-from om_proxy.memory.recall.message_page import MessagePage
-from om_proxy.memory.recall.part_piece import PartPiece
+from om_proxy.memory.recall.message_page import MessagePage, PartPiece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ThreadListPage
 from om_proxy.memory.recall.words import find_words, query_words

@@ -12,8 +12,7 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest, StorageError
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.note_searching import FoundNote, NoteFilter, NoteSearch
-from om_proxy.management.api.answers import UnixSeconds, repair_text
-from om_proxy.management.api.hidden_text import HiddenText
+from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import AdminCall, Query, normalize_stored_name
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.recall import (
@@ -26,9 +25,9 @@ from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
+from om_proxy.memory.recall.clipping import find_hits
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.snippets import find_hits
 from om_proxy.memory.recall.words import find_words, query_words
 from om_proxy.wire.server.capacity.work_kinds import SEARCH
 

@@ -6,9 +6,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from om_proxy.management.api.answers import ThreadNames, UnixSeconds, describe_names, repair_text
+from om_proxy.management.api.answers import (
+    HiddenText,
+    ThreadNames,
+    UnixSeconds,
+    describe_names,
+    repair_text,
+)
 from om_proxy.management.api.cursors import parse_cursor, write_cursor
-from om_proxy.management.api.hidden_text import HiddenText
 from om_proxy.management.api.ledger_answers import LedgerFigures, describe_thread_ledger
 from om_proxy.management.api.requests import (
     AdminCall,

@@ -15,20 +15,20 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from om_proxy.memory.fingerprint import fingerprint
+from om_proxy.memory.message_view import fingerprint
 from om_proxy.memory.model import Item
 from om_proxy.memory.transcript.digests import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_message import read_message
-from om_proxy.wire.apis.json_members import find_value_span
 from om_proxy.wire.apis.json_text import (
     COUNT_VALUES_ABOVE_BYTES,
     MAX_MODEL_NAME_CHARS,
+    find_value_span,
     has_too_many_values,
+    replace_lone_surrogates,
     write_canonical,
 )
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split, build_split
 
 # No client sends more new messages at once: a question, or the results of all its calls.

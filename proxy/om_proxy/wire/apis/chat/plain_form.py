@@ -25,8 +25,7 @@ from om_proxy.wire.apis.api import Request
 from om_proxy.wire.apis.chat.chat_message import ChatMessage, view_message
 from om_proxy.wire.apis.chat.chat_request import INSTRUCTION_ROLES, replace_messages
 from om_proxy.wire.apis.chat.layout import add_text
-from om_proxy.wire.apis.json_text import write_json
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
 
 NO_ARGUMENTS = "{}"
 LEFT_OUT = b""  # in place of a message that says nothing

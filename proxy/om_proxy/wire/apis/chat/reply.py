@@ -16,13 +16,16 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.wire.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
 from om_proxy.wire.apis.chat.stream_end import DONE
 from om_proxy.wire.apis.chat.usage import read_usage
-from om_proxy.wire.apis.json_text import COUNT_VALUES_ABOVE_BYTES, has_too_many_values
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import (
+    COUNT_VALUES_ABOVE_BYTES,
+    has_too_many_values,
+    replace_lone_surrogates,
+)
 from om_proxy.wire.apis.sse import Event, EventDecoder
 
 # Of a stream, collected until they are read together: 300 events, a millisecond.

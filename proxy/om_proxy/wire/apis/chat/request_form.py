@@ -26,8 +26,7 @@ from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.wire.apis.chat.chat_message import view_parsed
 from om_proxy.wire.apis.chat.pieces import join_pieces, join_texts
 from om_proxy.wire.apis.chat.plain_form import LEFT_OUT, has_text
-from om_proxy.wire.apis.json_text import write_json
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
 
 CACHE_MARK = "cache_control"
 # Thoughts that a server wants back: signed, or as DeepSeek asks for them. `reasoning` is not among

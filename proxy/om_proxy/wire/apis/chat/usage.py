@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 
 MAX_REPORTED_TOKENS = 10**9  # more is no count of one call
 Count = Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] | None

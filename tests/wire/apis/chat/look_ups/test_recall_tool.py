@@ -181,8 +181,8 @@ def test_tools_that_cannot_be_read() -> None:
 def test_the_tool_is_a_constant() -> None:
     """Its bytes depend on its name and the scope alone, and are those of the contract."""
     page = (ROOT / "docs/contributing/recall.md").read_text(encoding="utf-8")
-    table = page.partition("| parameter |")[2].partition("\n\n")[0]
-    shown = re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.split("\n")[2:]))
+    sentence = page.partition("has its JSON: ")[2].partition(". Numbers")[0]
+    shown = re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", sentence))
     whole = write_tool("recall", has_threads=True)
     assert list(json.loads(whole)["function"]["parameters"]["properties"]) == shown
     assert whole == write_tool("recall", has_threads=True)

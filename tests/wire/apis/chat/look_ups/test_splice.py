@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.chat.look_ups.splice import MAX_ROUND_BYTES, StreamSplice
 from tests.support.long_forms import IS_LONG
 from tests.wire.apis.chat.streamed_rounds import (

@@ -16,8 +16,7 @@ from msgspec import Raw
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.wire.apis.chat.request_form import write_request_form
-from om_proxy.wire.apis.json_members import find_value_span
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import find_value_span, replace_lone_surrogates
 
 SIGNATURE = b'"thought_signature"'
 

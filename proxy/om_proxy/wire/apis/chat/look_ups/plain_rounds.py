@@ -14,7 +14,7 @@ import msgspec
 
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 from om_proxy.wire.apis.api import PlainRound
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.apis.sse import cut_events, read_event_data, replace_event_data
 
 _CALLED, _STOPPED = "tool_calls", "stop"  # finish reasons

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.wire.apis.chat.deltas import StreamedCall
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 NULL = Raw(b"null")
 EMPTY_LINE = rb"\n\n"  # as JSON

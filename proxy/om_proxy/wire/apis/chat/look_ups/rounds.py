@@ -14,7 +14,7 @@ from om_proxy.wire.apis.chat.usage import read_usage
 # The end of a round that has more to read takes milliseconds.
 LONG_END_BYTES = 1 << 17
 _NO_ARGUMENTS = "{}"
-# of a usage: what is about the prompt alone, by the names that servers use (usage.py)
+# of a usage: what is about the prompt alone, by the names that servers use (memory/token_prices.py)
 _PROMPT_MEMBERS = (
     "prompt_tokens",
     "prompt_tokens_details",

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
 from om_proxy.wire.apis.chat.deltas import MessageBuilder, ReplyTooLarge, StreamedCall
 from om_proxy.wire.apis.chat.look_ups.round_chunks import (
@@ -38,7 +38,7 @@ from om_proxy.wire.apis.chat.look_ups.round_chunks import (
 from om_proxy.wire.apis.chat.look_ups.rounds import LONG_END_BYTES, UsageSum, describe_round
 from om_proxy.wire.apis.chat.stream_end import DONE
 from om_proxy.wire.apis.chat.usage import read_usage
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
 
 # A longer round is not put together: it cannot be sent back to the model.

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
-from om_proxy.memory.usage import Usage
+from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
 from om_proxy.wire.apis.chat.look_ups.round_chunks import EMPTY_LINE, put_back_halves
 from om_proxy.wire.apis.chat.look_ups.rounds import (
@@ -19,7 +19,7 @@ from om_proxy.wire.apis.chat.look_ups.rounds import (
     is_own_call,
 )
 from om_proxy.wire.apis.chat.usage import read_usage
-from om_proxy.wire.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another
 _JOINED_TEXTS = ("content", "reasoning_content", "reasoning")
