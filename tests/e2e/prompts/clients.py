@@ -65,7 +65,8 @@ class Client:
     def go_back(self) -> None:
         """Take the end of the conversation back, to before something that the user said."""
         places = [i for i, m in enumerate(self.history) if i >= 2 and m["role"] == "user"][-3:]
-        self.cut(self.rng.choice(places))
+        if places:  # its first turn may hold nothing but steps
+            self.cut(self.rng.choice(places))
 
     def cut(self, place: int) -> None:
         self.abandoned |= set(list_ids(self.history[place:]))
