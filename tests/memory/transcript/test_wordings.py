@@ -48,6 +48,8 @@ def picture(url: str, text: str = "What is this?") -> list[dict[str, Any]]:
         pytest.param("[2026-11-28 12:00] " + TEXT, id="stamp in brackets"),
         pytest.param("2026-11-28T12:00:00.5+01:00 " + TEXT, id="stamp of ISO 8601"),
         pytest.param("(12:03) " + TEXT, id="clock time"),
+        pytest.param("[Saturday 12:03] " + TEXT, id="weekday"),
+        pytest.param("[1764400000] " + TEXT, id="seconds since 1970"),
         pytest.param("[Saturday, November 28, 2026 at 12:00 PM] " + TEXT, id="long stamp"),
         pytest.param("Sat, 28 Nov 2026 12:00:00 GMT: " + TEXT, id="stamp of a mail"),
         pytest.param("14.11.2023, 10:05 Uhr: " + TEXT, id="German stamp"),
@@ -82,11 +84,43 @@ def test_another_text_says_something_else(shown: str) -> None:
     assert not says_the_same(said(shown), said(TEXT))
 
 
-def test_a_time_that_is_told_is_no_stamp() -> None:
-    """A sentence may begin with a time; in brackets it is a stamp, and clients renew those."""
-    assert not says_the_same(said("10:30 is too late for me"), said("11:30 is too late for me"))
-    assert says_the_same(said("[10:30] That is too late"), said("[11:30] That is too late"))
-    assert says_the_same(said("10:30 May I ask?"), said("May I ask?"))
+@pytest.mark.parametrize(
+    ("shown", "old"),
+    [
+        pytest.param("10:30 is too late", "11:30 is too late", id="another time"),
+        pytest.param("10:30 train to Bonn", "train to Bonn", id="a time more"),
+        pytest.param("train to Bonn", "10:30 train to Bonn", id="a time less"),
+        pytest.param("[2026-03-05] dentist", "[2026-03-04] dentist", id="another date"),
+        pytest.param("[2026-03-05 9:00] dentist", "[2026-03-04 9:00] dentist", id="another stamp"),
+        pytest.param("(2.5) tablets", "(1.5) tablets", id="another number"),
+        pytest.param("1.5 litres of water", "litres of water", id="an amount more"),
+        pytest.param("(05.03.26) dentist", "dentist", id="a date more"),
+    ],
+)
+def test_a_time_that_is_told_is_no_stamp(shown: str, old: str) -> None:
+    """A time may be what was said. A stamp has a clock time, and a date or brackets, and is new."""
+    assert not says_the_same(said(shown), said(old))
+    assert match_wordings([(0, said(shown))], stored(old)) == {}
+
+
+@pytest.mark.parametrize(
+    ("shown", "old", "is_stamp"),
+    [
+        ("(12:03) ", "", True),
+        ("12:03 ", "", True),
+        ("", "[2026-03-04] ", True),
+        ("[12:03] ", "[11:03] ", True),
+        ("12:03 ", "11:03 ", False),
+        ("(1.5) ", "(2.5) ", False),
+        ("1.5 ", "", False),
+    ],
+)
+def test_a_client_that_stamps_several_messages(shown: str, old: str, is_stamp: bool) -> None:
+    """What one message does not prove, two do: people seldom correct two times at once."""
+    texts = ("May I ask?", "That is too late.")
+    shown_texts = [(n, said(shown + text)) for n, text in enumerate(texts)]
+    found = match_wordings(shown_texts, stored(*(old + text for text in texts)))
+    assert found == ({0: b"0", 1: b"1"} if is_stamp else {})
 
 
 def test_who_speaks_and_what_is_called_count() -> None:
@@ -103,8 +137,13 @@ def test_a_new_signature_shows_the_same_image() -> None:
     assert says_the_same(said(picture("https://store/cat.png?sig=9")), old)
     assert not says_the_same(said(picture("https://store/dog.png?sig=1&exp=2")), old)
     assert not says_the_same(said(picture("https://store/cat.png?sig=1", "And this?")), old)
+    discord = "https://store/cat.png?id=%d&ex=%d&is=2&hm=3"
+    assert says_the_same(said(picture(discord % (1, 5))), said(picture(discord % (1, 6))))
+    assert not says_the_same(said(picture(discord % (1, 5))), said(picture(discord % (2, 5))))
     link = "![a cat](https://store/cat.png?sig=%d) is it?"
     assert says_the_same(said(link % 1), said(link % 2))
+    view = "![a cat](https://store/view?id=%d) is it?"
+    assert not says_the_same(said(view % 1), said(view % 2))
     assert not says_the_same(said("see https://store/?page=1"), said("see https://store/?page=2"))
 
 
@@ -121,6 +160,9 @@ def test_an_image_that_was_left_out() -> None:
         ("user", TEXT[:44], True),  # through a number
         ("user", TEXT[:42], False),  # after a word, as people delete
         ("user", TEXT[44:], True),
+        ("user", TEXT[:-13], True),  # a long cut
+        ("user", TEXT[:-2], False),  # a letter less
+        ("user", TEXT[1:], False),
         ("assistant", TEXT[:41], True),
         ("assistant", TEXT[-30:], True),  # thinking before it was taken away
         ("assistant", TEXT[10:40], False),

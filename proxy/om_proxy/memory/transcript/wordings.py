@@ -3,6 +3,8 @@ way.
 
 White space, line ends, the Unicode form, a time stamp in front, the signature in an image's address
 and a cut with a mark change no meaning. Other texts do: those are corrections (corrections.py).
+Where both readings are possible, a text counts as a correction: one that is lost does harm, and a
+message that is shown beside its note only costs tokens.
 
 Fingerprints come first. Texts are compared only where those leave a message without its place.
 """
@@ -20,6 +22,8 @@ from om_proxy.memory.message_view import MessageView
 
 # a shorter rest of a text may be the rest of many
 MIN_KEPT_CHARS = 12
+# of a user's text without a mark: clients cut long texts, people take back a digit or a letter
+MIN_CUT_CHARS = 12
 
 _CUT_WORDS = "truncat|omit|cut|clip|shorten|trimm|elid|elision|snip|abbrev|redact|more|char"
 _REMARK = rf"[^\[\](){{}}<>]{{0,60}}(?:{_CUT_WORDS})[^\[\](){{}}<>]{{0,60}}"
@@ -55,13 +59,24 @@ _CLEAR_STAMP = re.compile(
     re.IGNORECASE,
 )
 _BARE_STAMP = re.compile(rf"{_STAMP_BODY}\s?[:–—>]?\s", re.IGNORECASE)
-_CLOCK_OR_DATE = re.compile(
-    rf"\d{{1,2}}[:h]\d{{2}}|\d{{4}}-\d{{2}}|\d{{1,2}}[./]\d{{1,2}}|{_DATE_NAMES}[a-z]*+\s\d|\d{{9,}}",
+_CLOCK = re.compile(r"\d{1,2}[:h]\d{2}|(?<![\d.])\d{1,2}\.\d{2}(?![\d.])", re.IGNORECASE)
+_DATE = re.compile(
+    rf"\d{{4}}-\d{{2}}|\d{{1,2}}([./-])\d{{1,2}}\1\d{{2,4}}|{_DATE_NAMES}[a-z]*+\.?\s\d",
     re.IGNORECASE,
 )
+_UNIX_TIME = re.compile(r"\d{9,}")
+# a stamp with only a date or a clock time may be what was said: it counts where several messages
+# have a new one
+MIN_RESTAMPED = 2
 
-_SHOWN_IMAGE = re.compile(r"(!\[[^\]]*\]\(\s*<?https?://[^\s()?#]+)[?#][^\s()]*")
-_SIGNATURE = re.compile(r"^(https?://[^?#]*)[?#].*$", re.DOTALL)
+# of S3, Google, Azure, CloudFront, Alibaba, Discord and others
+_SIGNATURE_MEMBER = re.compile(
+    r"(?:x-(?:amz|goog|oss)-.*|(?:aws|google|oss)access(?:key)?id|(?:security-?)?token|key-pair-id"
+    r"|policy|signature|sig|sign|expires?|expiry|exp|hmac|s[eprtv]|spr|sks|ske|skt|skv|skoid|sktid"
+    r"|ex|is|hm)",
+    re.IGNORECASE,
+)
+_SHOWN_IMAGE = re.compile(r"(!\[[^\]]*\]\(\s*<?)(https?://[^\s()?#]+\?[^\s()]*)")
 
 
 class Wording(NamedTuple):
@@ -70,7 +85,8 @@ class Wording(NamedTuple):
     role: str
     text: str
     stamp: str  # in front of the text; empty: none
-    is_stamp_clear: bool  # whether the stamp cannot be part of a sentence
+    is_stamp_clear: bool  # whether it is in brackets, and so no part of a sentence
+    is_stamp_sure: bool  # whether it has a clock time, and a date or brackets
     others: frozenset[bytes]  # parts that are no text
     calls: bytes
 
@@ -92,13 +108,15 @@ class Texts(NamedTuple):
 def read_wording(view: MessageView, write_json: Callable[[object], bytes]) -> Wording:
     """Read what the message says. `write_json` as in memory/message_view.py."""
     text, others = view.compared_content()
-    flat = " ".join(_SHOWN_IMAGE.sub(r"\1", normalize("NFC", text)).split())
+    flat = " ".join(normalize("NFC", text).split())
+    flat = _SHOWN_IMAGE.sub(lambda image: f"{image[1]}{_drop_signature(image[2])}", flat)
     stamp, is_clear = _find_stamp(flat)
     return Wording(
         str(view.role),
         flat[len(stamp) :],
         stamp.strip(),
         is_clear,
+        _is_sure(stamp, is_clear),
         frozenset(write_json(_drop_signatures(part)) for part in others),
         write_json(view.compared_calls()),
     )
@@ -107,32 +125,48 @@ def read_wording(view: MessageView, write_json: Callable[[object], bytes]) -> Wo
 def _find_stamp(text: str) -> tuple[str, bool]:
     for pattern, is_clear in ((_CLEAR_STAMP, True), (_BARE_STAMP, False)):
         found = pattern.match(text[:MAX_STAMP_CHARS])
-        if found and found.end() < len(text) and _CLOCK_OR_DATE.search(found[0]):
+        if found and found.end() < len(text) and _is_time(found[0]):
             return found[0], is_clear
     return "", False
 
 
+def _is_sure(stamp: str, is_clear: bool) -> bool:
+    if _UNIX_TIME.search(stamp):
+        return True
+    return bool(_CLOCK.search(stamp) and (is_clear or _DATE.search(stamp)))
+
+
+def _is_time(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (_CLOCK, _DATE, _UNIX_TIME))
+
+
 def _drop_signatures(part: object) -> object:
-    """Return a part without the queries of its addresses: a new signature shows the same image."""
+    """Return a part without the signatures in its addresses: a new one shows the same image."""
     if not isinstance(part, dict):
         return part
     return {
-        name: {inner: _drop_query(value) for inner, value in content.items()}
+        name: {inner: _drop_signature(value) for inner, value in content.items()}
         if isinstance(content, dict)
-        else _drop_query(content)
+        else _drop_signature(content)
         for name, content in part.items()
     }
 
 
-def _drop_query(value: object) -> object:
-    return _SIGNATURE.sub(r"\1", value) if isinstance(value, str) else value
+def _drop_signature(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(("https://", "http://")):
+        return value
+    address, _, query = value.partition("?")
+    members = query.split("&") if query else []
+    rest = [one for one in members if not _SIGNATURE_MEMBER.fullmatch(one.partition("=")[0])]
+    return "?".join((address, "&".join(rest))) if rest else address
 
 
-def says_the_same(shown: Wording, stored: Wording) -> bool:
-    """Return whether the shown message is the stored one, and only looks different."""
+def says_the_same(shown: Wording, stored: Wording, *, has_any_stamp: bool = False) -> bool:
+    """Return whether the shown message is the stored one, and only looks different.
+    `has_any_stamp`: also with a stamp that may be what was said."""
     if (shown.role, shown.calls) != (stored.role, stored.calls):
         return False
-    if not _fit_stamps(shown, stored):
+    if not _fit_stamps(shown, stored, has_any_stamp=has_any_stamp):
         return False
     if shown.text == stored.text:
         # old images are left out to save tokens
@@ -142,10 +176,12 @@ def says_the_same(shown: Wording, stored: Wording) -> bool:
     )
 
 
-def _fit_stamps(shown: Wording, stored: Wording) -> bool:
-    if not (shown.stamp and stored.stamp) or shown.stamp == stored.stamp:
+def _fit_stamps(shown: Wording, stored: Wording, *, has_any_stamp: bool) -> bool:
+    if shown.stamp == stored.stamp:
         return True
-    return shown.is_stamp_clear and stored.is_stamp_clear
+    if shown.stamp and stored.stamp:
+        return has_any_stamp and shown.is_stamp_clear and stored.is_stamp_clear
+    return has_any_stamp or shown.is_stamp_sure or stored.is_stamp_sure
 
 
 def _split_at_marks(text: str) -> Iterator[tuple[str, str]]:
@@ -164,14 +200,18 @@ def _is_cut_from(head: str, tail: str, text: str) -> bool:
 
 def is_shortened(shown: Wording, stored: Wording) -> bool:
     """Return whether the shown text is the beginning or the end of the stored one, without a mark.
-    For a user's text this counts only if the cut goes through a word: people delete whole words."""
+    For a user's text this counts only if a long cut goes through a word: people delete whole
+    words, or a digit."""
     kept, text = shown.text, stored.text
     if not MIN_KEPT_CHARS <= len(kept) < len(text) or shown.calls != stored.calls:
         return False
-    if text.startswith(kept) and (shown.role == "assistant" or _goes_through_word(text, len(kept))):
-        return True
-    start = len(text) - len(kept)
-    return text.endswith(kept) and (shown.role == "assistant" or _goes_through_word(text, start))
+    if shown.role == "assistant":
+        return text.startswith(kept) or text.endswith(kept)
+    cut = len(text) - len(kept)
+    return cut >= MIN_CUT_CHARS and (
+        (text.startswith(kept) and _goes_through_word(text, len(kept)))
+        or (text.endswith(kept) and _goes_through_word(text, cut))
+    )
 
 
 def _goes_through_word(text: str, place: int) -> bool:
@@ -185,14 +225,16 @@ def match_wordings(
     lists are in order. Of several equal ones the next in order is taken."""
     index = _WordingIndex(stored)
     fps: dict[int, bytes] = {}
+    restamped: dict[int, bytes] = {}
     next_place = 0
     for i, wording in shown:
         places = sorted(index.find_places(wording))
+        sure = [p for p in places if says_the_same(wording, stored[p].wording)]
         if places:
-            place = next((p for p in places if p >= next_place), places[0])
-            fps[i] = stored[place].fp
+            place = next((p for p in sure or places if p >= next_place), (sure or places)[0])
+            (fps if sure else restamped)[i] = stored[place].fp
             next_place = place + 1
-    return fps
+    return fps | restamped if len(restamped) >= MIN_RESTAMPED else fps
 
 
 class _WordingIndex:
@@ -216,7 +258,7 @@ class _WordingIndex:
             place
             for text in texts
             for place in self._places.get(text, ())
-            if says_the_same(shown, self._stored[place].wording)
+            if says_the_same(shown, self._stored[place].wording, has_any_stamp=True)
         ]
 
     def _texts_from(self, head: str) -> Iterator[str]:
