@@ -91,6 +91,24 @@ def test_a_corrected_message_can_be_corrected_again() -> None:
     assert render_live_words(thread).endswith("uX u4 a4 uY u5 a5 u6 a6 u2 u7 a7")
 
 
+@pytest.mark.parametrize(
+    "shown", [["uX", "u2", "uX"], ["uX", "uY", "uX"], ["uX", "u2", "uX", "u2", "uX"]]
+)
+def test_a_correction_that_returns_to_an_earlier_one(shown: list[str]) -> None:
+    """What is shown now counts, whatever was shown and noted before."""
+    thread = build_covered_thread(LONG, 4)
+    tail = "u4"
+    for number, word in enumerate(shown):
+        for turn in range(4 + 2 * number, 6 + 2 * number):  # it may be stored with the next request
+            assert ask(thread, f"u1 a1 {word} a2 u3 a3 {tail}").split()[0] == word
+            tail += f" a{turn} u{turn + 1}"
+        assert render_live_words(thread).split().count(word) == 1 + shown[:number].count(word) + (
+            word == "u2"
+        )
+        thread.observe(20)
+        thread.activate(9)
+
+
 def test_the_newest_of_many_corrections_reaches_the_model() -> None:
     """However many were corrected and noted before, and wherever they stand."""
     words = [f"{role}{n}" for n in range(1, 61) for role in "ua"]

@@ -19,7 +19,7 @@ What is no correction (docs/contributing/reconcile.md#other-words):
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -292,7 +292,26 @@ def show_corrections(transcript: StoredTranscript) -> StoredTranscript:
         for mark in transcript.live
         if mark.seq not in moved
     ]
-    return replace(transcript, live=tuple(shown), corrections=corrections)
+    views = tuple(view for view in transcript.views if not _is_outdated(view, corrections))
+    return replace(transcript, live=tuple(shown), corrections=corrections, views=views)
+
+
+def skip_outdated_view(transcript: StoredTranscript, sent: SentHistory) -> SentHistory:
+    """Return the request without the recorded one that it goes on from, if that shows an earlier
+    correction than the newest: the client has come back to it, so it is a new correction."""
+    if sent.seen is None or sent.seen.count == sent.count:
+        return sent
+    is_outdated = _is_outdated(sent.seen, transcript.corrections)
+    return replace(sent, seen=None) if is_outdated else sent
+
+
+def _is_outdated(view: View, corrections: Mapping[int, Sequence[int]]) -> bool:
+    """Return whether the recorded request shows a correction that was corrected since."""
+    for cells in _group_corrections(view.cells):
+        seqs = [cell.from_seq for cell in cells if not is_pending(cell)]
+        if seqs and seqs[0] in corrections and seqs[-1] != corrections[seqs[0]][-1]:
+            return True
+    return False
 
 
 def find_corrections(views: Sequence[View]) -> dict[int, tuple[int, ...]]:

@@ -35,6 +35,7 @@ from om_proxy.memory.transcript.corrections import (
     place_corrections,
     restore_fingerprints,
     show_corrections,
+    skip_outdated_view,
     take_corrections,
 )
 from om_proxy.memory.transcript.lone_messages import match_single_message, match_tool_results
@@ -102,6 +103,8 @@ def reconcile(
     NeedOutline, with `texts` never NeedTexts."""
     if hints.history != "full":
         transcript = show_corrections(transcript)
+        if transcript.corrections:
+            sent = skip_outdated_view(transcript, sent)
     verdict = _find_verdict(transcript, sent, hints)
     if isinstance(verdict, NeedOutline):
         return verdict
