@@ -335,9 +335,7 @@ class Attempts:
         answer = await self.send_body(exchange, body)
         if answer.status != STATUS_OK:
             return answer
-        if is_in_doubt:
-            return await look_for_error(answer, is_in_doubt=True)
-        return await look_at_beginning(answer)
+        return await (look_for_error if is_in_doubt else look_at_beginning)(answer)
 
     async def send_body(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
         """Send one body to the exchange's model server. Raise OmError."""

@@ -166,60 +166,6 @@ def test_an_error_inside_a_200(body: bytes, status: int | None) -> None:
     assert read_wrapped_status(body) == status
 
 
-ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b'{"choices":null,"base_resp":{"status_code":2013}}', 400),  # MiniMax
-        (b'{"code":404,"msg":"no tools"}', 404),
-        (b'{"success":false}', 400),
-        (b'{"detail":"no tools"}', 400),
-        (b'{"errors":[{"code":5006}],"result":null}', 400),  # Cloudflare
-        (b'{"choices":[{"error":{"code":502},"message":{"content":""}}]}', 502),  # OpenRouter
-        (b'data: {"choices":null,"base_resp":{}}\n\ndata: [DONE]\n\n', 400),
-        (ROLE + b'data: {"error":{"code":404}}\n\n', 404),
-        (ROLE + b"event: error\ndata: no tools\n\n", 400),
-        (ROLE + b"data: [DONE]\n\n", 400),
-        # Azure's first event has no choice
-        (
-            b'data: {"choices":[]}\n\n' + ROLE + b'data: {"choices":[{"delta":{"content":"a"}}]}',
-            None,
-        ),
-        (ROLE + b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n', None),
-        (ROLE + b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}\n\n', None),
-        (b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}', None),
-        (b'{"choices":{"0":{"message":{"content":"a"}}}}', None),
-        (b"data: [DONE]\n\n", None),
-        (b": WAIT\n\n", None),
-        (b"<html>busy</html>", None),
-        (b'{"choices":', None),
-        (b"", None),
-    ],
-)
-def test_a_200_that_says_nothing(body: bytes, status: int | None) -> None:
-    """It is a refusal while the request may be refused, whatever its members. An empty reply is
-    none, nor is what cannot be read."""
-    assert read_wrapped_status(body, is_in_doubt=True) == status
-
-
-@pytest.mark.parametrize(
-    ("more", "is_enough"),
-    [
-        (b"", False),
-        (b'data: {"choices":[]}\n\n', False),
-        (b"data: [DONE]\n\n", True),
-        (b'data: {"error":"no"}\n\n', True),
-        (b'data: {"choices":[{"delta":{"reasoning":"a"}}]}\n\n', True),
-        (b"data: what?\n\n", True),
-    ],
-)
-def test_a_body_that_has_begun_with_a_role(more: bytes, is_enough: bool) -> None:
-    assert has_first_event(ROLE)
-    assert has_first_event(ROLE + more, is_in_doubt=True) is is_enough
-
-
 @pytest.mark.parametrize(
     ("begun", "may_be"),
     [

@@ -58,7 +58,7 @@ class Direct:
             status, headers, answer = await self._post(target, body)
             is_answered = status == 200
             if is_answered:
-                told_status = read_wrapped_status(answer, is_in_doubt=trial.is_in_doubt)
+                told_status = read_wrapped_status(answer)
                 if told_status is None:
                     completion = read_answer(answer, target.model, headers, self._clock())
                     trial.end(status)

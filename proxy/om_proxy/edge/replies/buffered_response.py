@@ -46,12 +46,9 @@ async def buffer_body(
     return answer, _decompress(answer, body, max_bytes) if is_compressed else body
 
 
-async def look_for_error(
-    answer: UpstreamResponse, *, is_in_doubt: bool = False
-) -> UpstreamResponse:
+async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
     """Look whether a 200 tells an error before anything else, and note the error's status. Return an
-    equal answer. Of a stream, nothing is read after its first event; with `is_in_doubt`, after the
-    first one that says something."""
+    equal answer. Of a stream, nothing is read after its first event."""
     decode = create_body_decoder(answer)
     if decode is None:
         return answer
@@ -61,10 +58,7 @@ async def look_for_error(
         async for chunk in answer.chunks():
             read_chunks.append(chunk)
             begun += decode(chunk)
-            if refusals.has_first_event(begun, is_in_doubt=is_in_doubt):
-                break
-            if len(begun) > refusals.MAX_ERROR_BODY_BYTES:
-                begun = b""
+            if refusals.has_first_event(begun) or len(begun) > refusals.MAX_ERROR_BODY_BYTES:
                 break
     except UpstreamError as exc:
         return _replay(answer, read_chunks, break_off(exc))
@@ -79,8 +73,7 @@ async def look_for_error(
     if begun.lstrip().startswith(b"{"):
         answer, whole = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
         begun = whole or b""
-    told_status = refusals.read_wrapped_status(begun, is_in_doubt=is_in_doubt)
-    answer.told_status = told_status or answer.status
+    answer.told_status = refusals.read_wrapped_status(begun) or answer.status
     return answer
 
 

@@ -30,8 +30,6 @@ ERROR_TEXT_MEMBERS = (
     "code",
     "type",
     "error_type",
-    "base_resp",
-    "status_msg",
     "metadata",
     "raw",
 )
@@ -93,17 +91,6 @@ def is_too_long_text(text: str) -> bool:
 
 class _Choice(msgspec.Struct):
     finish_reason: Any = None
-    delta: Any = None
-    error: Any = None
-
-    @property
-    def says_something(self) -> bool:
-        """Whether it is part of a reply, which may be empty. Many streams begin with a role alone."""
-        if self.error or self.finish_reason == "error":
-            return False
-        if self.finish_reason or not isinstance(self.delta, dict):
-            return True
-        return any(value for name, value in self.delta.items() if name != "role")
 
 
 class _Answer(msgspec.Struct):
@@ -132,55 +119,31 @@ def may_be_error(begun: bytes) -> bool:
     return bool(begun) and any(start.startswith(begun[: len(start)]) for start in _ERROR_STARTS)
 
 
-def has_first_event(begun: bytes, *, is_in_doubt: bool = False) -> bool:
-    """Return whether a body has begun with all that `read_wrapped_status` reads: with the first
-    character of an object, or with the events."""
-    if begun.lstrip().startswith(b"{"):
-        return True
-    return any(is_last for _, is_last in _read_events(begun, is_in_doubt=is_in_doubt))
+def has_first_event(begun: bytes) -> bool:
+    """Return whether a body has begun with more than blank lines and comments: with the first
+    character of an object, or with a whole event."""
+    return begun.lstrip().startswith(b"{") or next(EventDecoder().feed(begun), None) is not None
 
 
-def read_wrapped_status(body: bytes, *, is_in_doubt: bool = False) -> int | None:
+def read_wrapped_status(body: bytes) -> int | None:
     """Return the status of an error that was answered with 200; None: there is none. It is alone,
-    or is the first event of a stream. `body`: uncompressed, at least that event.
-
-    `is_in_doubt`: the request may be refused. Then anything without a choice that says something is
-    an error, whatever its members, and it may stand behind events that say nothing either."""
-    status = None
+    or is the first event of a stream. `body`: uncompressed, at least that event."""
     if body.lstrip().startswith(b"{"):
-        status, is_last = _read_status(body)
-        return status if is_last or is_in_doubt else None
-    for status, is_last in _read_events(body + b"\n\n", is_in_doubt=is_in_doubt):
-        if is_last:
-            return status
-    return status
+        return _read_status(body, is_error=False)
+    event = next(EventDecoder().feed(body + b"\n\n"), None)
+    return event and _read_status(event.data, is_error=event.type == b"error")
 
 
-def _read_events(body: bytes, *, is_in_doubt: bool) -> Iterator[tuple[int | None, bool]]:
-    """Yield for each event the status so far, and whether the events after it cannot change it."""
-    status = None
-    for event in EventDecoder().feed(body):
-        if event.data.startswith(b"[DONE]"):
-            yield status, True
-            return
-        status, is_last = _read_status(event.data, is_error=event.type == b"error")
-        yield (status, is_last) if is_last or is_in_doubt else (None, True)
-
-
-def _read_status(data: bytes, *, is_error: bool = False) -> tuple[int | None, bool]:
-    """Return the status of an error, and whether it is one for certain. Where nothing says so, and
-    no choice says something, it is an error only if no event after it says something."""
+def _read_status(data: bytes, *, is_error: bool) -> int | None:
     try:
         answer = _answer.decode(data)
     except (ValueError, RecursionError):
-        return (UNNAMED_STATUS if is_error else None), True
-    choices = answer.choices or ()
-    if not is_error and any(choice.says_something for choice in choices):
-        return None, True
-    error = answer.error or next((choice.error for choice in choices if choice.error), None)
-    code = str(error.get("code") if isinstance(error, dict) else answer.code)
-    status = int(code) if _STATUS_PATTERN.fullmatch(code) else UNNAMED_STATUS
-    return status, bool(is_error or error or answer.object == "error")
+        return UNNAMED_STATUS if is_error else None
+    says = any(choice.finish_reason != "error" for choice in answer.choices or ())
+    if not is_error and (says or not (answer.error or answer.object == "error")):
+        return None
+    code = str(answer.error.get("code") if isinstance(answer.error, dict) else answer.code)
+    return int(code) if _STATUS_PATTERN.fullmatch(code) else UNNAMED_STATUS
 
 
 def _list_texts(body: bytes) -> Iterator[str]:
