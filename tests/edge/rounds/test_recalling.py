@@ -425,33 +425,10 @@ async def test_a_round_breaks_off() -> None:
     assert DONE not in data
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_round_that_is_refused_inside_a_200(stream: bool) -> None:
-    """It is lost as with any other status, and learnt; so is the tool after two in a row."""
-    error = b'{"error":{"code":400}}'
-    lessons = Lessons()
-    for _ in range(2):
-        server = Server()
-        respond = streamed if stream else unstreamed
-        first = calls_round(1, *OURS) if stream else whole.reply(1, None, whole.call("own"))
-        last = text_round(2, "Unknown.") if stream else whole.reply(2, "Unknown.")
-        told = b"data: " + error + b"\n\n" if stream else error
-        server.answers = [*respond(server, first, told), *respond(server, last)]
-        play = Play(server, stream=stream)
-        play.exchange.trial = Trial(lessons, Addition.TOOL, float)
-        data, is_broken = await play.read()
-        assert (b"Unknown." in data, error in data, is_broken) == (True, False, False)
-        assert ["tools" in body for body in server.bodies] == [True, True, False][
-            -len(server.bodies) :
-        ]
-    assert lessons.list_left_out(0.0) is Addition.TOOL
-
-
-async def test_an_error_event_of_every_later_round() -> None:
-    """The client gets the error of the last one as it came."""
+async def test_an_error_event_of_a_later_round() -> None:
     server = Server()
     error = b'data: {"error": {"message": "overloaded"}}\n\n'
-    server.answers = streamed(server, calls_round(1, *OURS), error, error)
+    server.answers = streamed(server, calls_round(1, *OURS), error)
     data, _ = await Play(server, stream=True).read()
     assert data.endswith(error)
 

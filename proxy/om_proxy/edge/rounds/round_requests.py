@@ -15,7 +15,6 @@ from om_proxy.edge.headers import (
     read_client_headers,
     select_response_headers,
 )
-from om_proxy.edge.replies.buffered_response import look_for_error
 from om_proxy.edge.replies.changed_response import create_body_decoder, peek
 from om_proxy.wire.apis.additions import REQUEST_FAULT_STATUSES, is_refusal
 from om_proxy.wire.apis.api import Unreadable
@@ -80,7 +79,7 @@ class RoundRequests:
         begins_plain = self._is_plain
         try:
             answer = await self._send_round(self._tool, messages, may_call=may_call)
-            if answer.told_status in REQUEST_FAULT_STATUSES and not self._is_plain:
+            if answer.status in REQUEST_FAULT_STATUSES and not self._is_plain:
                 self._is_plain = True
                 answer = await self._send_round(
                     self._tool, messages, may_call=may_call, refusal=answer
@@ -88,11 +87,8 @@ class RoundRequests:
         except (OmError, Unreadable):
             return None
         retry_after = find_header(read_client_headers(answer), b"retry-after")
-        self._is_refused = is_refusal(answer.told_status, has_retry_after=retry_after is not None)
-        if (
-            answer.told_status == STATUS_OK
-            and (begun := await self._begin_answer(answer)) is not None
-        ):
+        self._is_refused = is_refusal(answer.status, has_retry_after=retry_after is not None)
+        if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
             self._count_round(is_accepted=True)
             if self._exchange.trial is not None and not begins_plain:
                 self._exchange.trial.count_form(is_accepted=not self._is_plain)
@@ -109,7 +105,7 @@ class RoundRequests:
                 raise RoundLost(None) from exc
             raise UpstreamError("a later round of the reply failed") from exc
         if answer.status == STATUS_OK and (begun := await self._begin_answer(answer)) is not None:
-            if self._is_refused and answer.told_status == STATUS_OK:
+            if self._is_refused:
                 self._count_round(is_accepted=False)
             return begun
         if answer.status != STATUS_OK and not (self.has_sent and self.has_shown):
@@ -147,8 +143,6 @@ class RoundRequests:
         first_byte_s = self._exchange.first_byte_s
         try:
             self.newest = answer = await self._send(self._exchange, body)
-            if answer.status == STATUS_OK:
-                self.newest = answer = await look_for_error(answer, is_in_doubt=True)
             return answer
         finally:
             self._exchange.first_byte_s = (
