@@ -49,7 +49,7 @@ async def soaking(
                 *(
                     "engine.background.due_work.MAX_REMEMBERED_CONTEXTS",
                     "engine.turns.prompt.block_renderer.MAX_RENDERED_BLOCKS",
-                    "settings.snapshot.MAX_CACHED_PAIRS",
+                    "settings.config.snapshot.MAX_CACHED_PAIRS",
                     "engine.policy.policy.MAX_REQUEST_CONTEXTS",
                     "engine.policy.policy.MAX_PRICED_PAIRS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
