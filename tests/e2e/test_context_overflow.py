@@ -13,9 +13,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from starlette.types import Receive, Send
 
-from om_proxy.testing import loopback
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import RecordedRequest, ScriptedServer
 from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
@@ -329,39 +327,6 @@ async def test_a_fork_of_several_messages_beyond_the_window(tmp_path: Path) -> N
         ]
         memory = await run.memory()
         assert (memory.covered_count, memory.count) == (24, 48)
-
-
-class InsideA200(ScriptedServer):
-    """A server that says it in a 200: alone, or as the first event of a stream."""
-
-    async def act_out_fault(
-        self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
-    ) -> bool:
-        if model != "scripted-actor" or prompt_tokens <= WINDOW:
-            return False
-        error, is_stream = refusal(self.requests[-1]), b'"stream":true' in self.requests[-1].body
-        kind = b"text/event-stream" if is_stream else b"application/json"
-        await loopback.start_response(send, 200, kind)
-        await loopback.end_response(send, b"data: %s\n\n" % error if is_stream else error)
-        return True
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("sends_history", [False, True], ids=["newest only", "whole history"])
-async def test_a_server_that_says_it_inside_a_200(
-    tmp_path: Path, sends_history: bool, stream: bool
-) -> None:
-    """Every request is answered, also long after the server has taken all that memory adds, and
-    one to which memory adds nothing."""
-    async with run_with_scripted_models(tmp_path, FAR, models=InsideA200()) as run:
-        chat, messages, receipts = run.chat(), asking(0, "Hello."), []
-        for said_now in talk(28)[::2]:
-            history = messages if sends_history else messages[:1]
-            answer = await post(chat, [*history, said_now], stream=stream)
-            assert b'"error"' not in answer.content
-            receipts.append(told(answer))
-            messages += [said_now, reply(answer)]
-        assert receipts.count("applied/context-overflow") > 1
 
 
 # ── it does not ───────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from tests.simulation.store import Disk
 from tests.simulation.world import World, simulate
 from tests.support.long_forms import IS_LONG
 
-FOUND_WITHIN = 80  # seeds
+FOUND_WITHIN = 30  # seeds
 LOOKED_AT_SEEDS = 24 if IS_LONG else 8
 FORGETFUL_SEEDS = 6 if IS_LONG else 2
 # a fork that forgets edits shows soon from here

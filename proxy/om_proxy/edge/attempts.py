@@ -32,12 +32,7 @@ from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.replies.buffered_response import (
-    break_off,
-    buffer_body,
-    look_at_beginning,
-    look_for_error,
-)
+from om_proxy.edge.replies.buffered_response import break_off, buffer_body, look_for_error
 from om_proxy.edge.replies.changed_response import Body
 from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
@@ -93,7 +88,7 @@ class Attempts:
         additions = list_additions(turn, exchange.recall)
         trial.limit_to(additions)
         if additions is NOTHING:  # the client's own bytes: their acceptance teaches nothing
-            answer = await self._send_looked_into(exchange, exchange.body, is_in_doubt=False)
+            answer = await self.send_body(exchange, exchange.body)
             if answer.told_status < MIN_ERROR_STATUS:
                 return answer
             return await self._send_after_refusal(exchange, trial, answer)
@@ -101,7 +96,7 @@ class Attempts:
             turn = exchange.turn = self._simplify(exchange, turn, trial)
         body = self._write_body(exchange, turn)
         try:
-            answer = await self._send_looked_into(exchange, body, is_in_doubt=trial.is_in_doubt)
+            answer = await self._send_looked_into(exchange, body)
         except UpstreamError as exc:
             # the server may have begun to work on it: a second request may be paid for twice, so
             # it is sent only without what the server never accepted
@@ -327,15 +322,14 @@ class Attempts:
         await answer.aclose()
         return None
 
-    async def _send_looked_into(
-        self, exchange: Exchange, body: bytes, *, is_in_doubt: bool = True
-    ) -> UpstreamResponse:
-        """Send one body. The `told_status` of a 200 is that of an error inside it. `is_in_doubt`:
-        whether it may be refused for what memory adds; else only its first bytes are looked at."""
+    async def _send_looked_into(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
+        """Send one body. A 200 that may be the first refusal of what memory adds is looked into: its
+        `told_status` is that of an error inside it."""
         answer = await self.send_body(exchange, body)
-        if answer.status != STATUS_OK:
-            return answer
-        return await (look_for_error if is_in_doubt else look_at_beginning)(answer)
+        trial = exchange.trial
+        if answer.status == STATUS_OK and trial is not None and trial.is_in_doubt:
+            return await look_for_error(answer)
+        return answer
 
     async def send_body(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
         """Send one body to the exchange's model server. Raise OmError."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from om_proxy.common.errors import UpstreamError
-from om_proxy.edge.replies.buffered_response import buffer_body, look_at_beginning
+from om_proxy.edge.replies.buffered_response import buffer_body
 from tests.edge.replies.test_relay import Chunks, answer_of
 
 LIMIT = 10
@@ -112,52 +112,3 @@ async def test_a_body_in_many_pieces() -> None:
     _, read = await buffer_body(await answer_of(body, status=400), 1_000)
     assert read == b"a" * 1_000
     assert counted <= 2_000
-
-
-async def test_a_good_beginning() -> None:
-    """The first chunk of a good reply is not held back, however little it is."""
-    body = Chunks(b": WAIT\n\n", b'data: {"choices":[]}\n\n')
-    answer = await look_at_beginning(await answer_of(body))
-    assert (body.pulled, answer.told_status) == (1, 200)
-    assert [chunk async for chunk in answer.chunks()] == list(body.chunks)
-
-
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        (b'{"error":{"code":404}}',),
-        (b'{"err', b'or":{"code":404}}'),
-        (b"data: ", b'{"error":{"code":404}}', b"\n\n", b"data: [DONE]\n\n"),
-        (b'event: error\ndata: {"code":404}\n\n',),
-    ],
-)
-async def test_an_error_s_beginning(chunks: tuple[bytes, ...]) -> None:
-    """An error is found wherever it is cut, and stays as it came."""
-    answer = await look_at_beginning(await answer_of(Chunks(*chunks)))
-    assert (answer.status, answer.told_status) == (200, 404)
-    assert await answer.read() == b"".join(chunks)
-
-
-@pytest.mark.parametrize("chunks", [(), (httpx.ReadError("gone"),)], ids=["empty", "broken"])
-async def test_no_beginning(chunks: tuple[Exception, ...]) -> None:
-    """A body without a byte ends, or breaks off, for the client as it did here."""
-    answer = await look_at_beginning(await answer_of(Chunks(*chunks)))
-    assert answer.told_status == 200
-    if chunks:
-        with pytest.raises(UpstreamError):
-            await answer.read()
-    else:
-        assert await answer.read() == b""
-
-
-async def test_who_waits_for_the_beginning_leaves() -> None:
-    """A client that leaves before the first byte cuts the upstream's connection."""
-    body = Endless()
-    answer = await answer_of(body)
-    await anext(answer)
-    looking = asyncio.create_task(look_at_beginning(answer))
-    await body.waiting.wait()
-    looking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await looking
-    assert body.closed

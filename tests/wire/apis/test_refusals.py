@@ -13,7 +13,6 @@ from om_proxy.wire.apis.refusals import (
     has_first_event,
     has_too_long_text,
     is_prompt_too_long,
-    may_be_error,
     read_wrapped_status,
 )
 
@@ -164,31 +163,6 @@ def test_any_bytes(body: bytes, status: int) -> None:
 )
 def test_an_error_inside_a_200(body: bytes, status: int | None) -> None:
     assert read_wrapped_status(body) == status
-
-
-@pytest.mark.parametrize(
-    ("begun", "may_be"),
-    [
-        (b'{"error":{"code":404}}', True),
-        (b'\n{\n  "error": {', True),
-        (b'{"object":"error","message":"no"}', True),
-        (b'data: {"id":"x","error":{"code":400},"choices":[]}\n\n', True),
-        (b"event: error\ndata: no\n\n", True),
-        (b"{", True),
-        (b"data: ", True),
-        (b"ev", True),
-        (b"\x1f\x8b\x08 and more than any of the starts", True),
-        (b"", False),
-        (b": PROCESSING\n\n", False),
-        (b'data: {"choices":[{"delta":{"content":"\\"error\\""}}]}\n\n', False),
-        (b'{"id":"x","choices":[]}', False),
-        (b'{"id"', False),
-        (b'{"choices":"' + b"x" * 2_000 + b'"error"', False),
-    ],
-)
-def test_what_may_be_an_error(begun: bytes, may_be: bool) -> None:
-    """A chunk that is none goes to the client at once; half a beginning waits for the other half."""
-    assert may_be_error(begun) is may_be
 
 
 @pytest.mark.parametrize(

@@ -77,21 +77,6 @@ async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
     return answer
 
 
-async def look_at_beginning(answer: UpstreamResponse) -> UpstreamResponse:
-    """Do as `look_for_error` does, but only if the first chunk may be an error's. Return any other
-    answer as soon as that chunk is here."""
-    try:
-        first = await anext(answer, b"")
-    except UpstreamError as exc:
-        return _replay(answer, (), break_off(exc))
-    except BaseException:
-        await answer.aclose()
-        raise
-    if first:
-        answer.put_back((first,))
-    return await look_for_error(answer) if refusals.may_be_error(first) else answer
-
-
 class _ReplayedBody(httpx.AsyncByteStream):
     """A body of which some chunks were read already: these chunks, then those still to come."""
 

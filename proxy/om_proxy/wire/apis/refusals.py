@@ -101,22 +101,6 @@ class _Answer(msgspec.Struct):
 
 
 _answer = msgspec.json.Decoder(_Answer)
-# a member of that name, or a value: {"error": …}, {"object":"error"}, {"type":"error"}
-_ERROR_WORD = b'"error"'
-_MAX_BEGINNING_BYTES = 1_024
-# a first chunk may end in them; a compressed body may be anything
-_ERROR_STARTS = (b'{"error"', b'data: {"error"', b"event: error", b"\x1f\x8b")
-_LONGEST_ERROR_START_BYTES = max(map(len, _ERROR_STARTS))
-
-
-def may_be_error(begun: bytes) -> bool:
-    """Return whether a 200 whose body begins so may tell an error. It reads no JSON: a reply's own
-    words cannot have the quotes unescaped."""
-    if begun.find(_ERROR_WORD, 0, _MAX_BEGINNING_BYTES) >= 0:
-        return True
-    if len(begun) >= _LONGEST_ERROR_START_BYTES:
-        return begun.startswith(_ERROR_STARTS)
-    return bool(begun) and any(start.startswith(begun[: len(start)]) for start in _ERROR_STARTS)
 
 
 def has_first_event(begun: bytes) -> bool:
