@@ -20,11 +20,11 @@ def forward(method: Method[P, T]) -> Method[P, T]:
     """Return a method that calls this one of `inner`."""
     name = method.__name__
 
-    async def forwarded(self: ForwardingStore, /, *args: P.args, **options: P.kwargs) -> T:
+    async def forward_call(self: ForwardingStore, /, *args: P.args, **options: P.kwargs) -> T:
         answer: T = await getattr(self.inner, name)(*args, **options)
         return answer
 
-    return forwarded
+    return forward_call
 
 
 class ForwardingStore(ABC):

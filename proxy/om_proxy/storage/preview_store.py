@@ -24,10 +24,10 @@ T = TypeVar("T")
 def refuse(method: Method[P, T]) -> Method[P, T]:
     """Return this method of a store as one that no preview needs."""
 
-    async def refused(_self: PreviewStore, /, *_args: P.args, **_options: P.kwargs) -> T:
+    async def refuse_call(_self: PreviewStore, /, *_args: P.args, **_options: P.kwargs) -> T:
         raise Unwritable("a preview changes nothing")
 
-    return refused
+    return refuse_call
 
 
 class PreviewStore(MergingStore):

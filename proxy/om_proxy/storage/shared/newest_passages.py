@@ -155,10 +155,12 @@ T = TypeVar("T")
 def answer(_method: Method[P, T], always: T) -> Method[P, T]:
     """Return this method of a store as one with the same answer to every call."""
 
-    async def answered(_self: SearchedWithoutIndex, /, *_args: P.args, **_options: P.kwargs) -> T:
+    async def answer_call(
+        _self: SearchedWithoutIndex, /, *_args: P.args, **_options: P.kwargs
+    ) -> T:
         return always
 
-    return answered
+    return answer_call
 
 
 class SearchedWithoutIndex:

@@ -54,7 +54,7 @@ DELETE_OLD_WRITERS = f"DELETE FROM om.ledger_writer WHERE at < {UNIX_NOW} - {WRI
 DELETE_OLD_LINES = f"""DELETE FROM om.ledger WHERE ({LINE_COLUMNS}) IN (
         SELECT {LINE_COLUMNS} FROM om.ledger WHERE day < $1 ORDER BY {LINE_COLUMNS}
         LIMIT {MAX_PRUNED_LINES} FOR UPDATE SKIP LOCKED) RETURNING 1"""
-_SUMS = ", ".join(f"sum({name})::bigint" for name in SUM_NAMES)
+_SUM_COLUMNS = ", ".join(f"sum({name})::bigint" for name in SUM_NAMES)
 GROUP_COLUMNS: dict[Grouping, str] = {
     "day": "day",
     "model": "model",
@@ -126,7 +126,7 @@ async def _select_sums(session: Session, query: LedgerQuery) -> tuple[LedgerSum,
         if query.by == "model":
             group = [session.encoder.encode_text(name) for name in group]
         after = f" AND ({columns}) > ({', '.join(map(place, group))})"
-    sql = f"""SELECT {columns}, who, history, {_SUMS} FROM om.ledger
+    sql = f"""SELECT {columns}, who, history, {_SUM_COLUMNS} FROM om.ledger
         WHERE {where} AND ({columns}) IN (
             SELECT DISTINCT {columns} FROM om.ledger WHERE {where}{after}
             ORDER BY {columns} LIMIT {place(query.limit)})

@@ -29,7 +29,7 @@ from om_proxy.storage.values.changes import WrittenRow
 from om_proxy.storage.values.stored_rows import WholeThread
 
 _OF_THREAD: Columns = {"thread_id": "bigint"}
-_VERSION: Columns = {"v": "bigint"}
+_VERSION_COLUMN: Columns = {"v": "bigint"}
 _PLACE: Columns = {"generation": "bigint", **ENTRY}
 _BEGINNING: Columns = {"number": "bigint", "why": "text", "at": "double precision"}
 
@@ -108,7 +108,7 @@ class RestoringMethods(SqlStore):
 
     async def _insert(self, session: Session, table: TableRows, row: WrittenRow) -> None:
         has_version = table.has_version and self._rows_have_versions
-        columns = {**_OF_THREAD, **(_VERSION if has_version else {}), **table.columns}
+        columns = {**_OF_THREAD, **(_VERSION_COLUMN if has_version else {}), **table.columns}
         values = row if has_version else row[:1]
         rows = [(*values, *columns_of_row) for columns_of_row in table.rows]
         await session.insert(table.table, columns, rows)

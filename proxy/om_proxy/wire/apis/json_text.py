@@ -80,13 +80,20 @@ def parse_lax(raw: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-_WS = rb"[ \t\n\r]*"
+_WHITE_SPACE = rb"[ \t\n\r]*"
 # Possessive: the engine would otherwise keep 140 bytes to go back to each escape, and never use
 # them.
 _NAME = re.compile(
-    _WS + rb"[{,]" + _WS + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _WS + rb":" + _WS, re.DOTALL
+    _WHITE_SPACE
+    + rb"[{,]"
+    + _WHITE_SPACE
+    + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")'
+    + _WHITE_SPACE
+    + rb":"
+    + _WHITE_SPACE,
+    re.DOTALL,
 )
-_END = re.compile(_WS + rb"\}" + _WS + rb"\Z")
+_END = re.compile(_WHITE_SPACE + rb"\}" + _WHITE_SPACE + rb"\Z")
 _name = msgspec.json.Decoder(str)
 
 
