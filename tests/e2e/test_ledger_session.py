@@ -29,6 +29,9 @@ from tests.bench.replaying import HEADERS, Model
 from tests.e2e.replay import SHARED
 from tests.e2e.running import Clock
 
+AssessedTurn = tuple[tuple[Any, ...], dict[str, Any]]
+"""What one turn was assessed with: the positional arguments and the named ones."""
+
 
 class BillingModel(Model):
     """The recorded model server. It reports the usage of what it got: its cache keeps what
@@ -122,11 +125,11 @@ def price_call(bill: Used, model: str) -> int:
     return price_tokens(used, find_token_prices(model))
 
 
-def replay_with(turns: list[tuple[Any, ...]]) -> int:
+def replay_with(turns: list[AssessedTurn]) -> int:
     """Return the baseline of these turns by the rule that stands in the module now."""
     ledger = EMPTY_LEDGER
-    for arguments in turns:
-        ledger = add_turn(ledger, assess_turn(ledger, *arguments))
+    for arguments, named in turns:
+        ledger = add_turn(ledger, assess_turn(ledger, *arguments, **named))
     return ledger.full.baseline_cost
 
 
@@ -142,11 +145,11 @@ async def test_the_baseline_of_the_coding_session_with_memory(
         pytest.skip("the shared coding session is not here: ../shared/data/coding-session.jsonl")
     session, clock = load_session(path), Clock()
     recorded = sum(usage["cost"]["total"] for usage in session.recorded)
-    turns: list[tuple[Any, ...]] = []
+    turns: list[AssessedTurn] = []
 
-    def assess(ledger: ThreadLedger, *arguments: Any) -> Any:
-        turns.append(arguments)
-        return assess_turn(ledger, *arguments)
+    def assess(ledger: ThreadLedger, *arguments: Any, **named: Any) -> Any:
+        turns.append((arguments, named))
+        return assess_turn(ledger, *arguments, **named)
 
     monkeypatch.setattr(accounting, "assess_turn", assess)
     model = BillingModel(session, clock)
