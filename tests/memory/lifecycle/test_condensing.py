@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -46,18 +47,19 @@ def entries(*found: tuple[int, int]) -> list[Observation]:
         pytest.param(entries((200, 1), (300, 1), (199, 0)), LogStretch(0, 1, 200, 0.55), id="too little that is new"),
         pytest.param(entries((300, 2), (100, 1), (150, 1), (120, 1), (90, 0)), LogStretch(1, 2, 250, 0.55), id="then the least often"),
         pytest.param(entries((250, 1), (100, 2), (250, 1)), LogStretch(0, 1, 250, 0.55), id="of equals the oldest"),
-        pytest.param(entries((199, 3), (150, 2), (180, 1), (90, 0)), LogStretch(2, 2, 270, 0.55), id="none alone: the newest together"),
+        pytest.param(entries((199, 3), (150, 2), (180, 1), (90, 0)), LogStretch(2, 2, 270, 0.6), id="none alone: the newest together"),
         pytest.param(entries((200, 1), (800, 0), (200, 0)), LogStretch(1, 1, 800), id="beyond R: as much as that needs"),
         pytest.param(entries((200, 1), (600, 0), (700, 0)), LogStretch(1, 2, 1_300), id="well beyond R"),
         pytest.param(entries(*[(500, 0)] * 10), LogStretch(0, 2, 1_000), id="far beyond R: no more than R at once"),
-        pytest.param(entries((900, 1), (900, 0)), LogStretch(0, 2, 1_800, 0.55), id="no neighbours free enough: with older ones"),
+        pytest.param(entries((900, 1), (900, 0)), LogStretch(0, 2, 1_800, 0.625), id="no neighbours free enough: with older ones"),
         pytest.param(entries((180, 1), (620, 1), (120, 0)), LogStretch(0, 2, 800, 0.7), id="far more than needed: gently"),
         pytest.param([entry(100, 1), entry(5, note=True), entry(100, 1)], LogStretch(0, 3, 205, 0.55), id="a note parts no neighbours"),
         pytest.param([entry(5, note=True), entry(195)], LogStretch(0, 2, 200), id="a note that begins the log"),
     ],
 )  # fmt: skip
 def test_the_stretch(log: Sequence[Observation], expected: LogStretch) -> None:
-    assert choose_stretch(log, 1_000) == expected
+    stretch = choose_stretch(log, 1_000)
+    assert stretch == replace(expected, accepted_share=pytest.approx(expected.accepted_share))
 
 
 @pytest.mark.parametrize(
@@ -73,9 +75,10 @@ def test_what_is_accepted(stretch: LogStretch, below: int) -> None:
     assert acceptance_limit(stretch) == below
 
 
-@pytest.mark.parametrize(("depths", "share"), [((0, 0), 0.7), ((0, 1), 0.55), ((3,), 0.55)])
+@pytest.mark.parametrize(("depths", "share"), [((0, 0), 0.7), ((0, 1), 0.625), ((3,), 0.55)])
 def test_fresh_notes_are_condensed_gently(depths: tuple[int, ...], share: float) -> None:
-    """The first condensing leaves more than later ones, of a stretch and of the whole log."""
+    """The first condensing leaves more than later ones, of a stretch and of the whole log: an entry
+    counts for itself, whatever stands beside it."""
     log = entries(*[(200, depth) for depth in depths])
     assert take_whole_log(log) == LogStretch(0, len(log), 200 * len(log), share)
     assert choose_stretch(log, 1_000).accepted_share == (0.7 if 0 in depths else 0.55)
@@ -132,4 +135,4 @@ def test_depth_grows_slowly(entry_tokens: int) -> None:
                 depth = 1 + max(o.depth for o in log[taken])
                 log[taken] = [entry(acceptance_limit(stretch) - 1, depth)]
         deepest.append(max(o.depth for o in log))
-    assert (deepest[0], deepest[3] <= 8, deepest[5] <= 16) == (2, True, True)
+    assert (deepest[0], deepest[3] <= 8, deepest[5] <= 17) == (2, True, True)

@@ -10,7 +10,7 @@ So a reflection takes one *stretch*. Entries that were never condensed become 0.
 up to 0.7 where these are far more than must be condensed: a log of few large entries. The stretch
 is the oldest of the entries condensed least often, as many as are needed. Each entry has a
 *depth*: how often its words have been condensed. Notes of 2 R in all are condensed at most twice,
-of 16 R 8 times and of 64 R 16 times; the whole log would have been rewritten 3, 30 and 126 times.
+of 16 R 8 times and of 64 R 17 times; the whole log would have been rewritten 3, 30 and 126 times.
 The entries before the stretch keep their bytes, so the provider's prompt cache hits there.
 
 A share r frees 1 - r of the tokens that the reflector reads. So it writes about one token for each new
@@ -19,7 +19,6 @@ token of notes: 1.1 if its answers have the size that is asked for, 1.5 if they 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -45,14 +44,20 @@ class LogStretch:
     accepted_share: float = FIRST_ACCEPTED_SHARE
 
 
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a stretch must come to: tokens, what it frees, entries with words; and never more tokens
+    than `max_tokens` to free them."""
+
+    min_tokens: float
+    excess_tokens: int
+    min_with_words: int
+    max_tokens: int
+
+
 def take_whole_log(entries: Sequence[Observation]) -> LogStretch:
     """Return the stretch of all entries. `entries` is not empty."""
-    return LogStretch(
-        0,
-        len(entries),
-        sum(entry.tokens for entry in entries),
-        _accepted_share(max(entry.depth for entry in entries)),
-    )
+    return _measure_stretch(entries, _depths(entries), 0, len(entries))
 
 
 def choose_stretch(
@@ -68,20 +73,23 @@ def choose_stretch(
     words as become one, however small they are.
     """
     excess_tokens = max(0, sum(entry.tokens for entry in entries) - max_log_tokens)
-    min_tokens = 0.0 if excess_entries else MIN_STRETCH_SHARE * max_log_tokens
-    least_count = excess_entries + 1
+    need = _Need(
+        0.0 if excess_entries else MIN_STRETCH_SHARE * max_log_tokens,
+        excess_tokens,
+        excess_entries + 1,
+        max_log_tokens,
+    )
     depths = _depths(entries)
     for depth in sorted(set(depths)):
-        share = _accepted_share(depth)
-        least = max(min_tokens, min(max_log_tokens, math.ceil(excess_tokens / (1 - share))))
         for group in _group_neighbours(entries, [entry_depth <= depth for entry_depth in depths]):
-            if group.tokens >= least and _count_with_words(entries, group) >= least_count:
-                oldest = _take_oldest(entries, group, least, least_count, max_log_tokens)
-                # twice what the least stretch frees, so that the next reflection is not due at once
-                freed_tokens = 2 * MIN_STRETCH_SHARE * max_log_tokens * (1 - share)
-                needed = excess_tokens + freed_tokens
-                spared = min(FIRST_ACCEPTED_SHARE, 1 - needed / max(1, oldest.tokens))
-                return replace(oldest, accepted_share=max(share, spared))
+            oldest = _take_oldest(entries, depths, group, need)
+            if oldest is None:
+                continue
+            # twice what the least stretch frees, so that the next reflection is not due at once
+            twice_least = 2 * MIN_STRETCH_SHARE * max_log_tokens * (1 - oldest.accepted_share)
+            needed = excess_tokens + twice_least
+            spared = min(FIRST_ACCEPTED_SHARE, 1 - needed / max(1, oldest.tokens))
+            return replace(oldest, accepted_share=max(oldest.accepted_share, spared))
     return take_whole_log(entries)
 
 
@@ -97,22 +105,31 @@ def frees_enough(before_tokens: int, after_tokens: int) -> bool:
 
 
 def _accepted_share(depth: int) -> float:
-    """Return the share for entries that were condensed at most `depth` times."""
+    """Return the share for an entry that was condensed so many times."""
     return LATER_ACCEPTED_SHARE if depth else FIRST_ACCEPTED_SHARE
 
 
-def _group_neighbours(
-    entries: Sequence[Observation], chosen: Sequence[bool]
-) -> Iterator[LogStretch]:
-    """Yield the chosen entries that are neighbours, the oldest first."""
+def _measure_stretch(
+    entries: Sequence[Observation], depths: Sequence[int], start: int, count: int
+) -> LogStretch:
+    """Return the stretch. Its share is what its entries may leave, each by how often it was
+    condensed: new notes beside old ones are not condensed as firmly as these."""
+    tokens = accepted = 0.0
+    for entry, depth in zip(entries[start : start + count], depths[start:], strict=False):
+        tokens += entry.tokens
+        accepted += entry.tokens * _accepted_share(depth)
+    share = accepted / tokens if tokens else FIRST_ACCEPTED_SHARE
+    return LogStretch(start, count, int(tokens), share)
+
+
+def _group_neighbours(entries: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[range]:
+    """Yield the indexes of the chosen entries that are neighbours, the oldest first."""
     start = 0
     for is_chosen, run in groupby(chosen):
-        count = len(list(run))
+        end = start + len(list(run))
         if is_chosen:
-            yield LogStretch(
-                start, count, sum(entry.tokens for entry in entries[start : start + count])
-            )
-        start += count
+            yield range(start, end)
+        start = end
 
 
 def _depths(entries: Sequence[Observation]) -> list[int]:
@@ -125,23 +142,20 @@ def _depths(entries: Sequence[Observation]) -> list[int]:
     return depths
 
 
-def _count_with_words(entries: Sequence[Observation], group: LogStretch) -> int:
-    return sum(1 for entry in entries[group.start : group.start + group.count] if entry.text)
-
-
 def _take_oldest(
-    entries: Sequence[Observation],
-    group: LogStretch,
-    least: float,
-    least_count: int,
-    max_log_tokens: int,
-) -> LogStretch:
-    """Return the first entries of the group that come to `least` tokens, and are `least_count` with
-    words unless these come to `max_log_tokens` before."""
-    tokens = count = with_words = 0
-    while tokens < least or (with_words < least_count and tokens < max_log_tokens):
-        entry = entries[group.start + count]
+    entries: Sequence[Observation], depths: Sequence[int], group: range, need: _Need
+) -> LogStretch | None:
+    """Return the first entries of the group that meet the need; None where all of them do not."""
+    tokens = with_words = 0
+    freed = 0.0
+    for index in group:
+        entry = entries[index]
         tokens += entry.tokens
+        freed += entry.tokens * (1 - _accepted_share(depths[index]))
         with_words += bool(entry.text)
-        count += 1
-    return LogStretch(group.start, count, tokens)
+        is_full = tokens >= need.max_tokens
+        if tokens >= need.min_tokens and (
+            is_full or (freed >= need.excess_tokens and with_words >= need.min_with_words)
+        ):
+            return _measure_stretch(entries, depths, group.start, index - group.start + 1)
+    return None
