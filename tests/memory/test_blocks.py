@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.blocks import find_closed_ends, find_safe_cut, first_asked_index
+from om_proxy.memory.blocks import count_closed, find_closed_ends, find_safe_cut, first_asked_index
 from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
@@ -159,6 +159,13 @@ def test_a_safe_cut_is_a_closed_end_within_the_limit(
     tokens = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages[:count])
     assert count - 1 in ends
     assert tokens <= limit or count == ends[0] + 1
+
+
+@given(conversations(), st.integers(0, 15))
+def test_the_closed_part_ends_at_the_last_closed_end(messages: list[Mark], most: int) -> None:
+    """Looking from the end finds what going through all messages finds."""
+    ends = [end + 1 for end in find_closed_ends(messages) if end < most]
+    assert count_closed(messages, most) == max(ends, default=0)
 
 
 @given(conversations())

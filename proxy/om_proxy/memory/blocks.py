@@ -49,6 +49,22 @@ def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
     return fitting[-1] + 1
 
 
+def count_closed(messages: Sequence[Mark], most: int) -> int:
+    """Return the largest number of leading messages, at most `most`, after which a cut separates no
+    tool call from its results. Looks at the end of the list, as far as results stand there."""
+    count = min(most, _find_waiting_index(messages))
+    while count:
+        calls = [
+            _find_call(messages, index, count)
+            for index in range(count, len(messages))
+            if messages[index].answers is not None
+        ]
+        if min(calls, default=count) >= count:
+            return count
+        count = min(calls)
+    return 0
+
+
 def first_asked_index(messages: Sequence[Mark]) -> int:
     """Return the index of the first message of what the request itself asks, which is never covered
     in the request's prompt.
@@ -57,9 +73,15 @@ def first_asked_index(messages: Sequence[Mark]) -> int:
     are still open. If results of other calls came between, it begins at the nearest cut before.
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
-    calls = [start for end, start in _find_result_pairs(messages) if end > last]
-    first = min(last + 1, _find_waiting_index(messages), *calls)
-    return max((end + 1 for end in find_closed_ends(messages) if end < first), default=0)
+    return count_closed(messages, last + 1)
+
+
+def _find_call(messages: Sequence[Mark], index: int, default: int) -> int:
+    """Return the index of the message that makes the call of the result at `index`; `default` where
+    no message before it does."""
+    call = messages[index].answers
+    callers = (i for i in reversed(range(index)) if call in messages[i].calls)
+    return next(callers, default)
 
 
 def _find_result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:

@@ -75,7 +75,8 @@ class MessageList(tuple["Message", ...]):
 
     def messages_after(self, seq: int) -> tuple[Message, ...]:
         """Return the messages with a higher seq."""
-        return self[self.count_to(seq) :]
+        count = self.count_to(seq)
+        return self[count:] if count else self
 
     def messages_between(self, first: int, last: int) -> tuple[Message, ...]:
         """Return the messages with `first <= seq <= last`."""

@@ -3,8 +3,6 @@ already."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from om_proxy.memory import blocks
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Memory, Message, Observation, sum_framed_tokens
@@ -12,11 +10,11 @@ from om_proxy.memory.model import Memory, Message, Observation, sum_framed_token
 
 def last_observable_seq(memory: Memory) -> int:
     """Return the seq of the newest message before what the newest request itself asks."""
-    first = blocks.first_asked_index([m.mark for m in memory.tail])
+    first = blocks.first_asked_index(MessageList.of(memory.tail).marks)
     return memory.tail[first - 1].seq if first else memory.coverage
 
 
-def unobserved_tail(memory: Memory) -> Sequence[Message]:
+def unobserved_tail(memory: Memory) -> tuple[Message, ...]:
     """Return the messages after the newest chunk, without a newest reply that is the first of
     several choices. The client has not shown yet which one it keeps: that one will be there."""
     fresh = MessageList.of(memory.tail).messages_after(memory.chunked_to)
@@ -31,11 +29,13 @@ def unobserved_tokens(memory: Memory) -> int:
     return observable_tokens(unobserved_tail(memory))
 
 
-def observable_tokens(tail: Sequence[Message]) -> int:
+def observable_tokens(tail: tuple[Message, ...]) -> int:
     """Return the number of tokens up to the last safe cut: all triggers measure these
     (docs/contributing/behaviour.md#safe-cut)."""
-    ends = blocks.find_closed_ends([m.mark for m in tail])
-    return sum_framed_tokens(tail[: ends[-1] + 1]) if ends else 0
+    messages = MessageList.of(tail)
+    count = blocks.count_closed(messages.marks, len(messages))
+    whole = count == len(messages)
+    return messages.framed_tokens if whole else sum_framed_tokens(messages[:count])
 
 
 def answered_chunks(memory: Memory) -> tuple[Observation, ...]:

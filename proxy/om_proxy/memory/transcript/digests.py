@@ -8,6 +8,7 @@ last request's ended: hashing costs what is new.
 from __future__ import annotations
 
 import hashlib
+import struct
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+pack_length = struct.Struct(">Q").pack
 
 
 class Digests(Struct, frozen=True):
@@ -35,9 +38,9 @@ class Digests(Struct, frozen=True):
         kept, and the one of all."""
         running = self.running.copy()
         at = {count: digest for count, digest in self.at.items() if count in counts}
+        update = running.update
         for count, raw in enumerate(raws, self.count + 1):
-            running.update(len(raw).to_bytes(8, "big"))
-            running.update(raw)
+            update(pack_length(len(raw)) + raw)  # one call: copying takes less time than a second
             if count in counts:
                 at[count] = running.digest()
         end = self.count + len(raws)
