@@ -557,7 +557,7 @@ SHOWN_BY = {
     "storage.timeout": ("storage/postgres/test_pool.py", "test_a_statement_that_takes_too_long"),
     "storage.on_down": ("e2e/test_missed_turns.py", "test_refused_where_settings_ask_for_it"),
     "storage.durable": (
-        "storage/postgres/test_promise.py",
+        "storage/postgres/test_store_promise.py",
         "test_a_power_cut_may_lose_the_turns_of_the_last_second",
     ),
     "storage.search": ("app/test_composition.py", "test_a_search_right_after_an_import"),

@@ -23,9 +23,8 @@ from om_proxy.app.app import App, create_app
 from om_proxy.app.store_opening import open_store
 from om_proxy.common.errors import ConfigError, KeysAway, OmError, StorageError
 from om_proxy.settings.config import Settings, StorageSettings, parse
-from om_proxy.storage.promises import list_promises
+from om_proxy.storage.promises import create_sqlite_promise, list_promises
 from om_proxy.storage.shared.migrate import list_migrations
-from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.ledger_lines import LEDGER_KEPT_DAYS, SECONDS_PER_DAY, LedgerQuery
 from om_proxy.storage.values.records import AUDIT_KEPT_S, AuditRecord
@@ -103,7 +102,7 @@ async def test_ready_with_what_the_store_promises(tmp_path: Path) -> None:
                 "has_index": True,
                 "erases": "now",
                 "schema_version": list_migrations("sqlite")[-1].number,
-                "promises": [*list_promises(create_promise(is_in_memory=False))],
+                "promises": [*list_promises(create_sqlite_promise(is_in_memory=False))],
             }
         assert (await run.http.get(f"{run.base}/readyz?verbosely")).json() == {"status": "ok"}
         run.app._reopening._put_away()

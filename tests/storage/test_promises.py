@@ -12,7 +12,6 @@ import pytest
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
-from om_proxy.storage.postgres import promise as postgres
 from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
     ENCRYPTED,
@@ -24,21 +23,22 @@ from om_proxy.storage.promises import (
     NOT_INDEXED,
     NOT_PROMISED,
     SEPARATE_KEYS,
+    create_postgres_promise,
+    create_redis_promise,
+    create_sqlite_promise,
     list_promises,
     try_describe,
 )
-from om_proxy.storage.redis import promise as redis
-from om_proxy.storage.sqlite import promise as sqlite
 from om_proxy.storage.values.store_description import Promise
 
 # of each kind of store, whatever its server is set to
 DURABILITIES: dict[str, list[Promise]] = {
-    "sqlite": [sqlite.create_promise(is_in_memory=in_memory) for in_memory in (False, True)],
+    "sqlite": [create_sqlite_promise(is_in_memory=in_memory) for in_memory in (False, True)],
     "postgres": [
-        postgres.create_promise(flushes=flushes, commits_wait=waits)
+        create_postgres_promise(flushes=flushes, commits_wait=waits)
         for flushes, waits in ((True, True), (True, False), (False, True))
     ],
-    "redis": [redis.create_promise(durable) for durable in DURABILITY_SENTENCES],
+    "redis": [create_redis_promise(durable) for durable in DURABILITY_SENTENCES],
 }
 
 

@@ -1,5 +1,5 @@
-"""Encode what every backend stores in the same form: the state column, parts, calls, text with lone
-surrogates, and the sums of a thread that shares its resource's log."""
+"""Encode what every backend stores in the same form: the state column, parts, calls, the sums of a
+thread that shares its resource's log, and texts, with lone surrogates or through a cipher."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
-from om_proxy.memory.model import Beginning, Failures, Key, Memory, Part, Pin, Style, View
+from om_proxy.memory.model import Beginning, Failures, Key, Memory, Message, Part, Pin, Style, View
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
-from om_proxy.storage.encryption.row_cipher import RowCipher
+from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES, RowCipher, ThreadCiphers
 from om_proxy.wire.apis.json_text import replace_halves, replace_lone_surrogates
 
 # of a stored value that is none: its row is damaged, or another program wrote it
@@ -321,3 +321,45 @@ def decode_backlog(
 def find_stored_others(memory: Memory) -> str:
     """Return the text of the column `others`: a thread with a log of its own has none."""
     return memory.other_threads_text if memory.scope == "resource" else ""
+
+
+def seal_text(
+    cipher: RowCipher, table: bytes, row: int, column: bytes, text: str | None
+) -> bytes | None:
+    """Return a text as an encrypted memory stores it."""
+    return None if text is None else cipher.seal(table, row, column, encode_text(text))
+
+
+def seal_look_ups(cipher: RowCipher, message: Message) -> bytes | None:
+    """Return the column `look_ups` of a message."""
+    look_ups = encode_look_ups(message.look_ups)
+    return None if look_ups is None else cipher.seal(b"message", message.seq, b"look_ups", look_ups)
+
+
+def open_text(cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any) -> str:
+    opened = cipher.open(table, row, column, value)
+    return decode_text(opened)
+
+
+def open_optional_text(
+    cipher: RowCipher, table: bytes, row: int, column: bytes, value: Any
+) -> str | None:
+    return None if value is None else open_text(cipher, table, row, column, value)
+
+
+def seal_others(ciphers: ThreadCiphers, text: str) -> bytes:
+    """Return the column `others` of an encrypted memory: the id of its key, and the sealed text."""
+    if not text:
+        return b""
+    assert ciphers.others.key_id is not None  # whoever writes a new text has made a key for it
+    sealed = ciphers.others.seal(b"thread", 0, b"others", encode_text(text))
+    return ciphers.others.key_id + sealed
+
+
+def open_others(ciphers: ThreadCiphers, value: Any) -> str:
+    """Return the text of the column `others`."""
+    if ciphers.row.key_id is None:
+        return decode_text(value)
+    if not value:
+        return ""
+    return open_text(ciphers.others, b"thread", 0, b"others", bytes(value[KEY_ID_BYTES:]))

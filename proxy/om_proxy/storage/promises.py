@@ -1,5 +1,7 @@
-"""Say in sentences what a store promises, and what it does not. For each store that it may be told
-of, a test of the same name shows each (tests/storage/test_promises.py finds it)."""
+"""Say what each kind of store promises as this program uses it, as a value and in sentences.
+
+No driver is needed for that. For each store that a sentence may be told of, a test of the same name
+shows it (tests/storage/test_promises.py finds it)."""
 
 from __future__ import annotations
 
@@ -7,9 +9,11 @@ import asyncio
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
+from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
 from om_proxy.storage.values.store_description import Durability, Erasure, Promise
 
+REDIS_SCHEMA_VERSION = 3  # of its keys and their values
 # for a page that a load balancer or a person waits for
 DESCRIBE_TIMEOUT_S = 2.0
 
@@ -37,6 +41,66 @@ NOT_INDEXED = f"search: newest {NEWEST_MESSAGES}"
 NOT_PROMISED = ("backups keep what was forgotten since",)
 # where the keys are apart from the data, in place of that
 SEPARATE_KEYS = "no key opens forgotten text in backups of the data"
+
+
+def create_sqlite_promise(
+    *,
+    is_in_memory: bool,
+    schema_version: int | None = None,
+    is_encrypted: bool = False,
+    has_separate_keys: bool = False,
+) -> Promise:
+    """Return the promise of a file, or of a database in memory. `schema_version`: of the database;
+    None: as this program makes it."""
+    newest = list_migrations("sqlite")[-1].number
+    durable: Durability = "process" if is_in_memory else "fsync"
+    return Promise(
+        "sqlite",
+        durable,
+        "now",
+        schema_version or newest,
+        is_encrypted,
+        has_separate_keys,
+        has_index=not is_encrypted,
+    )
+
+
+def create_postgres_promise(
+    *,
+    flushes: bool = True,
+    commits_wait: bool = True,
+    schema_version: int | None = None,
+    is_encrypted: bool = False,
+    has_separate_keys: bool = False,
+) -> Promise:
+    """Return the promise of a server. `flushes`: it runs with `fsync`; `commits_wait`: with
+    `synchronous_commit`. `schema_version`: of the database; None: as this program makes it."""
+    durable: Durability = "none"
+    if flushes:
+        durable = "fsync" if commits_wait else "second"
+    newest = list_migrations("postgres")[-1].number
+    return Promise(
+        "postgresql",
+        durable,
+        "rewrite",
+        schema_version or newest,
+        is_encrypted,
+        has_separate_keys,
+        has_index=not is_encrypted,
+    )
+
+
+def create_redis_promise(
+    durable: Durability = "second",
+    schema_version: int = REDIS_SCHEMA_VERSION,
+    *,
+    is_encrypted: bool = False,
+    has_separate_keys: bool = False,
+) -> Promise:
+    """Return the promise of a server. `durable`: as it flushes its log."""
+    return Promise(
+        "redis", durable, "log", schema_version, is_encrypted, has_separate_keys, has_index=False
+    )
 
 
 def list_promises(promise: Promise) -> tuple[str, ...]:

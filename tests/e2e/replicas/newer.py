@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from om_proxy import cli
-from om_proxy.storage.postgres import promise, schema
+from om_proxy.storage import promises
+from om_proxy.storage.postgres import schema
 from om_proxy.storage.shared.migrate import Migration, list_migrations
 
 # what a release may do: columns of tables that every turn reads and writes, an index, a table
@@ -27,6 +28,6 @@ def list_newer_migrations(backend: str) -> tuple[Migration, ...]:
 
 
 if __name__ == "__main__":
-    for module in (schema, promise):
+    for module in (schema, promises):
         module.list_migrations = list_newer_migrations  # type: ignore[assignment,attr-defined] - the newer release
     sys.exit(cli.main(sys.argv[1:]))

@@ -230,7 +230,7 @@ OTHERS = (
             ("record_keeping.py", "pack_names(receipt.tenant)", 'pack_names("")'),
             *(
                 (
-                    "resource_state.py",
+                    "changes.py",
                     f'of_resource("{kind}", tenant, resource)',
                     f'of_resource("{kind}", "", resource)',
                 )

@@ -22,10 +22,9 @@ from om_proxy.storage.shared import newest_passages
 from om_proxy.storage.sql import search
 from om_proxy.storage.sqlite import eraser, search_erasure
 from om_proxy.storage.sqlite.search import CHECK_WORDS
-from om_proxy.storage.sqlite.search_erasure import MergeStep
+from om_proxy.storage.sqlite.search_erasure import MergeStep, read_levels
 from om_proxy.storage.sqlite.session import ThreadSession
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.sqlite.word_levels import read_levels
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import (
     SECOND,

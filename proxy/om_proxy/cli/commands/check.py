@@ -25,10 +25,12 @@ from om_proxy.settings.config import (
     render_summary,
 )
 from om_proxy.storage.encryption.key_sources import load_master_keys
-from om_proxy.storage.postgres import promise as postgres
-from om_proxy.storage.promises import list_promises
-from om_proxy.storage.redis import promise as redis
-from om_proxy.storage.sqlite import promise as sqlite
+from om_proxy.storage.promises import (
+    create_postgres_promise,
+    create_redis_promise,
+    create_sqlite_promise,
+    list_promises,
+)
 
 
 def _render_promises(settings: Settings) -> list[str]:
@@ -36,11 +38,11 @@ def _render_promises(settings: Settings) -> list[str]:
     bring its schema up to date."""
     storage = settings.storage
     if storage.is_postgres:  # without `durable`, the server's own settings decide
-        promise = postgres.create_promise(commits_wait=storage.durable)
+        promise = create_postgres_promise(commits_wait=storage.durable)
     elif storage.is_redis:
-        promise = redis.create_promise("second" if storage.durable else "process")
+        promise = create_redis_promise("second" if storage.durable else "process")
     else:
-        promise = sqlite.create_promise(is_in_memory=storage.file is None)
+        promise = create_sqlite_promise(is_in_memory=storage.file is None)
     masters = load_master_keys(storage.key_sources)
     promise = promise._replace(
         encrypted=masters is not None,

@@ -1,2 +1,2 @@
-"""Encrypt what a store keeps of conversations. Only `sealed_value` and `master_keys` need
-the extra `encryption`; they are imported once a key is set."""
+"""Encrypt what a store keeps of conversations. Only `master_keys` needs the extra
+`encryption`; it is imported once a key is set."""

@@ -49,8 +49,8 @@ from om_proxy.storage.sql.columns import (
     transpose,
     write_unnest,
 )
-from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
 from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 from om_proxy.storage.values.stored_events import MAX_EVENTS
 

@@ -1,4 +1,5 @@
-"""Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
+"""Remove a thread, or the texts of single notes: its rows, and what the shared log and the
+resource's other threads say about it.
 
 Every transaction here locks the rows it may write first, in one order: resources by name, in each
 the threads by name and then the shared log. A commit locks its thread and then the shared log, so
@@ -13,16 +14,24 @@ from collections.abc import Sequence
 from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
-from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, Commit
-from om_proxy.storage.postgres.events import delete_events, insert_events, remove_from_log_events
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, Commit, SharedCommit
+from om_proxy.storage.postgres.events import (
+    delete_events,
+    erase_event_texts,
+    insert_events,
+    remove_from_log_events,
+)
 from om_proxy.storage.postgres.queries import select_memories
+from om_proxy.storage.postgres.rows import ROW_ENCODER
 from om_proxy.storage.postgres.session import NEXT_VERSION, Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_quotes
@@ -30,6 +39,7 @@ from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.thread_rows import select_generations
+from om_proxy.storage.values.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.values.records import ForgetResult
 
 # Who forgets holds this lock alone: a commit that keeps look-ups is seen by the forgetting, or its
@@ -59,6 +69,25 @@ SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
 COUNT_COVERED = f"""SELECT count(*), coalesce(sum(tokens), 0)::bigint FROM om.message
     WHERE {OF_THREAD} AND live = 1 AND seq <= $4"""
+
+
+# these rows, and with the shared log all whose prompts tell of other threads
+SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread
+    WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
+    ORDER BY thread = '', thread"""
+_BLANK: Columns = {
+    "id": "bigint",
+    "text": "bytea",
+    "tokens": "bigint",
+    "task": "bytea",
+    "suggestion": "bytea",
+    "title": "bytea",
+    "parts": "bytea",
+}
+_BLANK_VALUES = [name for name in _BLANK if name != "id"]
+UPDATE_NOTES = f"""UPDATE om.observation SET ({list_names(_BLANK_VALUES)}) = ROW ({list_names(_BLANK_VALUES, "blank.")})
+    FROM {write_unnest(_BLANK, 2, "blank")} WHERE thread_id = $1 AND observation.id = blank.id"""
+SELECT_IDS = "SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2"
 
 
 class ThreadCame(StorageError):
@@ -210,3 +239,49 @@ async def _uncover_thread(
         (count, tokens),
     )
     await _commit(session, thread, after, keyring)
+
+
+async def commit_erasing(
+    session: Session,
+    change: Change,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    held: HeldKeys,
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit, inside a transaction
+    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
+    stored entries."""
+    key = change.before.key
+    names = {key.thread, *(erasure.key.thread for erasure in erasures)}
+    locked = await lock_threads(session, SELECT_ERASED, key.tenant, key.resource, sorted(names))
+    stored = {Key(key.tenant, key.resource, row[1]): row for row in locked}
+    for erasure in erasures:
+        if erasure.key not in stored or stored[erasure.key][2] != erasure.version:
+            raise Conflict("the notes have changed since; load them again")
+    version = stored[key][2] if key in stored else 0
+    if version != change.before.version:
+        raise create_conflict(change.before)
+    for erasure in erasures:
+        row = stored[erasure.key]
+        await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
+        if erasure.key != key:
+            await session.raise_versions([row[0]])
+    written, _ = await commit.write(session)
+    return written
+
+
+async def _overwrite_entries(
+    session: Session, thread_id: int, erasure: NoteErasure, cipher: RowCipher
+) -> None:
+    columns = []
+    for entry in erasure.blanks:
+        text, *hints = ROW_ENCODER.encode_notes(entry, cipher)
+        columns.append((entry.id, text, entry.tokens, *hints, encode_parts(entry.parts)))
+    if columns:
+        await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))
+    # their events hold the same words
+    ids = [thread_id]
+    if erasure.key.thread == RESOURCE_THREAD:
+        ids = [row[0] for row in await session.select(SELECT_IDS, *erasure.key[:2])]
+        await session.execute(CLEAR_OTHERS, *erasure.key[:2])
+    await erase_event_texts(session, ids)

@@ -1,14 +1,15 @@
-"""Rewrite the tables of a schema, so that no forgotten bytes are left in their files.
+"""Rewrite the tables of a schema, so that no forgotten bytes are left in their files, and say what
+has become of those bytes.
 
-VACUUM frees the place of a removed row and does not clear it. `VACUUM FULL` writes the rows that are
-left into a new file, and leaves out a removed one only if no transaction can see it any more: a
+VACUUM frees the place of a removed row and does not clear it. `VACUUM FULL` writes the rows that
+are left into a new file, and leaves out a removed one only if no transaction can see it any more: a
 transaction that is older keeps it, such as a dump, a prepared transaction or a standby with
 `hot_standby_feedback`.
 
-A run has a number from the sequence of versions, which receipts take theirs from too. It then waits for
-all transactions that were under way: whatever was forgotten under a smaller number is then in no row
-that anybody sees. Each table that is rewritten keeps the number of its run, so that a run that was
-interrupted goes on where it was.
+A run has a number from the sequence of versions, which receipts take theirs from too. It then waits
+for all transactions that were under way: whatever was forgotten under a smaller number is then in
+no row that anybody sees. Each table that is rewritten keeps the number of its run, so that a run
+that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import asyncpg
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.postgres.pool import CONNECT_TIMEOUT_S, DRIVER_ERRORS, translate_error
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
+from om_proxy.storage.sql.record_keeping import RecordMethods
+from om_proxy.storage.values.records import ForgetResult
 
 ALL_TABLES = ""  # its number: all tables were rewritten with it, or later
 LOOK_INTERVAL_S = 0.5
@@ -205,3 +208,19 @@ class TableRewriter:
             return await self._session.select(sql, *parameters)
         except DRIVER_ERRORS as exc:
             raise translate_error(exc) from exc
+
+
+class PostgresRecords(RecordMethods):
+    """The `RecordKeeping` of a PostgreSQL schema."""
+
+    # the number of a receipt is the default: a version. All tables may have been rewritten since.
+    _are_bytes_gone = "number < coalesce((SELECT through FROM om.rewrite WHERE name = ''), 0)"
+
+    @staticmethod
+    def _settle(result: ForgetResult, are_bytes_gone: bool, is_destroyed: bool) -> ForgetResult:
+        if result.backups == "pending":
+            return result.settle_keys(is_destroyed=is_destroyed)
+        # here no byte ever waits for a reader to end: such a receipt was copied from another backend
+        if result.database == "pending" or (are_bytes_gone and result.database == "until_rewrite"):
+            result = result._replace(database="gone")
+        return result._replace(log="gone") if result.log == "pending" else result

@@ -42,30 +42,31 @@ from om_proxy.storage.postgres.forgotten_names import (
     note_name,
     select_forgotten_at,
 )
-from om_proxy.storage.postgres.note_erasure import commit_erasing
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
-from om_proxy.storage.postgres.promise import create_promise
-from om_proxy.storage.postgres.record_keeping import PostgresRecords
-from om_proxy.storage.postgres.removal import ThreadCame, delete_rows, mark_bytes, remove_thread
-from om_proxy.storage.postgres.search import PostgresSearch
+from om_proxy.storage.postgres.removal import (
+    ThreadCame,
+    commit_erasing,
+    delete_rows,
+    mark_bytes,
+    remove_thread,
+)
+from om_proxy.storage.postgres.rewriting import PostgresRecords
+from om_proxy.storage.postgres.search import PostgresSearch, PostgresVectors
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
-from om_proxy.storage.postgres.vectors import PostgresVectors
+from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
-from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
-from om_proxy.storage.sql.resources import ResourceMethods
 from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sql.totals import TotalsMethods
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import (
     Change,
@@ -110,12 +111,9 @@ class PostgresStore(
     PostgresRecords,
     TenantMoveMethods,
     KeyRowMethods,
-    GenerationRemovalMethods,
     LedgerMethods,
     ListingMethods,
-    ResourceMethods,
     RestoringMethods,
-    TotalsMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
@@ -217,7 +215,7 @@ class PostgresStore(
     async def describe(self) -> Promise:
         row = await self._pool.read(schema.read_schema_row)
         server = self._pool.server  # known since the first connection
-        return create_promise(
+        return create_postgres_promise(
             flushes=server is not None and server.flushes,
             commits_wait=server is not None and server.commits_wait,
             schema_version=row.version,

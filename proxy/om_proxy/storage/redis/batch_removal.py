@@ -8,7 +8,7 @@ from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.changes import Changes, read_resource, try_until_applied
 from om_proxy.storage.redis.listing import (
     ListedRow,
     has_active_since,
@@ -21,7 +21,6 @@ from om_proxy.storage.redis.removal import (
     finish_removal,
     remove_look_ups,
 )
-from om_proxy.storage.redis.resource_state import read_resource, try_until_applied
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.values.changes import ForgetBatch
 from om_proxy.storage.values.records import ForgetResult

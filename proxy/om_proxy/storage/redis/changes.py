@@ -1,15 +1,25 @@
-"""Collect what one script is to do: all of it, or nothing if a condition no longer holds."""
+"""Collect what one script is to do: all of it, or nothing if a condition no longer holds. A change
+that was computed from the state of a resource is made again as long as others write to it
+meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+from om_proxy.common.errors import StorageError, UnopenedText
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Key
+from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.row_cipher import PLAIN, RowCipher, WrappedKey
-from om_proxy.storage.redis.event_rows import encode_new_event
-from om_proxy.storage.redis.rows import ThreadRow, encode, encode_wrapped_key, has_look_ups
+from om_proxy.storage.redis.rows import (
+    ThreadRow,
+    encode,
+    encode_new_event,
+    encode_wrapped_key,
+    has_look_ups,
+)
 from om_proxy.storage.redis.session import Argument, Session
 from om_proxy.storage.shared.difference import NewQuotes
 from om_proxy.storage.shared.forgetting import FirstTurn
@@ -18,6 +28,13 @@ from om_proxy.storage.values.stored_events import MAX_EVENTS
 
 # of one command: Lua holds no more than some thousands of values on its stack
 MAX_FIELDS = 500
+
+
+T = TypeVar("T")
+# of a resource that others write to all the time
+MAX_ATTEMPTS = 50
+MAX_UNOPENED_ATTEMPTS = 10
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.001, 0.05
 
 
 class Applied(NamedTuple):
@@ -161,3 +178,52 @@ class Changes:
             return Applied(failed - 1)
         numbers = [int(value) for value in values]
         return Applied(None, tuple(map(WrittenRow, numbers[::2], numbers[1::2])))
+
+
+class ResourceState(NamedTuple):
+    """The stored state of a resource."""
+
+    revision: int  # 0: nothing
+    threads: dict[str, bool]  # whether each shares the log; the shared log itself stands under ''
+    told: frozenset[str]  # the threads whose prompts tell of others
+    quoting: frozenset[str]  # the threads with look-ups
+
+
+async def read_resource(session: Session, tenant: str, resource: str) -> ResourceState:
+    """Read the revision first: what is written after it makes the changes fail."""
+    names = session.keys
+    revision, threads, told, quoting = await session.call_many(
+        [
+            ("GET", names.of_resource("revision", tenant, resource)),
+            ("HGETALL", names.of_resource("threads", tenant, resource)),
+            ("SMEMBERS", names.of_resource("told", tenant, resource)),
+            ("SMEMBERS", names.of_resource("quoting", tenant, resource)),
+        ]
+    )
+    pairs = zip(threads[::2], threads[1::2], strict=True)
+    return ResourceState(
+        int(revision or 0),
+        {decode_text(name): is_shared == b"1" for name, is_shared in pairs},
+        frozenset(map(decode_text, told)),
+        frozenset(map(decode_text, quoting)),
+    )
+
+
+async def try_until_applied(attempt: Callable[[], Awaitable[T | None]]) -> T:
+    """Try again as long as an attempt returns None: others wrote in between. A text that does not
+    open may be of a memory that has got another key meanwhile."""
+    pause_s = FIRST_PAUSE_S
+    unopened_left = MAX_UNOPENED_ATTEMPTS
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            result = await attempt()
+        except UnopenedText:
+            unopened_left -= 1
+            if not unopened_left:
+                raise
+            result = None
+        if result is not None:
+            return result
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+    raise StorageError("the resource is written to all the time; try again")

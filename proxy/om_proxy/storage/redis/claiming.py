@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.encoding import clear_cause
-from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.changes import Changes, try_until_applied
 from om_proxy.storage.redis.keys import pack_names, unpack_key
 from om_proxy.storage.redis.queries import select_thread_rows, select_waiting
-from om_proxy.storage.redis.resource_state import try_until_applied
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.values.stored_rows import Backlog

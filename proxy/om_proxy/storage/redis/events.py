@@ -11,13 +11,14 @@ from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.encryption import hold_key_of
-from om_proxy.storage.redis.event_rows import (
+from om_proxy.storage.redis.rows import (
     OwnedEvent,
     decode_event,
+    decode_row,
+    encode,
     encode_new_event,
     encode_sealed_event,
 )
-from om_proxy.storage.redis.rows import decode_row, encode
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.event_encoding import remove_thread
 from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S

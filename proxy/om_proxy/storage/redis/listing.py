@@ -1,8 +1,9 @@
-"""Read the lists that people page through, in bounded time over many threads.
+"""Read the lists of threads that people page through, and their sums, in bounded time over many
+threads.
 
 A list is a walk along an ordered set. What a filter leaves out makes that walk longer, so a page
 walks over at most MAX_WALKED_ROWS threads, and ends there: with fewer threads than asked for, maybe
-none, and the place where the next page begins.
+none, and the place where the next page begins. Sums are added up page by page too.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ from om_proxy.storage.values.listing import (
     find_place,
     is_selected,
 )
+from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 MAX_WALKED_ROWS = 2_000
 ROWS_PER_SCRIPT = 200
+
+
+Order = Literal["name", "recent", "idle", "id"]
+THREADS_PER_PAGE = 500  # some milliseconds
 
 
 class ListedRow(NamedTuple):
@@ -83,9 +89,6 @@ class ListedRow(NamedTuple):
         return IdleThread(
             self.key, self.version, self.active_at, self.row_id, shares_log, self.is_leased
         )
-
-
-Order = Literal["name", "recent", "idle", "id"]
 
 
 async def read_page(
@@ -297,4 +300,35 @@ async def select_resource(
         min(threads, MAX_COUNTED_THREADS),
         threads > MAX_COUNTED_THREADS,
         shared_log,
+    )
+
+
+async def add_up_threads(
+    session: Session, now: float, page_size: int = THREADS_PER_PAGE
+) -> StoreTotals:
+    """Return `Store.totals`."""
+    totals, last_id = StoreTotals(), 0
+    while True:
+        page = await read_page(session, "id", None, last_id, "", page_size)
+        for listed in page:
+            totals = StoreTotals(*map(sum, zip(totals, _count(listed, now), strict=True)))
+        if len(page) < page_size:
+            return totals
+        last_id = page[-1].row_id
+
+
+def _count(listed: ListedRow, now: float) -> StoreTotals:
+    """Return what one row adds. A thread that shares its resource's log has none of its own."""
+    row = listed.row
+    is_due = listed.due is not None and listed.due <= now and not listed.is_leased
+    pending, log, reflected = (
+        max(0, min(MAX_COUNTED_TOKENS, tokens))
+        for tokens in (row.pending, row.log_tokens, row.reflected_tokens)
+    )
+    return StoreTotals(
+        pending,
+        max(0, log - reflected),
+        reflected,
+        int(is_due),
+        int(row.parked),
     )

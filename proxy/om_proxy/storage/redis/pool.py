@@ -38,8 +38,7 @@ from redis.exceptions import (
 from om_proxy.common.errors import ConfigError, OmError, StorageError
 from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
 from om_proxy.storage.redis.keys import KeyNames
-from om_proxy.storage.redis.rights import check_rights
-from om_proxy.storage.redis.server import ServerState, check_server, read_server_state
+from om_proxy.storage.redis.server import ServerState, check_rights, check_server, read_server_state
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.limited_work import wait_for_work
 

@@ -1,7 +1,8 @@
-"""Remove a thread: its rows, and what the shared log and the resource's other threads say about it.
+"""Remove a thread, older generations of its log, or the texts of single notes: its rows, and what
+the shared log and the resource's other threads say about it.
 
-What is to change is read and computed first; one script then makes all of it, unless anything of the
-resource was written meanwhile (its *revision*). In that case it is read and computed again.
+What is to change is read and computed first; one script then makes all of it, unless anything of
+the resource was written meanwhile (its *revision*). In that case it is read and computed again.
 """
 
 from __future__ import annotations
@@ -21,24 +22,32 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
-from om_proxy.storage.encryption.row_cipher import ThreadCiphers
+from om_proxy.storage.encryption.row_cipher import RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.commit import Commit
+from om_proxy.storage.redis.changes import (
+    Applied,
+    Changes,
+    ResourceState,
+    read_resource,
+    try_until_applied,
+)
+from om_proxy.storage.redis.commit import Commit, SharedCommit
 from om_proxy.storage.redis.encryption import hold_key_of
-from om_proxy.storage.redis.events import remove_from_log
+from om_proxy.storage.redis.events import erase_texts, remove_from_log, select_of_thread
 from om_proxy.storage.redis.keys import read_key_id, split_key_ids
 from om_proxy.storage.redis.queries import select_memories, select_thread_rows
-from om_proxy.storage.redis.resealing import add_resealed_rows
-from om_proxy.storage.redis.resource_state import read_resource, try_until_applied
+from om_proxy.storage.redis.rows import encode_sealed_event
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.thread_rows import (
     select_generation_ids,
     select_generations,
     select_messages,
+    select_notes,
     select_outline,
 )
+from om_proxy.storage.shared.event_encoding import reseal_event
 from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.values.changes import Change, NoteErasure, WrittenRow, create_conflict
 from om_proxy.storage.values.records import ForgetResult
 
 
@@ -278,3 +287,165 @@ async def remove_look_ups(session: Session, changes: Changes, keys: Sequence[Key
 
 def _pair_fields(reply: Sequence[bytes]) -> dict[int, bytes]:
     return {int(seq): value for seq, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+async def add_resealed_rows(
+    session: Session, changes: Changes, key: Key, old: RowCipher, new: RowCipher
+) -> None:
+    """Add the steps that write messages, notes, the pending reflection and events of a memory anew.
+    The caller's condition tells whether what is read here stands."""
+    names = session.keys
+    marks, texts, notes, reflection = await session.call_many(
+        [
+            ("HGETALL", names.of_thread("marks", key)),
+            ("HGETALL", names.of_thread("texts", key)),
+            ("HGETALL", names.of_thread("notes", key)),
+            ("HGET", names.of_thread("row", key), "reflection"),
+        ]
+    )
+    changes.set_fields(
+        names.of_thread("marks", key),
+        {
+            int(seq): resealed
+            for seq, mark in zip(marks[::2], marks[1::2], strict=True)
+            if (resealed := rows.reseal_mark(mark, old, new)) is not None
+        },
+    )
+    changes.set_fields(
+        names.of_thread("texts", key),
+        {
+            int(seq): new.seal(
+                b"message", int(seq), b"raw", old.open(b"message", int(seq), b"raw", raw)
+            )
+            for seq, raw in zip(texts[::2], texts[1::2], strict=True)
+        },
+    )
+    changes.set_fields(
+        names.of_thread("notes", key),
+        {
+            int(id_): rows.encode_observation(rows.decode_observation(data, old), new)
+            for id_, data in zip(notes[::2], notes[1::2], strict=True)
+        },
+    )
+    if reflection is not None:
+        resealed = rows.encode_reflection(rows.decode_reflection(reflection, old), new)
+        changes.call("HSET", names.of_thread("row", key), "reflection", resealed)
+    for one in await select_of_thread(session, key):
+        event = reseal_event(one.event, old, new)
+        data = encode_sealed_event(key, event)
+        changes.replace_field(names.of_store("event_data"), one.id, data)
+
+
+async def commit_erasing(
+    session: Session,
+    change: Change,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    keyring: Keyring,
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
+    anything is written."""
+    key = change.before.key
+
+    async def attempt() -> Applied | None:
+        state = await read_resource(session, key.tenant, key.resource)
+        await _check_versions(session, change.before, erasures)
+        changes = Changes()
+        changes.expect_revision(key.tenant, key.resource, state.revision)
+        for erasure in erasures:
+            await _overwrite_entries(session, changes, erasure, state, keyring)
+            if erasure.key != key:
+                changes.raise_version(erasure.key)
+        await commit.add_steps(session, changes)
+        ask_for_erasure(session, changes)
+        applied = await changes.apply(session)
+        return None if applied.failed is not None else applied
+
+    applied = await try_until_applied(attempt)
+    return applied.rows[-1]
+
+
+async def _check_versions(
+    session: Session, before: Memory, erasures: Sequence[NoteErasure]
+) -> None:
+    keys = list({before.key, *(erasure.key for erasure in erasures)})
+    stored = await select_thread_rows(session, keys)
+    for erasure in erasures:
+        if erasure.key not in stored or stored[erasure.key][0] != erasure.version:
+            raise Conflict("the notes have changed since; load them again")
+    version = stored[before.key][0] if before.key in stored else 0
+    if version != before.version:
+        raise create_conflict(before)
+
+
+async def _overwrite_entries(
+    session: Session,
+    changes: Changes,
+    erasure: NoteErasure,
+    state: ResourceState,
+    keyring: Keyring,
+) -> None:
+    key = erasure.key
+    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks], keyring)
+    cipher = (await hold_key_of(session, key, keyring)).row
+    blanks = {
+        blank.id: rows.encode_observation(
+            replace(
+                notes[blank.id],
+                text=blank.text,
+                tokens=blank.tokens,
+                task=blank.task,
+                suggestion=blank.suggestion,
+                title=blank.title,
+                parts=blank.parts,
+            ),
+            cipher,
+        )
+        for blank in erasure.blanks
+        if blank.id in notes
+    }
+    changes.set_fields(session.keys.of_thread("notes", key), blanks)
+    changes.rewind(key)
+    # their events hold the same words
+    keys = [key]
+    if key.thread == RESOURCE_THREAD:
+        keys = [key._replace(thread=name) for name in state.threads]
+        told = [key._replace(thread=name) for name in state.told]
+        await clear_others(session, changes, told)
+    await erase_texts(session, changes, keys)
+
+
+async def drop_generations(
+    session: Session, key: Key, expected_version: int, numbers: Sequence[int]
+) -> int:
+    """Remove older generations (`Store.drop_generations`). What is read here is as the version
+    says, or the script changes nothing."""
+    stored = await select_thread_rows(session, [key])
+    if key not in stored or stored[key][0] != expected_version:
+        raise _create_version_conflict(key, expected_version)
+    names = session.keys
+    logs = await select_generation_ids(session, key)
+    current = stored[key][1].generation
+    gone = [number for number in set(numbers) if number in logs and number < current]
+    notes, chunks, beginnings = await session.call_many(
+        [
+            ("HKEYS", names.of_thread("notes", key)),
+            ("ZRANGE", names.of_thread("chunks", key), 0, -1),
+            ("HKEYS", names.of_thread("beginnings", key)),
+        ]
+    )
+    held = {id_ for number, ids in logs.items() if number not in gone for id_ in ids}
+    unheld = sorted({int(id_) for id_ in notes} - held - {int(id_) for id_ in chunks})
+    begun = [number for number in map(int, beginnings) if number in numbers and number < current]
+    changes = Changes()
+    changes.expect_version(key, expected_version)
+    changes.call_in_parts(("HDEL", names.of_thread("generations", key)), gone)
+    changes.call_in_parts(("HDEL", names.of_thread("notes", key)), unheld)
+    changes.call_in_parts(("HDEL", names.of_thread("beginnings", key)), begun)
+    if (await changes.apply(session)).failed is not None:
+        raise _create_version_conflict(key, expected_version)
+    return len(gone)
+
+
+def _create_version_conflict(key: Key, version: int) -> Conflict:
+    return Conflict(f"thread {key.thread}: it has changed since version {version}")

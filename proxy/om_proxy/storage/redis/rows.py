@@ -1,19 +1,21 @@
-"""Encode the parts of a memory as values of Redis, and decode them.
+"""Encode the parts of a memory, and its events, as values of Redis, and decode them.
 
 Texts are bytes within MessagePack, so nothing in them is read as a number or as JSON. A message is
-two values: its mark with what belongs to it, and its JSON as it came.
+two values: its mark with what belongs to it, and its JSON as it came. An event begins with whose it
+is and when, which scripts read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from om_proxy.common.errors import UnopenedText
-from om_proxy.memory.model import Mark, Memory, Message, Observation, Reflection
+from om_proxy.memory.events.parts import Event
+from om_proxy.memory.model import Key, Mark, Memory, Message, Observation, Reflection
 from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.storage.encoding import (
     decode_look_ups,
@@ -21,6 +23,9 @@ from om_proxy.storage.encoding import (
     encode_parts,
     encode_state,
     encode_text,
+    seal_look_ups,
+    seal_others,
+    seal_text,
     sum_for_resource,
 )
 from om_proxy.storage.encryption.row_cipher import (
@@ -29,11 +34,12 @@ from om_proxy.storage.encryption.row_cipher import (
     WrappedKey,
     read_others_key,
 )
-from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
-from om_proxy.storage.redis.keys import pack_names, split_names
+from om_proxy.storage.redis.keys import pack_names, read_key_id, split_names
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.difference import PlacedMessage
+from om_proxy.storage.shared.event_encoding import SealedEvent, encode_event, open_event, seal_event
 from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.values.stored_events import StoredEvent
 from om_proxy.storage.values.stored_rows import StoredMessage
 
 LOOK_UPS_PLACE = 10  # in a mark that has any
@@ -276,3 +282,35 @@ def encode_ids(ids: Sequence[int]) -> str:
 
 def decode_ids(data: bytes) -> tuple[int, ...]:
     return tuple(map(int, data.split(b",")))
+
+
+class OwnedEvent(NamedTuple):
+    """An event as it is stored, and whose it is."""
+
+    id: int
+    key: Key
+    event: SealedEvent
+    key_id: bytes | None  # of its memory's data key
+
+    def open(self, cipher: RowCipher) -> StoredEvent:
+        """Return the event with its texts."""
+        event = self.event
+        return StoredEvent(self.id, self.key, event.at, event.type, open_event(event, cipher))
+
+
+def encode_new_event(key: Key, event: Event, cipher: RowCipher) -> bytes:
+    row = encode_event(event)
+    return encode_sealed_event(key, seal_event(row._replace(at=float(row.at)), cipher))
+
+
+def encode_sealed_event(key: Key, event: SealedEvent) -> bytes:
+    at, type_, data, sealed = event
+    values = (type_, data) if sealed is None else (type_, data, sealed)
+    return pack_names(*key, repr(at)) + encode(values)
+
+
+def decode_event(event_id: bytes, stored: bytes, key_ids: bytes) -> OwnedEvent:
+    (tenant, resource, thread, at), rest = split_names(stored, 4)
+    type_, data, *sealed = decode_row(rest)
+    event = SealedEvent(float(at), type_, data, sealed[0] if sealed else None)
+    return OwnedEvent(int(event_id), Key(tenant, resource, thread), event, read_key_id(key_ids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.redis.promise import SCHEMA_VERSION
+from om_proxy.storage.promises import REDIS_SCHEMA_VERSION
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.migrate import SchemaRow, refuse_foreign
 
@@ -20,16 +20,16 @@ async def prepare_schema(session: Session, create: bool) -> None:
     await check_schema(session)
     if create:
         fields = dict.fromkeys(("min_reader", "min_writer"), OLDEST_SCHEMA)
-        fields["version"] = SCHEMA_VERSION
+        fields["version"] = REDIS_SCHEMA_VERSION
         await session.call_many([("HSETNX", name, *field) for field in fields.items()])
-        if (await read_schema_row(session)).version < SCHEMA_VERSION:
-            await session.call("HSET", name, "version", SCHEMA_VERSION)
+        if (await read_schema_row(session)).version < REDIS_SCHEMA_VERSION:
+            await session.call("HSET", name, "version", REDIS_SCHEMA_VERSION)
 
 
 async def read_schema_row(session: Session) -> SchemaRow:
     name = session.keys.of_store("schema")
     found = await session.call("HMGET", name, "version", "min_reader", "min_writer")
-    stored = [SCHEMA_VERSION if value is None else int(value) for value in found]
+    stored = [REDIS_SCHEMA_VERSION if value is None else int(value) for value in found]
     return SchemaRow(*stored)
 
 
@@ -37,6 +37,6 @@ async def check_schema(session: Session) -> None:
     """Raise `ProgramTooOld` if the database excludes this program, and StorageError if its layout is
     an older one."""
     row = await read_schema_row(session)
-    row.check_program(SCHEMA_VERSION)
+    row.check_program(REDIS_SCHEMA_VERSION)
     if row.version < OLDEST_SCHEMA:
         raise refuse_foreign(f"layout {row.version} of its keys")

@@ -1,11 +1,15 @@
-"""Look at a Redis server: whether memories may be kept there, and what it promises."""
+"""Look at a Redis server: whether memories may be kept there, and what it promises.
+
+A script that the server stops in the middle, for want of a right, is not rolled back: half of a
+turn would be stored. So a connection whose user lacks one is refused before anything is written.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import structlog
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.redis.session import Session
@@ -14,6 +18,12 @@ from om_proxy.storage.values.store_description import Durability
 logger = structlog.get_logger("storage")
 
 OLDEST_SERVER = (6, 2)
+
+
+NEEDED_RIGHTS = (
+    "+@string +@hash +@set +@sortedset +@keyspace +@connection +@scripting -@dangerous "
+    "+select +client|setname +time +info +bgrewriteaof +config|get"
+)
 
 
 class ServerState(NamedTuple):
@@ -102,3 +112,18 @@ def _report_loss(state: ServerState, must_be_durable: bool) -> None:
             f"the server runs with {setting}: {loss}; set {better}, or set storage.durable: false"
         )
     logger.warning("storage.not_durable", setting=setting, loss=loss)
+
+
+async def check_rights(session: Session) -> None:
+    """Raise StorageError if the user may not run a command that the scripts use, or not on all keys
+    of the store."""
+    try:
+        refused = await session.run("probe_rights")
+    except NoPermissionError:
+        refused = [b"EVALSHA", b"EVAL"]
+    if refused:
+        names = ", ".join(name.decode() for name in refused)
+        raise StorageError(
+            f"the user of storage.url may not run {names} on all keys that begin with "
+            f"{session.keys.prefix}: ; give it ~{session.keys.prefix}:* {NEEDED_RIGHTS}"
+        )

@@ -1,15 +1,35 @@
-"""Run commands and scripts on one connection to Redis."""
+"""Run commands on one connection to Redis, and Lua scripts: each is one step that nothing
+interrupts."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
 from om_proxy.storage.redis.keys import KeyNames
-from om_proxy.storage.redis.scripts import read_script
+
+COMMON_PART = "rows"  # every script begins with it
+
+
+class Script(NamedTuple):
+    """The text of a script, and the name by which the server knows it."""
+
+    text: str
+    sha: str
+
+
+@cache
+def read_script(name: str) -> Script:
+    folder = files("om_proxy.storage.redis") / "lua"
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (COMMON_PART, name))
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
 
 Argument = str | bytes | int | float
 Command = Sequence[Argument]

@@ -25,13 +25,13 @@ from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.storage.promises import create_redis_promise
 from om_proxy.storage.redis import (
     batch_removal,
     claiming,
     encryption,
     ledger,
     listing,
-    note_erasure,
     queries,
     record_keeping,
     removal,
@@ -41,19 +41,18 @@ from om_proxy.storage.redis import (
 )
 from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.commit import SharedCommit
-from om_proxy.storage.redis.generation_removal import drop_generations
 from om_proxy.storage.redis.key_rows import ServerKeyRows
 from om_proxy.storage.redis.keys import KeyNames
+from om_proxy.storage.redis.listing import add_up_threads
 from om_proxy.storage.redis.log_rewriting import (
     REWRITE_INTERVAL_S,
     LogRewriter,
     is_rewrite_pending,
 )
 from om_proxy.storage.redis.pool import ConnectionPool, Work
-from om_proxy.storage.redis.promise import create_promise
+from om_proxy.storage.redis.removal import drop_generations
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.redis.totals import add_up_threads
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex
@@ -199,7 +198,7 @@ class RedisStore(SearchedWithoutIndex):
     async def describe(self) -> Promise:
         row = await self._pool.read(schema.read_schema_row)
         server = self._pool.server  # known since the first connection
-        return create_promise(
+        return create_redis_promise(
             server.durability if server else "none",
             row.version,
             is_encrypted=self._masters is not None,
@@ -579,7 +578,7 @@ class RedisStore(SearchedWithoutIndex):
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
-            lambda s: note_erasure.commit_erasing(s, change, commit, erasures, self._keys),
+            lambda s: removal.commit_erasing(s, change, commit, erasures, self._keys),
             LONG_TIMEOUT_S,
         )
         self._keys.note_row(row.row_id, row.version, keys.key_id)

@@ -7,18 +7,16 @@ import msgspec
 
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.encoding import decode_state, replace_views
+from om_proxy.storage.encoding import decode_state, open_others, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes
-from om_proxy.storage.redis.event_rows import encode_sealed_event
+from om_proxy.storage.redis.changes import Changes, ResourceState, read_resource, try_until_applied
 from om_proxy.storage.redis.events import select_of_tenant, select_of_thread
 from om_proxy.storage.redis.listing import select_resource_names
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.record_keeping import add_moved_records
-from om_proxy.storage.redis.resource_state import ResourceState, read_resource, try_until_applied
+from om_proxy.storage.redis.rows import encode_sealed_event
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.event_encoding import reseal_event
 from om_proxy.storage.shared.rekeying import (

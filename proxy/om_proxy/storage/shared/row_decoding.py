@@ -45,10 +45,12 @@ from om_proxy.storage.encoding import (
     decode_state,
     decode_text,
     find_put_aside,
+    open_optional_text,
+    open_others,
+    open_text,
     read_shown_state,
 )
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, ThreadCiphers
-from om_proxy.storage.encryption.sealed_columns import open_optional_text, open_others, open_text
 from om_proxy.storage.values.listing import ThreadInfo
 from om_proxy.storage.values.stored_rows import Backlog, MessageState, StoredMessage
 

@@ -1,4 +1,5 @@
-"""Select the lists that people page through, in bounded time over a million threads.
+"""Select the lists of threads and resources that people page through, and their sums, in bounded
+time over a million threads.
 
 A list in its order is a walk along an index. What a filter leaves out makes that walk longer, so
 there are two ways. If an index names at most MAX_CANDIDATES threads that the filter may mean, those
@@ -12,14 +13,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage.encryption.keyring import Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
+from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sql.session import UNIX_NOW, Session
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.sql.thread_infos import ACTIVE_AT, IS_NO_SHARED_LOG, decode_infos
 from om_proxy.storage.values.listing import (
+    MAX_COUNTED_THREADS,
     IdleThread,
+    ResourceInfo,
     ThreadInfo,
     ThreadOrder,
     ThreadPage,
@@ -29,10 +34,15 @@ from om_proxy.storage.values.listing import (
     find_place,
     find_prefix_end,
 )
+from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
+
+ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
+# literals: a partial index serves no parameter
+IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
+
 
 MAX_CANDIDATES = 1_000
 MAX_WALKED_ROWS = 2_000
-
 OF_TENANT = "tenant = {}"
 OF_RESOURCE = "resource = {}"
 STATE_CONDITIONS: dict[ThreadState, str] = {
@@ -50,7 +60,6 @@ WALK_RECENT = "om.thread /* INDEXED BY thread_recent */"
 WALK_RECENT_OF_ALL = "om.thread /* INDEXED BY thread_recent_of_all */"
 # each is looked up by its id
 CANDIDATES = "unnest({}::bigint[]) AS candidate (row_id) CROSS JOIN om.thread"
-
 _LEASED = f"""EXISTS (SELECT 1 FROM om.lease WHERE lease.tenant = thread.tenant
     AND lease.resource = thread.resource AND lease.thread IN (thread.thread, CASE WHEN shared THEN '' END)
     AND until > {UNIX_NOW})"""
@@ -59,6 +68,50 @@ SELECT_IDLE = f"""SELECT tenant, resource, thread, version, {ACTIVE_AT}, id, sha
     FROM {WALK_RECENT_OF_ALL}
     WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $1 AND {ACTIVE_AT} >= $2 AND ({ACTIVE_AT}, id) > ($2, $3)
     ORDER BY {ACTIVE_AT}, id LIMIT $4"""
+THREADS_PER_PAGE = 2_000  # some milliseconds
+# One step from each resource to the next: the threads of none are read.
+_LISTED = """WITH RECURSIVE listed (resource, number) AS (
+    SELECT min(resource), 1 FROM om.thread WHERE tenant = $1 AND resource > $2
+    UNION ALL SELECT (SELECT min(thread.resource) FROM om.thread
+        WHERE tenant = $1 AND thread.resource > listed.resource), number + 1
+    FROM listed WHERE listed.resource IS NOT NULL AND number < $3)"""
+_COUNT_THREADS = f"""(SELECT count(*) FROM (SELECT 1 FROM om.thread AS counted
+    WHERE counted.tenant = $1 AND counted.resource = listed.resource AND counted.{IS_NO_SHARED_LOG}
+    LIMIT {MAX_COUNTED_THREADS + 1}) AS counted)"""
+
+
+async def decode_infos(
+    session: Session, found: Sequence[Row], keys: Keyring
+) -> tuple[ThreadInfo, ...]:
+    """Return the threads of rows with the columns that a store names `_info_columns`."""
+    held = await keys.hold(session, {row[-1] for row in found})
+    return tuple(row_decoding.decode_info(row, held) for row in found)
+
+
+def write_lacking(lacks: str, info_columns: str) -> str:
+    """Return the statement of `select_lacking`. `lacks`: whether a thread lacks it, where `$1` is
+    what."""
+    return f"""SELECT {lacks}, {info_columns} FROM om.thread /* INDEXED BY thread_recent_of_all */
+        WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $2 AND ({ACTIVE_AT}, id) < ($3, $4::bigint)
+        ORDER BY {ACTIVE_AT} DESC, id DESC LIMIT $5"""
+
+
+async def select_lacking(
+    session: Session,
+    sql: str,
+    lacked: int | str,
+    active_before: float,
+    after: ThreadPlace | None,
+    limit: int,
+    keys: Keyring,
+) -> ThreadPage:
+    """Return those of the threads after a place, the latest first, that lack something. `lacked`: the
+    first parameter of the statement."""
+    active_at, row_id = (after.active_at, after.row_id) if after else (math.inf, 0)
+    found = await session.select(sql, lacked, active_before, active_at, row_id, limit)
+    infos = await decode_infos(session, [row[1:] for row in found], keys)
+    lacking = tuple(info for info, row in zip(infos, found, strict=True) if row[0])
+    return ThreadPage(lacking, find_place(infos[-1]) if len(found) == limit else None)
 
 
 class Condition(NamedTuple):
@@ -83,10 +136,13 @@ async def _select(
 
 
 class ListingMethods(SqlStore):
-    """The lists of threads of an SQL store."""
+    """The lists of threads and resources of an SQL store, and their sums."""
 
     # whether the title is not encrypted, and can be compared
     _has_plain_title: ClassVar[str]
+    # SQL for the tokens of a thread's own log, and for those of them that are reflected
+    _log_tokens: ClassVar[str]
+    _reflected_tokens: ClassVar[str]
 
     async def threads(
         self,
@@ -225,6 +281,63 @@ class ListingMethods(SqlStore):
             for row in found
         )
 
+    async def resources(
+        self, tenant: str, after: str | None = None, limit: int = 100
+    ) -> tuple[ResourceInfo, ...]:
+        if not limit:
+            return ()
+        return await self._describe_resources(_LISTED, tenant, after or "", limit)
+
+    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
+        listed = "WITH listed (resource) AS (VALUES ($2::text))"
+        [found] = await self._describe_resources(listed, tenant, resource)
+        return found if found.threads or found.shared_log else None
+
+    async def _describe_resources(
+        self, listed: str, tenant: str, *parameters: Any
+    ) -> tuple[ResourceInfo, ...]:
+        sql = f"""{listed} SELECT listed.resource, {_COUNT_THREADS}, {self._info_columns} FROM listed
+            LEFT JOIN om.thread ON thread.tenant = $1 AND thread.resource = listed.resource
+                AND thread.thread = '{RESOURCE_THREAD}'
+            WHERE listed.resource IS NOT NULL ORDER BY listed.resource"""
+
+        async def select(session: Session) -> tuple[ResourceInfo, ...]:
+            found = await session.select(sql, tenant, *parameters)
+            held = await self._keys.hold(session, {row[-1] for row in found})
+            return tuple(_decode_resource(tenant, row, held) for row in found)
+
+        return await self._read_one(select)
+
+    async def totals(self, now: float, page_size: int = THREADS_PER_PAGE) -> StoreTotals:
+        totals, last_id, count = StoreTotals(), 0, page_size
+        sql = self._write_page()
+        while count == page_size:
+            [(count, last_id, *sums)] = await self._select(
+                sql, now, last_id, page_size, is_long=True
+            )
+            if count:
+                pairs: list[Any] = list(zip(totals, sums, strict=True))
+                totals = StoreTotals(*map(sum, pairs))
+        return totals
+
+    def _write_page(self) -> str:
+        """Return the statement of a page: its number of threads and its last id, then the fields of
+        StoreTotals. A thread that shares its resource's log has none of its own."""
+        pending, log_tokens, reflected_tokens = (
+            f"least(greatest({tokens}, 0), {MAX_COUNTED_TOKENS})"
+            for tokens in ("pending", self._log_tokens, self._reflected_tokens)
+        )
+        return f"""SELECT count(*), max(id), sum(pending)::bigint,
+                sum(greatest(log_tokens - reflected_tokens, 0))::bigint, sum(reflected_tokens)::bigint,
+                count(*) FILTER (WHERE is_due), count(*) FILTER (WHERE parked) FROM (
+            SELECT id, parked, {pending} AS pending, {log_tokens} AS log_tokens,
+                {reflected_tokens} AS reflected_tokens,
+                coalesce(due <= $1, false) AND NOT EXISTS (
+                    SELECT 1 FROM om.lease WHERE (lease.tenant, lease.resource, lease.thread)
+                        = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
+                ) AS is_due
+            FROM om.thread WHERE id > $2 ORDER BY id LIMIT $3) AS page"""
+
 
 def _choose_walk(selection: ThreadSelection) -> Condition:
     if selection.order == "name":
@@ -281,3 +394,14 @@ async def _find_walk_end(
     for *key, active_at, row_id in found:
         return ThreadPlace(Key(*key), active_at, row_id)
     return None
+
+
+def _decode_resource(tenant: str, row: Row, held: HeldKeys) -> ResourceInfo:
+    resource, threads, *info = row
+    return ResourceInfo(
+        tenant,
+        resource,
+        min(threads, MAX_COUNTED_THREADS),
+        threads > MAX_COUNTED_THREADS,
+        row_decoding.decode_info(tuple(info), held) if info[0] is not None else None,
+    )

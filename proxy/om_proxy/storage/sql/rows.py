@@ -11,10 +11,12 @@ from om_proxy.storage.encoding import (
     encode_parts,
     encode_state,
     find_stored_others,
+    seal_look_ups,
+    seal_others,
+    seal_text,
     sum_for_resource,
 )
 from om_proxy.storage.encryption.row_cipher import RowCipher, ThreadCiphers
-from om_proxy.storage.encryption.sealed_columns import seal_look_ups, seal_others, seal_text
 from om_proxy.storage.shared.difference import PlacedMessage
 from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION, Row
 from om_proxy.storage.values.stored_rows import ObservationState

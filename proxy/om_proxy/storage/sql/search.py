@@ -19,16 +19,38 @@ from om_proxy.storage.contract.passage_index import IndexCheck, IndexedState, Un
 from om_proxy.storage.encoding import decode_state
 from om_proxy.storage.encryption.row_cipher import PLAIN
 from om_proxy.storage.shared import row_decoding
-from om_proxy.storage.shared.index_faults import MAX_CHECKED_MESSAGES, list_faults
 from om_proxy.storage.shared.newest_passages import find_newest_passages
 from om_proxy.storage.sql.columns import Columns, list_names
+from om_proxy.storage.sql.listing import ACTIVE_AT, decode_infos, select_lacking, write_lacking
 from om_proxy.storage.sql.session import IS_THREAD, Session
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.sql.thread_infos import ACTIVE_AT, decode_infos, select_lacking, write_lacking
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 if TYPE_CHECKING:
     from om_proxy.storage.base import Store
+
+
+from om_proxy.memory.model import Message
+from om_proxy.memory.recall.passages import cut_passages
+from om_proxy.wire.apis.indexed_text import read_indexed_text
+
+MAX_CHECKED_MESSAGES = 2_000  # without a passage: rarely one has words
+
+
+def list_faults(stray: int, cut: int, without: Sequence[Message]) -> tuple[str, ...]:
+    """Return the faults in sentences. `stray`: passages of no message that may be found; `cut`:
+    messages with some of their passages; `without`: indexed messages without a passage, of which
+    those with words lack theirs."""
+    lacking = cut + sum(map(_has_words, without))
+    return (
+        *([f"{stray} passages are of no message that may be found"] if stray else []),
+        *([f"messages that lack passages: {lacking}"] if lacking else []),
+    )
+
+
+def _has_words(message: Message) -> bool:
+    return bool(cut_passages([read_indexed_text(message)], IndexPlace(), None)[0])
+
 
 COUNT_UNREAD = """SELECT coalesce(sum((SELECT count(*) FROM om.message
         WHERE message.thread_id = thread.id AND live = 1 AND seq > coalesce(indexed_to, 0))), 0)::bigint

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
+from om_proxy.storage.encoding import decode_state, encode_parts, open_others, replace_views
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher, list_key_ids
-from om_proxy.storage.encryption.sealed_columns import open_others
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.shared.rekeying import (

@@ -1,5 +1,5 @@
-"""Read what a database keeps of a thread besides its memory: messages, notes and older generations,
-page by page."""
+"""Read what a database keeps of a thread besides its memory, page by page: messages, notes and
+older generations, which can be removed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Beginning, Generation, Key, Message
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.session import KEY_OF_ROW, MAX_NUMBER, OF_THREAD, Session
+from om_proxy.storage.sql.session import IS_THREAD, KEY_OF_ROW, MAX_NUMBER, OF_THREAD, Session
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
@@ -61,6 +62,18 @@ _TAIL_BEGIN = """SELECT min(seq) FROM (SELECT seq FROM om.message AS newer
 SELECT_OTHER_TAILS = f"""SELECT key_id, thread, latest.id, turn_at, {row_decoding.MESSAGE_COLUMNS}
     FROM ({_LATEST_OTHERS}) AS latest
     JOIN om.message ON thread_id = latest.id AND live = 1 AND seq >= ({_TAIL_BEGIN})"""
+
+
+LOCK_LOG = f"SELECT id, version FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
+_GENERATION = "(SELECT generation FROM om.thread WHERE id = $1)"
+DROP_ENTRIES = f"""DELETE FROM om.entry
+    WHERE thread_id = $1 AND generation = $2 AND generation < {_GENERATION} RETURNING 1"""
+DROP_BEGINNING = f"""DELETE FROM om.generation
+    WHERE thread_id = $1 AND number = $2 AND number < {_GENERATION}"""
+# those that no generation holds
+PRUNE_OBSERVATIONS = """DELETE FROM om.observation WHERE thread_id = $1 AND state = 'log'
+    AND NOT EXISTS (SELECT 1 FROM om.entry
+        WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 
 
 class ThreadRowMethods(SqlStore):
@@ -137,6 +150,24 @@ class ThreadRowMethods(SqlStore):
             (key._replace(thread=place[-1]), tuple(message for _, message in tail))
             for place, tail in groupby(in_order, key=itemgetter(0))
         )
+
+    async def drop_generations(
+        self, key: Key, expected_version: int, numbers: Sequence[int]
+    ) -> int:
+        async def drop(session: Session) -> int:
+            found = await session.select(LOCK_LOG, *key)
+            if not found or found[0][1] != expected_version:
+                raise Conflict(
+                    f"thread {key.thread}: it has changed since version {expected_version}"
+                )
+            thread_id, dropped_count = found[0][0], 0
+            for number in numbers:
+                dropped_count += bool(await session.select(DROP_ENTRIES, thread_id, number))
+                await session.execute(DROP_BEGINNING, thread_id, number)
+            await session.execute(PRUNE_OBSERVATIONS, thread_id)
+            return dropped_count
+
+        return await self._write(drop, is_background=True)
 
 
 def _decode_stored_observation(row: Row, cipher: RowCipher) -> StoredObservation:

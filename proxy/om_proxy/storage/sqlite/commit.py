@@ -21,7 +21,7 @@ from om_proxy.storage.shared.difference import (
 )
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import FirstTurn
-from om_proxy.storage.sql.generation_removal import PRUNE_OBSERVATIONS
+from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since

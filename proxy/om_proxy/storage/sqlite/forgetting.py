@@ -13,7 +13,7 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.sql.memory_keys import hold_erased
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.sqlite import batch_removal, note_erasure, removal
+from om_proxy.storage.sqlite import batch_removal, removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
@@ -115,7 +115,7 @@ class SqliteForgetting(SqlStore):
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._writer.write(
-            lambda db: note_erasure.commit_erasing(db, commit, erasures, held)
+            lambda db: removal.commit_erasing(db, commit, erasures, held)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self._erase(ForgetResult(observations=count))

@@ -1,5 +1,5 @@
-"""Remove a thread from an SQLite file: its rows, and what the shared log and the resource's other
-threads say about it."""
+"""Remove a thread, or the texts of single notes, from an SQLite file: its rows, and what the shared
+log and the resource's other threads say about it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import aiosqlite
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.storage.encoding import encode_parts
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import PLAIN, list_key_ids
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
@@ -24,9 +25,10 @@ from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_quotes, write_label
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
-from om_proxy.storage.sqlite.commit import Commit
+from om_proxy.storage.sqlite import rows
+from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
-from om_proxy.storage.sqlite.events import insert_events, remove_from_log_events
+from om_proxy.storage.sqlite.events import erase_event_texts, insert_events, remove_from_log_events
 from om_proxy.storage.sqlite.queries import (
     IS_THREAD,
     OF_THREAD,
@@ -43,7 +45,7 @@ from om_proxy.storage.sqlite.session import (
     run_in_thread,
     translate,
 )
-from om_proxy.storage.values.changes import WrittenRow
+from om_proxy.storage.values.changes import NoteErasure, WrittenRow
 from om_proxy.storage.values.records import ForgetResult
 
 SELECT_SHARERS = (
@@ -69,6 +71,13 @@ COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(DISTINCT generation) FROM entry WHERE {OF_THREAD}),
     (SELECT count(*) FROM reflection WHERE {OF_THREAD}),
     (SELECT count(*) FROM event WHERE {OF_THREAD})"""
+
+
+UPDATE_NOTES = """UPDATE observation SET (text, tokens, task, suggestion, title, parts) = (?, ?, ?, ?, ?, ?)
+    WHERE thread_id = ? AND id = ?"""
+SELECT_ROW = f"SELECT id, version, key_id FROM thread WHERE {IS_THREAD}"
+RAISE_VERSION = f"UPDATE thread SET version = {NEXT_VERSION} WHERE id = ?"
+SELECT_RESOURCE_ROWS = "SELECT id FROM thread WHERE tenant = ? AND resource = ?"
 
 
 class DeletedRows(NamedTuple):
@@ -260,3 +269,47 @@ def fold_resources(db: sqlite3.Connection, tenant: str, resources: Iterable[str]
     """Fold these resources; see `fold_resource`."""
     for resource in resources:
         run_in_thread(partial(fold_resource, tenant=tenant, resource=resource), db)
+
+
+def commit_erasing(
+    db: sqlite3.Connection,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+    held: HeldKeys,
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit, inside a transaction
+    (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
+    stored entries."""
+    commit.check_versions(db)
+    ids = [_find_row(db, erasure) for erasure in erasures]
+    db.execute(REQUEST_ERASURE)
+    for (id_, key_id), erasure in zip(ids, erasures, strict=True):
+        _overwrite_entries(db, id_, erasure, held.find(key_id))
+        if erasure.key != commit.key:
+            db.execute(RAISE_VERSION, (id_,))
+    db.execute(INCREMENT_SEQUENCE)
+    [written] = commit.write(db)
+    return written
+
+
+def _find_row(db: sqlite3.Connection, erasure: NoteErasure) -> tuple[int, bytes | None]:
+    """Return the ids of the row and of its key."""
+    row = db.execute(SELECT_ROW, erasure.key).fetchone()
+    if row is None or row[1] != erasure.version:
+        raise Conflict("the notes have changed since; load them again")
+    return int(row[0]), row[2]
+
+
+def _overwrite_entries(
+    db: sqlite3.Connection, thread_id: int, erasure: NoteErasure, cipher: RowCipher
+) -> None:
+    for entry in erasure.blanks:
+        text, *hints = rows.ROW_ENCODER.encode_notes(entry, cipher)
+        columns = (text, entry.tokens, *hints, encode_parts(entry.parts))
+        db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
+    # their events hold the same words
+    erase_event_texts(db, thread_id)
+    if erasure.key.thread == RESOURCE_THREAD:
+        for (id_,) in db.execute(SELECT_RESOURCE_ROWS, erasure.key[:2]).fetchall():
+            erase_event_texts(db, id_)
+        db.execute(CLEAR_OTHERS, erasure.key[:2])

@@ -33,29 +33,29 @@ from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import memory_keys
 from om_proxy.storage.sql.columns import THREAD
-from om_proxy.storage.sql.generation_removal import GenerationRemovalMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
-from om_proxy.storage.sql.resources import ResourceMethods
 from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sql.totals import TotalsMethods
 from om_proxy.storage.sqlite import claiming, encryption, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
-from om_proxy.storage.sqlite.connection_worker import ConnectionWorker, run_in_connection_thread
-from om_proxy.storage.sqlite.eraser import Eraser
+from om_proxy.storage.sqlite.connection_worker import (
+    MAX_GROUP_UNITS,
+    ConnectionWorker,
+    run_in_connection_thread,
+)
+from om_proxy.storage.sqlite.eraser import Eraser, SqliteRecords
 from om_proxy.storage.sqlite.forgetting import SqliteForgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
-from om_proxy.storage.sqlite.promise import create_promise
-from om_proxy.storage.sqlite.record_keeping import SqliteRecords
 from om_proxy.storage.sqlite.rows import ROW_ENCODER
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
@@ -65,11 +65,9 @@ from om_proxy.storage.sqlite.schema import (
     read_schema_row,
     require_own_database,
 )
-from om_proxy.storage.sqlite.search import SqliteSearch
+from om_proxy.storage.sqlite.search import SqliteSearch, SqliteVectors
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
-from om_proxy.storage.sqlite.vectors import SqliteVectors
 from om_proxy.storage.sqlite.version_probe import VersionProbe
-from om_proxy.storage.sqlite.work_queue import MAX_GROUP_UNITS
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup
@@ -103,12 +101,9 @@ class SqliteStore(
     SqliteForgetting,
     TenantMoveMethods,
     KeyRowMethods,
-    GenerationRemovalMethods,
     LedgerMethods,
     ListingMethods,
-    ResourceMethods,
     RestoringMethods,
-    TotalsMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
@@ -233,7 +228,7 @@ class SqliteStore(
 
     async def describe(self) -> Promise:
         row = await self._reader.run_alone(read_schema_row)
-        return create_promise(
+        return create_sqlite_promise(
             is_in_memory=self._eraser is None,
             schema_version=row.version,
             is_encrypted=self._masters is not None,

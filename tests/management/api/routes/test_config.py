@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy import __version__
-from om_proxy.storage.promises import list_promises
+from om_proxy.storage.promises import create_sqlite_promise, list_promises
 from om_proxy.storage.shared.migrate import list_migrations
-from om_proxy.storage.sqlite.promise import create_promise
 from tests.e2e.running import run_with_scripted_models
 
 ADMIN_TOKEN = "a-long-admin-token"
@@ -44,7 +43,7 @@ async def test_the_admin_token_sees_each_setting_with_its_origin(tmp_path: Path)
         "has_index": True,
         "erases": "now",
         "schema_version": list_migrations("sqlite")[-1].number,
-        "promises": [*list_promises(create_promise(is_in_memory=False))],
+        "promises": [*list_promises(create_sqlite_promise(is_in_memory=False))],
     }
 
 

@@ -12,8 +12,8 @@ import aiosqlite
 import pytest
 
 from om_proxy.memory.model import Memory
+from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.migrate import list_migrations
-from om_proxy.storage.sqlite.promise import create_promise
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.store_description import Promise
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -41,8 +41,8 @@ def count_canaries(file: Path) -> int:
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     newest = list_migrations("sqlite")[-1].number
-    assert create_promise(is_in_memory=False) == Promise("sqlite", "fsync", "now", newest)
-    named = create_promise(is_in_memory=True, schema_version=3)
+    assert create_sqlite_promise(is_in_memory=False) == Promise("sqlite", "fsync", "now", newest)
+    named = create_sqlite_promise(is_in_memory=True, schema_version=3)
     assert named == Promise("sqlite", "process", "now", 3)
 
 

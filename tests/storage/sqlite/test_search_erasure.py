@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from om_proxy.storage.sqlite.word_levels import (
+from om_proxy.storage.sqlite.search_erasure import (
     Level,
     WordLevels,
     decode_levels,

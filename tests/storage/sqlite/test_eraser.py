@@ -1,28 +1,37 @@
-"""Copies that SQLite leaves in unused parts of pages go with what was forgotten, at a good moment."""
+"""What was forgotten leaves the file with its copies, at a good moment, and its records stay."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from om_proxy.memory.model import Memory
-from om_proxy.storage.sqlite import file_rewriting
-from om_proxy.storage.sqlite.file_rewriting import FileRewriting
+from om_proxy.storage.sqlite import eraser
+from om_proxy.storage.sqlite.eraser import FileRewriting
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.records import AUDIT_KEPT_S, AuditRecord
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.records_contract import NOW, RECEIPT, add_threads
 from tests.storage.sqlite.random_stores import find_forgotten_words
 from tests.storage.sqlite.second_process import KEPT
 from tests.support.long_forms import IS_LONG
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(tmp_path / "memory.db")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path)
     yield store
     await store.close()
 
@@ -30,7 +39,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every file for a large one."""
-    monkeypatch.setattr(file_rewriting, "SMALL_FILE_BYTES", 0)
+    monkeypatch.setattr(eraser, "SMALL_FILE_BYTES", 0)
 
 
 @pytest.mark.parametrize("seed", range(20) if IS_LONG else (0, 5, 11, 13))
@@ -105,7 +114,7 @@ async def test_what_another_process_has_written_anew_is_left(store: SqliteStore)
     [
         (0.0, True, True),
         (0.0, False, False),
-        (file_rewriting.MAX_QUIET_WAIT_S, False, True),
+        (eraser.MAX_QUIET_WAIT_S, False, True),
     ],
 )
 async def test_a_large_file_is_written_anew_when_it_is_time(
@@ -142,3 +151,39 @@ async def read_erasure(store: SqliteStore) -> list[object]:
             lambda db: db.execute_fetchall("SELECT asked, rewritten, done FROM erasure")
         )
     )
+
+
+async def test_ids_of_the_audit_are_never_used_again(store: SqliteStore) -> None:
+    await store.add_audit([AuditRecord(NOW, "who", "s", "old")])
+    [old] = await store.audit("s")
+    await store.prune_records(NOW + AUDIT_KEPT_S + 1)
+    assert await store.audit("s") == ()
+    await store.add_audit([AuditRecord(NOW, "who", "s", "new")])
+    [new] = await store.audit("s")
+    assert new.id > old.id
+
+
+async def test_a_record_of_the_audit_is_never_changed(store: SqliteStore, path: Path) -> None:
+    await store.add_audit([AuditRecord(NOW, "who", "s", "what")])
+    with closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.IntegrityError):
+        db.execute("UPDATE audit SET who = 'somebody else'")
+
+
+async def test_a_receipt_says_pending_while_a_reader_holds_the_bytes(
+    store: SqliteStore, path: Path
+) -> None:
+    await add_threads(store, "s", "r", 1)
+    reader = sqlite3.connect(path, isolation_level=None)
+    with closing(reader):
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM message").fetchall()
+        batch = await store.forget_batch("s", "r")
+        assert (batch.is_last, batch.result.log) == (True, "pending")
+        await store.add_receipt(RECEIPT._replace(result=batch.result))
+        kept = await store.receipt("r1", NOW)
+        assert kept is not None
+        assert kept.result.log == "pending"
+    await store.wait_erased()
+    kept = await store.receipt("r1", NOW)
+    assert kept is not None
+    assert (kept.result.database, kept.result.log) == ("gone", "gone")

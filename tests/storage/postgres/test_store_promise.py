@@ -10,8 +10,8 @@ import pytest
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.postgres.promise import create_promise
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
+from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.values.listing import ThreadSelection
 from om_proxy.storage.values.store_description import Promise
@@ -34,9 +34,13 @@ async def commit_canary(store: PostgresStore) -> Memory:
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
     newest = list_migrations("postgres")[-1].number
-    assert create_promise() == Promise("postgresql", "fsync", "rewrite", newest)
-    assert create_promise(commits_wait=False, schema_version=7)[1:4] == ("second", "rewrite", 7)
-    assert create_promise(flushes=False).durable == "none"
+    assert create_postgres_promise() == Promise("postgresql", "fsync", "rewrite", newest)
+    assert create_postgres_promise(commits_wait=False, schema_version=7)[1:4] == (
+        "second",
+        "rewrite",
+        7,
+    )
+    assert create_postgres_promise(flushes=False).durable == "none"
 
 
 async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(server: OwnPostgres) -> None:

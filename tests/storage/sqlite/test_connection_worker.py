@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.storage.sqlite.work_queue import MAX_YIELD_S, WorkQueue, WorkUnit
+from om_proxy.storage.sqlite.connection_worker import MAX_YIELD_S, WorkQueue, WorkUnit
 
 
 async def no_work(_: Any) -> None:

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
+from om_proxy.storage.promises import REDIS_SCHEMA_VERSION, create_redis_promise
 from om_proxy.storage.redis import log_rewriting
-from om_proxy.storage.redis.promise import SCHEMA_VERSION, create_promise
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.storage.values.records import StoredReceipt
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -37,8 +37,8 @@ async def commit_canary(store: RedisStore) -> Memory:
 
 
 def test_a_promise_is_that_of_the_newest_schema_unless_one_is_named() -> None:
-    assert create_promise()[:4] == ("redis", "second", "log", SCHEMA_VERSION)
-    assert create_promise("fsync", 7)[1:4] == ("fsync", "log", 7)
+    assert create_redis_promise()[:4] == ("redis", "second", "log", REDIS_SCHEMA_VERSION)
+    assert create_redis_promise("fsync", 7)[1:4] == ("fsync", "log", 7)
 
 
 async def test_a_power_cut_loses_no_turn_whose_reply_has_ended(server: OwnRedis) -> None:
