@@ -18,7 +18,7 @@ from om_proxy.management.api.access import require_same_site
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.header_values import group_by_name
 from om_proxy.settings.identity.local_requests import is_local_request
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.promises import limit_search, list_promises, try_describe
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.headers import find_header
@@ -64,7 +64,7 @@ def is_verbose(scope: Scope) -> bool:
     return "verbose" in parse_qs(query, keep_blank_values=True)
 
 
-async def describe_store(store: Store, search: str) -> dict[str, object] | None:
+async def describe_store(store: StoreStatus, search: str) -> dict[str, object] | None:
     """Return what the store promises, as `/readyz?verbose` says it; None if it cannot be asked.
     `search`: the setting `storage.search`."""
     promise = await try_describe(store)

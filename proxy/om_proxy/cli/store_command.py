@@ -49,6 +49,7 @@ from om_proxy.observability.telemetry.logs import configure_log
 from om_proxy.settings.config import Settings, WatchedSettings, load
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.wire.upstream import AiohttpTransport
 
 COMMAND_CALLER = "cli"  # in the audit
@@ -206,7 +207,7 @@ def run_quietly(work: Coroutine[Any, Any, int]) -> int:
         return INTERRUPTED
 
 
-async def is_erased_within(store: Store, timeout_s: float) -> bool:
+async def is_erased_within(store: StoreStatus, timeout_s: float) -> bool:
     """Wait at most so long. Return whether the bytes of removed rows are gone from the database."""
     try:
         async with asyncio.timeout(timeout_s):

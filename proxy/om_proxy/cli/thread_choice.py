@@ -10,7 +10,7 @@ from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import ThreadLists
 from om_proxy.storage.values.listing import ThreadInfo, ThreadSelection
 from om_proxy.storage.whole_threads import list_tenants
 
@@ -19,7 +19,7 @@ MAX_LISTED_TENANTS = 20
 MAX_LISTED_THREADS = 20
 
 
-async def choose_tenant(store: Store, named: str | None) -> str | None:
+async def choose_tenant(store: ThreadLists, named: str | None) -> str | None:
     """Return the tenant that `--tenant` names, else the only one of the store; None if the store is
     empty. Raise NotFound for an unknown tenant, and UsageError if the store has several."""
     if named is not None:
@@ -34,7 +34,7 @@ async def choose_tenant(store: Store, named: str | None) -> str | None:
     return tenants[0] if tenants else None
 
 
-async def read_tenants(store: Store, limit: int) -> AsyncIterator[str]:
+async def read_tenants(store: ThreadLists, limit: int) -> AsyncIterator[str]:
     """Yield the tenants that have threads, in order, at most `limit`."""
     count = 0
     async for tenant in list_tenants(store):
@@ -44,7 +44,7 @@ async def read_tenants(store: Store, limit: int) -> AsyncIterator[str]:
             return
 
 
-async def _list_tenants(store: Store) -> str:
+async def _list_tenants(store: ThreadLists) -> str:
     tenants = [escape_line(name) async for name in read_tenants(store, MAX_LISTED_TENANTS + 1)]
     if not tenants:
         return "the store has no threads"
@@ -52,13 +52,13 @@ async def _list_tenants(store: Store) -> str:
     return f"the store has {names}{' and others' if len(tenants) > MAX_LISTED_TENANTS else ''}"
 
 
-async def find_thread(store: Store, options: argparse.Namespace) -> Key:
+async def find_thread(store: ThreadLists, options: argparse.Namespace) -> Key:
     """Return the one thread of this name. `--tenant` and `--resource` narrow the search. Raise
     NotFound if there is none, and UsageError if there are several."""
     return (await find_thread_info(store, options)).key
 
 
-async def find_thread_info(store: Store, options: argparse.Namespace) -> ThreadInfo:
+async def find_thread_info(store: ThreadLists, options: argparse.Namespace) -> ThreadInfo:
     """As `find_thread`, with what a list tells of the thread."""
     thread = normalize_stored_name(options.thread)
     resource = None if options.resource is None else normalize_stored_name(options.resource)
@@ -76,7 +76,7 @@ async def find_thread_info(store: Store, options: argparse.Namespace) -> ThreadI
     return matches[0]
 
 
-async def find_threads(store: Store, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
+async def find_threads(store: ThreadLists, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
     """Yield all threads of the selection. The store is asked for one page after the other."""
     page = await store.find_threads(selection, None, THREADS_PER_PAGE)
     while True:

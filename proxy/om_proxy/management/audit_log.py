@@ -19,7 +19,7 @@ import structlog
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import OmError
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.records import RecordKeeping
 from om_proxy.storage.values.records import AuditRecord
 
 logger = structlog.get_logger("audit")
@@ -34,7 +34,10 @@ class AuditLog:
     """The records of one process. `label` names a thread without telling its name."""
 
     def __init__(
-        self, store: Store, label: Callable[[Key], str], clock: Callable[[], float] = time.time
+        self,
+        store: RecordKeeping,
+        label: Callable[[Key], str],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._label = label

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from om_proxy.memory.model import Key
 from om_proxy.observability.ledger_writer import LedgerWriter
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.records import LedgerSums
 from om_proxy.storage.values.ledger_lines import NAMELESS_RESOURCE, LedgerQuery, LedgerSum
-from om_proxy.storage.values.listing import ThreadInfo
 
 # what this process has counted is written first; a store that is slow does not hold an answer up
 MAX_WRITE_WAIT_S = 1.0
@@ -21,7 +19,7 @@ MAX_WRITE_WAIT_S = 1.0
 class LedgerReader:
     """Reads what is stored, with what this process has counted and not written yet."""
 
-    store: Store
+    store: LedgerSums
     writer: LedgerWriter
 
     async def sum_up(self, query: LedgerQuery) -> Sequence[LedgerSum]:
@@ -46,12 +44,6 @@ class LedgerReader:
         for found in sums:
             by_name.setdefault(str(found.group[1]), []).append(found)
         return by_name
-
-    async def list_threads(
-        self, tenant: str | None, cursor: Key | None, limit: int
-    ) -> Sequence[ThreadInfo]:
-        """Return threads with their own sums, in the order of their names."""
-        return await self.store.threads(tenant, None, cursor, limit)
 
     def as_of(self) -> float:
         """Return the unix seconds up to which everything that this process counted is stored."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 from om_proxy.common.errors import Conflict, NotFound, UnopenedText
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Observation, Reflection
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads
 from om_proxy.storage.values.stored_rows import GenerationEntries, StoredMessage, StoredObservation
 from om_proxy.storage.whole_threads import list_keys, list_resources
 
@@ -53,7 +53,7 @@ LOG_RECORDS = ("entries", "reflection", "pins")
 class MemoryExporter:
     """Reads the store itself: a shared log is a record of its own, not attached to its threads."""
 
-    store: Store
+    store: StoredThreads
 
     async def export_thread(self, key: Key) -> AsyncIterator[Record]:
         """Yield the records of one thread, without the log that it may share. Raise NotFound before

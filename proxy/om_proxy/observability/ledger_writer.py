@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -28,7 +29,8 @@ from om_proxy.common.errors import StorageError
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account, History
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import AgentWork, Facts, MemoryCallEnded, TurnPriced
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import MemoryRows
+from om_proxy.storage.contract.records import LedgerSums
 from om_proxy.storage.values.ledger_lines import (
     NAMELESS_RESOURCE,
     SECONDS_PER_DAY,
@@ -68,11 +70,15 @@ class _NewResource:
     missing_at: float | None = None  # when the store was first seen without the thread
 
 
+class LedgerStore(LedgerSums, MemoryRows, Protocol):
+    """Sums, and the threads that they are of."""
+
+
 class LedgerWriter:
     """Adds up what turns and calls of memory cost. Its owner keeps `write_forever` running, and
     calls `close` at the end."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: LedgerStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
         self._writer = os.urandom(16).hex()

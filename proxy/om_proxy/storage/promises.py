@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
 from om_proxy.storage.values.store_description import Durability, Erasure, Promise
@@ -121,7 +121,7 @@ def limit_search(promise: Promise, search: str) -> Promise:
     return promise._replace(has_index=promise.has_index and search != "false")
 
 
-async def try_describe(store: Store) -> Promise | None:
+async def try_describe(store: StoreStatus) -> Promise | None:
     """Return what the store promises; None if it cannot be asked now."""
     try:
         async with asyncio.timeout(DESCRIBE_TIMEOUT_S):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
 
 logger = structlog.get_logger("storage")
 
@@ -35,7 +35,7 @@ class ClockDifference(NamedTuple):
         return abs(self.seconds) > self.error_s
 
 
-async def measure_difference(store: Store, clock: Callable[[], float]) -> ClockDifference:
+async def measure_difference(store: LeaseTable, clock: Callable[[], float]) -> ClockDifference:
     """Ask the store for the time. It answered at some moment of the round trip, so the middle is the
     best guess. `clock`: this machine's."""
     asked_at = clock()
@@ -50,7 +50,7 @@ class StoreClock:
     """This machine's clock with the difference to the store's, as last measured. Before the first
     measurement, and while the store cannot be asked, that difference stays as it is."""
 
-    def __init__(self, store: Store, machine_clock: Callable[[], float]) -> None:
+    def __init__(self, store: LeaseTable, machine_clock: Callable[[], float]) -> None:
         self._store = store
         self._machine_clock = machine_clock
         self._offset_s = 0.0
@@ -65,7 +65,7 @@ class StoreClock:
         """Return the store's unix seconds."""
         return self._machine_clock() + self._offset_s
 
-    async def measure(self, store: Store | None = None) -> None:
+    async def measure(self, store: LeaseTable | None = None) -> None:
         """Measure the difference. Raise StorageError. A difference within the error of the
         measurement changes nothing, so that dates do not jitter. `store`: one that is about to be
         used in place of the one before."""
@@ -81,7 +81,7 @@ class StoreClock:
                 offset_s=round(self._offset_s, 1),
             )
 
-    async def try_measure(self, store: Store | None = None) -> None:
+    async def try_measure(self, store: LeaseTable | None = None) -> None:
         """Measure the difference, if the store answers in time."""
         try:
             async with asyncio.timeout(MEASURE_TIMEOUT_S):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
 from om_proxy.storage.values.listing import ResourceInfo, ThreadInfo
 from om_proxy.storage.values.stored_rows import WholeThread
 
@@ -21,7 +21,7 @@ _Row = TypeVar("_Row")
 
 
 async def read_whole_thread(
-    store: Store, key: Key, created_at: float | None = None
+    store: StoredThreads, key: Key, created_at: float | None = None
 ) -> WholeThread | None:
     """Return the thread as it was at one moment; None: it is not stored. Raise Conflict if it
     changed during every attempt to read it. `created_at`: unix seconds, as lists tell it."""
@@ -74,7 +74,7 @@ async def _collect(
 
 
 async def list_keys(
-    store: Store, tenant: str | None = None, resource: str | None = None
+    store: ThreadLists, tenant: str | None = None, resource: str | None = None
 ) -> AsyncIterator[tuple[Key, float]]:
     """Yield the keys of all threads and shared logs, as `list_all` does, with the unix seconds at
     which each began."""
@@ -83,7 +83,7 @@ async def list_keys(
 
 
 async def list_all(
-    store: Store, tenant: str | None = None, resource: str | None = None
+    store: ThreadLists, tenant: str | None = None, resource: str | None = None
 ) -> AsyncIterator[ThreadInfo]:
     """Yield all threads and shared logs, or a tenant's or a resource's. They come in the order of
     their names, a resource's shared log before its threads."""
@@ -104,7 +104,7 @@ async def list_all(
             cursor = page[-1].key
 
 
-async def list_tenants(store: Store) -> AsyncIterator[str]:
+async def list_tenants(store: ThreadLists) -> AsyncIterator[str]:
     """Yield the tenants that have threads, in order."""
     cursor: Key | None = None
     while page := await store.threads(None, None, cursor, 1):
@@ -114,7 +114,7 @@ async def list_tenants(store: Store) -> AsyncIterator[str]:
 
 
 async def list_resources(
-    store: Store, tenant: str, resource: str | None
+    store: ThreadLists, tenant: str, resource: str | None
 ) -> AsyncIterator[ResourceInfo]:
     """Yield the resources of the tenant in order, or the one that is named."""
     if resource is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from om_proxy.cli.answers import confirm, require_yes_or_terminal, show_progress
 from om_proxy.cli.doctor.storage import say_pending
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import COMMAND_CALLER, is_erased_within, run_with_store
 from om_proxy.settings.config import Settings, load
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
+from om_proxy.storage.contract.records import RecordKeeping
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.promises import ERASURE_SENTENCES
 from om_proxy.storage.values.records import AuditRecord
 
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     return run_with_store(options, rewrite_all)
 
 
-async def wait_erased(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+async def wait_erased(options: argparse.Namespace, settings: Settings, store: StoreStatus) -> int:
     """Wait until no forgotten bytes are pending, and return the exit status."""
     promise = await store.describe()
     if promise.erases == "rewrite" and not promise.separate_keys:
@@ -52,7 +54,11 @@ async def wait_erased(options: argparse.Namespace, settings: Settings, store: St
     return DONE
 
 
-async def rewrite_all(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+class DatedRecords(RecordKeeping, LeaseTable, Protocol):
+    """The audit, and the clock that its records go by."""
+
+
+async def rewrite_all(options: argparse.Namespace, settings: Settings, store: DatedRecords) -> int:
     """Rewrite the tables of the data, and that of a key store on a server."""
     storage = settings.storage
     status = await rewrite(store, storage.url, storage.prefix, options)
@@ -65,7 +71,7 @@ async def rewrite_all(options: argparse.Namespace, settings: Settings, store: St
     return status
 
 
-async def rewrite(store: Store, url: str, prefix: str, options: argparse.Namespace) -> int:
+async def rewrite(store: DatedRecords, url: str, prefix: str, options: argparse.Namespace) -> int:
     """Rewrite the tables, and return the exit status."""
     # imported only where it is used: the driver is an extra
     from om_proxy.storage.postgres.rewriting import RewriteOptions, TableRewriter  # noqa: PLC0415 - the driver is an extra

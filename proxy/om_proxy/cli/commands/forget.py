@@ -26,7 +26,7 @@ from om_proxy.management.api.routes.forgetting import (
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 
 # enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
@@ -116,7 +116,7 @@ async def choose_all(api: LocalApi, options: argparse.Namespace) -> Choice:
     return Choice(forget_resource, key, "this resource", described)
 
 
-async def wait_until_erased(store: Store, timeout_s: float, output: TextIO) -> None:
+async def wait_until_erased(store: StoreStatus, timeout_s: float, output: TextIO) -> None:
     """Wait until the removed bytes are gone, at most `timeout_s`: no other program reads them any
     more, or the server has rewritten its log."""
     promise = await store.describe()

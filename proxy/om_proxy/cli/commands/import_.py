@@ -15,7 +15,7 @@ from om_proxy.common.errors import UsageError
 from om_proxy.engine.policy import Policy
 from om_proxy.management.moving.importing import ImportOptions, ImportResult, import_memory
 from om_proxy.settings.config import Settings
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.removal import MemoryMoving
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     return run_with_store(options, import_file, create=True)
 
 
-async def import_file(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+async def import_file(options: argparse.Namespace, settings: Settings, store: MemoryMoving) -> int:
     path = Path(options.file)
     chosen = ImportOptions(
         read_tenant_map(options.tenant_map),

@@ -19,6 +19,7 @@ from om_proxy.observability.facts import Facts
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.settings.config import Settings, WatchedSettings
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.passage_index import PassageIndex
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
 
 
@@ -41,7 +42,7 @@ async def work_on_index(options: argparse.Namespace, settings: Settings, store: 
     return await fill(settings, store)
 
 
-async def check(store: Store) -> int:
+async def check(store: PassageIndex) -> int:
     """Print what is wrong with the index."""
     with show_progress("comparing the index with the messages"):
         result = await store.check_index()
@@ -57,7 +58,7 @@ async def check(store: Store) -> int:
     return NOT_WORKING if result.faults else DONE
 
 
-async def drop(settings: Settings, store: Store) -> int:
+async def drop(settings: Settings, store: PassageIndex) -> int:
     with show_progress("removing the index"):
         await store.drop_index()
     print("the index is dropped")

@@ -10,7 +10,7 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import is_erased_within, run_with_store
 from om_proxy.common.errors import UsageError
 from om_proxy.settings.config import Settings, load
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.encryption.key_rotation import EncryptedStore
 
 # of a log that the server may have rewritten a moment ago, or refuses to rewrite
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     return run_with_store(options, rekey, moves_keys=True)
 
 
-async def rekey(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+async def rekey(options: argparse.Namespace, settings: Settings, store: StoreStatus) -> int:
     rotation = cast(EncryptedStore, store).key_rotation  # each backend has one
     with show_progress("moving keys"):
         moved_count = await rotation.move_keys()

@@ -15,7 +15,7 @@ from om_proxy.management.moving.importing import create_fingerprint
 from om_proxy.settings.config import load
 from om_proxy.settings.identity.identity_rules import IdentityRules
 from om_proxy.settings.identity.tenants import find_tenant
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.removal import MemoryMoving
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def read_credential(which: str) -> str:
 
 
 async def rekey_tenant(
-    store: Store, old: str, new: str, keys: tuple[tuple[str, str], ...] = ()
+    store: MemoryMoving, old: str, new: str, keys: tuple[tuple[str, str], ...] = ()
 ) -> int:
     """Move what is stored under one credential to another, and return the exit status.
 

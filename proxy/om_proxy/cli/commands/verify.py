@@ -11,7 +11,8 @@ from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.management.moving.verifying import Fault, verify_store
 from om_proxy.settings.config import Settings, load
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.removal import MemoryMoving
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.sqlite.backup import check_file
 
 MAX_LISTED_FAULTS = 100
@@ -25,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     return run_with_store(options, verify)
 
 
-async def verify(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+async def verify(options: argparse.Namespace, settings: Settings, store: MemoryMoving) -> int:
     with show_progress("reading every thread"):
         result = await verify_store(store, repairs=options.repair)
     for fault in result.faults[:MAX_LISTED_FAULTS]:
@@ -52,7 +53,7 @@ def migrate(options: argparse.Namespace) -> int:
     return run_with_store(options, report_schema, create=True)
 
 
-async def report_schema(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+async def report_schema(options: argparse.Namespace, settings: Settings, store: StoreStatus) -> int:
     promise = await store.describe()
     print(f"{promise.kind}: schema {promise.schema_version} is up to date")
     return DONE

@@ -8,10 +8,12 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable, ThreadLists
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.promises import limit_search, list_promises
 from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
 from om_proxy.storage.values.listing import ThreadSelection
@@ -34,8 +36,12 @@ LOG_STAYS = (
 )
 
 
+class ExaminedStore(StoreStatus, LeaseTable, ThreadLists, Protocol):
+    """How a store is, its clock, and the times of its threads."""
+
+
 async def examine_storage(
-    store: Store,
+    store: ExaminedStore,
     place: Path | str,
     now: float,
     clock: Callable[[], float] = time.time,
@@ -52,7 +58,7 @@ async def examine_storage(
     ]
 
 
-async def _examine_access(store: Store, place: Path | str, search: str) -> Finding:
+async def _examine_access(store: StoreStatus, place: Path | str, search: str) -> Finding:
     try:
         await store.ping()
         promise = limit_search(await store.describe(), search)
@@ -80,7 +86,7 @@ def _examine_permissions(file: Path) -> list[Finding]:
     return []
 
 
-async def _examine_erasure(store: Store) -> list[Finding]:
+async def _examine_erasure(store: StoreStatus) -> list[Finding]:
     try:
         async with asyncio.timeout(ERASE_TIMEOUT_S):
             await store.wait_erased()
@@ -96,7 +102,9 @@ def say_pending(promise: Promise) -> str:
     return LOG_STAYS if promise.erases == "log" else FILES_ARE_READ
 
 
-async def _examine_clock(store: Store, now: float, clock: Callable[[], float]) -> list[Finding]:
+async def _examine_clock(
+    store: ExaminedStore, now: float, clock: Callable[[], float]
+) -> list[Finding]:
     """Compare this machine's clock with the store's, and with the newest turn, which cannot be in
     the future."""
     difference = await measure_difference(store, clock)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from om_proxy.cli.doctor.upstreams import Finding
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads, ThreadLists, WorkQueue
 from om_proxy.storage.values.listing import ThreadInfo
 
 # a worker that was killed may have kept the thread for 100 s
@@ -31,8 +32,12 @@ class FailingThread:
         return f"{key.resource} / {key.thread}: {info.failures} failures in a row, {state}{revived}: {explain_cause(info.cause)}"
 
 
+class WorkedThreads(WorkQueue, StoredThreads, Protocol):
+    """Threads, and the work on them."""
+
+
 async def find_failing_threads(
-    store: Store, *, revive: bool, tenant: str | None = None, resource: str | None = None
+    store: WorkedThreads, *, revive: bool, tenant: str | None = None, resource: str | None = None
 ) -> list[FailingThread]:
     """Find the threads, the parked ones first. With `revive`, clear their failures, so that their
     work is due again."""
@@ -44,7 +49,7 @@ async def find_failing_threads(
     return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
 
 
-async def examine_due_work(store: Store, now: float) -> list[Finding]:
+async def examine_due_work(store: WorkedThreads, now: float) -> list[Finding]:
     """Examine whether anybody does the work that servers leave to workers. `now`: unix seconds by
     the store's clock."""
     for key in await store.due_threads(now - MAX_WAITING_S, DUE_SAMPLE):
@@ -61,7 +66,7 @@ async def examine_due_work(store: Store, now: float) -> list[Finding]:
 
 
 async def _read_threads(
-    store: Store, tenant: str | None, resource: str | None
+    store: ThreadLists, tenant: str | None, resource: str | None
 ) -> AsyncIterator[ThreadInfo]:
     cursor = None
     while page := await store.threads(tenant, resource, cursor):

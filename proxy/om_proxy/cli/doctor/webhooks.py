@@ -6,13 +6,13 @@ from om_proxy.cli.doctor.upstreams import CREDENTIAL_STATUSES, REDIRECT_STATUSES
 from om_proxy.engine.event_feed.envelope import name_hook, name_receiver
 from om_proxy.engine.event_feed.webhooks import REQUEST_TIMEOUT_S
 from om_proxy.settings.config import Settings
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.records import EventLog
 from om_proxy.storage.values.stored_events import MAX_EVENTS, WebhookState
 
 UNKNOWN_ADDRESS_STATUSES = frozenset({404, 405, 410})
 
 
-async def examine_webhooks(store: Store, settings: Settings) -> list[Finding]:
+async def examine_webhooks(store: EventLog, settings: Settings) -> list[Finding]:
     """Return a finding for each hook of the settings. It names the hook by its place there, since
     several may be on one host, and no more of the address than host and port: it may hold a key."""
     findings = []
@@ -24,7 +24,7 @@ async def examine_webhooks(store: Store, settings: Settings) -> list[Finding]:
     return findings
 
 
-async def count_waiting(store: Store, cursor: int) -> int:
+async def count_waiting(store: EventLog, cursor: int) -> int:
     """Return how many of the events that are kept come after this one."""
     return len((await store.events(None, None, cursor, MAX_EVENTS)).events)
 

@@ -16,7 +16,6 @@ from om_proxy.memory.lifecycle.retention import (
 )
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import LogRetired
-from om_proxy.storage.base import Store
 from om_proxy.storage.shared.difference import SHARED_LOG_GENERATIONS_FACTOR
 from om_proxy.storage.values.stored_rows import GenerationEntries
 
@@ -30,10 +29,6 @@ class GenerationPruner:
 
     memories: Memories
     generations: int
-
-    @property
-    def _store(self) -> Store:
-        return self.memories.store
 
     async def prune(
         self, log_key: Key, max_reflections: int, rest: Callable[[], Awaitable[None]]
@@ -54,7 +49,7 @@ class GenerationPruner:
         for retired in choose_retired(logs, self.generations, max_reflections):
             key = log_key._replace(thread=retired.thread)
             try:
-                count = await self._store.drop_generations(
+                count = await self.memories.store.drop_generations(
                     key, versions[retired.thread], retired.numbers
                 )
             except Conflict:  # it is in use
@@ -73,7 +68,9 @@ class GenerationPruner:
         async for key, current in self._list_logs(log_key, rest):
             found: list[GenerationEntries] = []
             after = -1
-            while page := await self._store.generation_entries(key, after, limit=GENERATIONS_PAGE):
+            while page := await self.memories.store.generation_entries(
+                key, after, limit=GENERATIONS_PAGE
+            ):
                 found += [one for one in page if one.number < current]
                 after = page[-1].number
             await rest()
@@ -84,11 +81,11 @@ class GenerationPruner:
         self, log_key: Key, rest: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[tuple[Key, int]]:
         """Yield the logs that have begun another generation, with the number of the current one."""
-        resource = await self._store.resource(log_key.tenant, log_key.resource)
+        resource = await self.memories.store.resource(log_key.tenant, log_key.resource)
         if resource and resource.shared_log and resource.shared_log.generation:
             yield log_key, resource.shared_log.generation
         after: Key | None = None
-        while page := await self._store.threads(
+        while page := await self.memories.store.threads(
             log_key.tenant, log_key.resource, after, THREADS_PAGE
         ):
             for info in page:
@@ -99,8 +96,8 @@ class GenerationPruner:
 
     async def _describe(self, key: Key, stored: list[GenerationEntries]) -> tuple[StoredLog, int]:
         """Return the log, and the version of its row."""
-        memory = await self._store.load(key)
-        beginnings = await self._store.beginnings(key)
+        memory = await self.memories.store.load(key)
+        beginnings = await self.memories.store.beginnings(key)
         older = tuple(
             OlderGeneration(
                 one.number,

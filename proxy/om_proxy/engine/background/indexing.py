@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -18,7 +19,8 @@ from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.engine.message_index import MessageIndex
 from om_proxy.memory.model import Key
 from om_proxy.settings.config import Settings
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
+from om_proxy.storage.contract.passage_index import PassageIndex
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 logger = structlog.get_logger("indexing")
@@ -74,14 +76,18 @@ class IndexingWork:
         return await self.index.index_batch(key)
 
 
-async def index_all(store: Store, settings: Settings) -> tuple[int, int]:
+class IndexedStore(PassageIndex, LeaseTable, Protocol):
+    """An index, and the right to fill it."""
+
+
+async def index_all(store: PassageIndex, settings: Settings) -> tuple[int, int]:
     """Index everything that is to be indexed, now. Return the number of threads and of messages.
     What another process is indexing is left to it. Raise OmError; what was indexed stays."""
     return await finish_work(IndexingWork(MessageIndex(store)), settings)
 
 
 def create_index_filler(
-    store: Store,
+    store: IndexedStore,
     settings: Callable[[], Settings],
     is_external: Callable[[], bool] = lambda: False,
     machine_clock: Callable[[], float] = loop_time,

@@ -13,7 +13,7 @@ import structlog
 from om_proxy.common.errors import OmError
 from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import WorkQueue
 
 logger = structlog.get_logger("background")
 
@@ -27,7 +27,7 @@ LATE_LEASE_WAIT_S = 1.0
 class Leases:
     """The leases of this process, which stop other processes from doing the same work."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: WorkQueue, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._holder = uuid.uuid4().hex

@@ -20,7 +20,7 @@ from om_proxy.common.errors import OmError
 from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.memory.model import Key
 from om_proxy.settings.config import Settings
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 QUIET_S = 60.0  # a thread whose newest turn is younger is left to later
@@ -71,7 +71,7 @@ async def finish_work(work: QuietWork, settings: Settings) -> tuple[int, int]:
 class WalkLease:
     """The right of this process to walk, as long as the settings stay what they are."""
 
-    store: Store
+    store: LeaseTable
     key: Key
     holder: str
     seconds: float
@@ -103,7 +103,7 @@ class QuietWalk:
     """The walks for one kind of work."""
 
     def __init__(
-        self, store: Store, work: QuietWork, machine_clock: Callable[[], float] = loop_time
+        self, store: LeaseTable, work: QuietWork, machine_clock: Callable[[], float] = loop_time
     ) -> None:
         """`machine_clock`: seconds that only grow."""
         self._store = store
@@ -154,7 +154,7 @@ class QuietWalker:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaseTable,
         lease_key: Key,
         lease_s: float,
         settings: Callable[[], Settings],

@@ -33,7 +33,6 @@ from om_proxy.memory.model import Key, resource_key
 from om_proxy.observability.facts import Retired
 from om_proxy.settings.config import Settings
 from om_proxy.settings.config.sections.service import DEFAULT_GENERATIONS
-from om_proxy.storage.base import Store
 from om_proxy.storage.values.listing import IdleThread, ThreadPlace
 from om_proxy.storage.values.records import ForgetResult
 
@@ -93,6 +92,7 @@ class Retention:
     ) -> None:
         """`generations`: how many older ones of a log the store keeps."""
         self._memories = memories
+        self._store = memories.store
         self._removal = MemoryRemoval(memories)
         self._policies = policies
         self._record = record
@@ -106,10 +106,6 @@ class Retention:
         self._walk_whole_at = 0.0  # by the machine's clock
         self._clocks: _Clocks | None = None  # at the newest run
         self._wait_until = 0.0  # by the machine's clock
-
-    @property
-    def _store(self) -> Store:
-        return self._memories.store
 
     async def run_forever(self) -> None:
         """Run every RUN_INTERVAL_S. A process that has just started waits so long too: turns that

@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from om_proxy.common.errors import OmError
 from om_proxy.common.permanent_tasks import keep_running
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import MemoryRows
+from om_proxy.storage.contract.records import EventLog
 from om_proxy.storage.values.stored_events import StoredEvent
 
 POLL_INTERVAL_S = 0.5
@@ -67,12 +69,16 @@ class Listener:
         return True
 
 
+class VersionedEvents(EventLog, MemoryRows, Protocol):
+    """Events, and the versions of the memories that listeners watch."""
+
+
 class EventFeed:
     """The poller and its listeners."""
 
     def __init__(
         self,
-        store: Store,
+        store: VersionedEvents,
         *,
         poll_interval_s: float = POLL_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,

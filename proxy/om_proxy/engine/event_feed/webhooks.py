@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 from uuid import uuid4
 
 import httpx
@@ -39,7 +40,8 @@ from om_proxy.engine.event_feed.envelope import (
 )
 from om_proxy.memory.model import Key
 from om_proxy.settings.config import WebhookSettings
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
+from om_proxy.storage.contract.records import EventLog
 from om_proxy.storage.values.stored_events import EventPage, WebhookState
 
 logger = structlog.get_logger("webhooks")
@@ -70,12 +72,16 @@ class HookSender:
             self.changed.set()
 
 
+class LeasedEvents(EventLog, LeaseTable, Protocol):
+    """Events, and the right to send them."""
+
+
 class Webhooks:
     """The senders of all hooks, one task for each. `read_settings` gives the hooks in force."""
 
     def __init__(
         self,
-        store: Store,
+        store: LeasedEvents,
         read_settings: Callable[[], Sequence[WebhookSettings]],
         post: Post,
         *,

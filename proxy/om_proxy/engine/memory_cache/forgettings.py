@@ -11,8 +11,11 @@ from om_proxy.common.errors import OmError
 from om_proxy.engine.memory_cache.held_memories import HeldMemories
 from om_proxy.engine.memory_cache.loading import is_forgotten
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
-from om_proxy.storage.base import Store
-from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads, stands_since_before
+from om_proxy.storage.spooling.forgotten_threads import (
+    ForgettingStore,
+    ForgottenThreads,
+    stands_since_before,
+)
 
 # Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
@@ -27,7 +30,7 @@ def create_scope_key(tenant: str, resource: str | None) -> Key:
 class Forgettings:
     """The threads forgotten by this process and, as the store says, by any process."""
 
-    def __init__(self, store: Store, label: Callable[[Key], str]) -> None:
+    def __init__(self, store: ForgettingStore, label: Callable[[Key], str]) -> None:
         """`label`: of a thread in the event that describes its forgetting."""
         self._store = store
         self._label = label

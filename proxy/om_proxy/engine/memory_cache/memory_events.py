@@ -15,7 +15,7 @@ from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import Event, MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.records import EventLog
 
 logger = structlog.get_logger("memory")
 
@@ -32,7 +32,7 @@ class MemoryEvents:
 
     def __init__(
         self,
-        store: Store,
+        store: EventLog,
         policies: PolicyInForce,
         label: Callable[[Key], str],
         clock: Callable[[], float],

@@ -11,7 +11,7 @@ from om_proxy.engine.recall.conversations import Conversation
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import ThreadRows
 from om_proxy.storage.values.stored_rows import StoredMessage
 from om_proxy.wire.apis.message_parts import read_call_names, read_message_parts
 
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 class ThreadMessages:
     """The messages of one thread. `with_superseded`: also those that are not live."""
 
-    store: Store
+    store: ThreadRows
     key: Key
     with_superseded: bool = False
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import ThreadLists
 
 MAX_REMEMBERED_THREADS = 20_000  # about 300 bytes each
 # how long "no other conversation" is believed
@@ -21,7 +21,7 @@ class OfferedThreads:
     """The threads of one process whose resource has another thread. Once one is found it is known,
     so the tool is offered in every later request of the thread. `clock`: seconds that only grow."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: ThreadLists, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         # until when the answer is believed; inf: there is another thread

@@ -17,7 +17,7 @@ from om_proxy.memory.recall.matching import lets_message_pass
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.words import drop_cached_words, query_words
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES, find_newest_passages
 
 
@@ -101,7 +101,7 @@ class IndexedOrNewest:
     """A `PassageSource` that asks the index, and reads messages where that leaves fewer unread."""
 
     indexed: PassageSource
-    store: Store
+    store: StoredThreads
     uses_index: Callable[[], bool] = lambda: True
 
     async def find_passages(

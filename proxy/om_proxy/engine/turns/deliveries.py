@@ -22,7 +22,7 @@ import structlog
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import OmError
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import DeliveryMarks
 
 logger = structlog.get_logger("memory")
 
@@ -38,7 +38,7 @@ class Deliveries:
 
     def __init__(
         self,
-        store: Store,
+        store: DeliveryMarks,
         clock: Callable[[], float] = time.time,
         is_waiting: Callable[[Key], bool] = lambda _: False,
     ) -> None:

@@ -32,7 +32,7 @@ from om_proxy.settings.identity.local_requests import is_loopback_host
 from om_proxy.settings.identity.naming import normalize_name
 from om_proxy.settings.identity.tenants import LOCAL_TENANT, find_tenant
 from om_proxy.settings.identity.thread_names import RequestNames, check_times, read_names
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import ThreadLists
 from om_proxy.wire.server.capacity.work_kinds import UNKNOWN_KEYS, Share
 from om_proxy.wire.server.headers import Header, find_header
 
@@ -227,7 +227,7 @@ class KnownTenants:
     """A key of `auth.keys` is known, and a program of this machine. Any other key is known once a
     model server has accepted it, so that a thread is stored."""
 
-    store: Store
+    store: ThreadLists
     _known: BoundedCache[str, bool] = field(
         default_factory=lambda: BoundedCache(max_items=MAX_CACHED_TENANTS)
     )

@@ -20,6 +20,7 @@ from om_proxy.management.moving.importing import is_same_thread, without_origin
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.records import LedgerSums, RecordKeeping
 from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery, LedgerSum
 from om_proxy.storage.values.listing import ThreadSelection
 from om_proxy.storage.values.records import AuditRecord
@@ -226,7 +227,7 @@ class StoreCopier:
             self._result.lacking_sums += len(lacking)
 
 
-async def _list_ledger_tenants(store: Store) -> AsyncIterator[str]:
+async def _list_ledger_tenants(store: LedgerSums) -> AsyncIterator[str]:
     """Yield the tenants that have sums, also those without a thread."""
     before: str | None = None
     async for found in _read_sums(store, LedgerQuery(None, "resource", limit=GROUPS_PER_PAGE)):
@@ -249,12 +250,12 @@ async def _take_batches(
         yield batch
 
 
-async def _list_days(store: Store, tenant: str) -> AsyncIterator[int]:
+async def _list_days(store: LedgerSums, tenant: str) -> AsyncIterator[int]:
     async for found in _read_sums(store, LedgerQuery(tenant, "day", limit=GROUPS_PER_PAGE)):
         yield int(found.group[0])
 
 
-async def read_ledger_day(store: Store, tenant: str, day: int) -> dict[LedgerLine, Account]:
+async def read_ledger_day(store: LedgerSums, tenant: str, day: int) -> dict[LedgerLine, Account]:
     """Return the lines of one day of a tenant."""
     lines = {}
     of_day = LedgerQuery(tenant, "resource", day, day, limit=GROUPS_PER_PAGE)
@@ -267,7 +268,7 @@ async def read_ledger_day(store: Store, tenant: str, day: int) -> dict[LedgerLin
     return lines
 
 
-async def _read_sums(store: Store, query: LedgerQuery) -> AsyncIterator[LedgerSum]:
+async def _read_sums(store: LedgerSums, query: LedgerQuery) -> AsyncIterator[LedgerSum]:
     """Yield the sums of all groups."""
     while True:
         page = await store.sum_ledger(query)
@@ -292,7 +293,7 @@ def subtract_lines(
     return lacking
 
 
-async def _read_audit(store: Store) -> AsyncIterator[AuditRecord]:
+async def _read_audit(store: RecordKeeping) -> AsyncIterator[AuditRecord]:
     """Yield all records, the newest first."""
     before: int | None = None
     while page := await store.audit(None, before, RECORDS_PER_PAGE):

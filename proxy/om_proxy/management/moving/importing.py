@@ -32,7 +32,7 @@ from om_proxy.management.moving.thread_records import (
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.settings.config import Effective, check_thread_overrides, parse_thread_overrides
 from om_proxy.settings.identity.keyed_hashes import fingerprint_key, label_thread
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.removal import MemoryMoving
 from om_proxy.storage.shared.rekeying import ResourceRekeying, rekey_whole_thread
 from om_proxy.storage.values.stored_rows import StoredMessage, StoredObservation, WholeThread
 from om_proxy.storage.whole_threads import read_whole_thread
@@ -119,7 +119,7 @@ class _Index:
 
 
 async def import_memory(
-    store: Store, open_lines: OpenLines, options: ImportOptions
+    store: MemoryMoving, open_lines: OpenLines, options: ImportOptions
 ) -> ImportResult:
     """Import all threads of the export, and return what was done. `open_lines`: begins to read the
     file. Raise UsageError for a file that cannot be imported, and Conflict if the store has a thread
@@ -196,7 +196,7 @@ def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:
         raise UsageError(f"the thread before line {number}: {exc}") from exc
 
 
-async def _choose_secret(store: Store, index: _Index) -> bytes:
+async def _choose_secret(store: MemoryMoving, index: _Index) -> bytes:
     """Return the secret that the threads will have: the store's, or that of the file if it has one
     and the store has no thread. Nothing is written."""
     stored = await store.secret()
@@ -210,7 +210,7 @@ class _Importer:
 
     def __init__(
         self,
-        store: Store,
+        store: MemoryMoving,
         open_lines: OpenLines,
         options: ImportOptions,
         index: _Index,

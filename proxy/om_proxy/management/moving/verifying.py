@@ -14,7 +14,8 @@ from om_proxy.management.moving.faults import (
 )
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
+from om_proxy.storage.contract.removal import MemoryMoving
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPlace, ThreadSelection
 from om_proxy.storage.values.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import NAMES_PER_PAGE, list_all, read_whole_thread
@@ -45,7 +46,7 @@ class VerifyResult:
         return all(fault.state == "repaired" for fault in self.faults) and not self.busy_threads
 
 
-async def verify_store(store: Store, *, repairs: bool = False) -> VerifyResult:
+async def verify_store(store: MemoryMoving, *, repairs: bool = False) -> VerifyResult:
     """Verify all threads and shared logs. `repairs`: write those anew of which something can be
     computed; each is one transaction, and loses its events."""
     result = VerifyResult()
@@ -62,7 +63,7 @@ async def verify_store(store: Store, *, repairs: bool = False) -> VerifyResult:
 
 
 async def _verify_thread(
-    store: Store, secret: bytes, info: ThreadInfo, result: VerifyResult, repairs: bool
+    store: MemoryMoving, secret: bytes, info: ThreadInfo, result: VerifyResult, repairs: bool
 ) -> None:
     key = info.key
     whole = await read_whole_thread(store, key, info.created_at)
@@ -84,7 +85,7 @@ async def _verify_thread(
     result.faults += [Fault(key, text, "lasting") for text in lasting]
 
 
-async def _find_lasting(store: Store, whole: WholeThread, label: str) -> list[str]:
+async def _find_lasting(store: StoredThreads, whole: WholeThread, label: str) -> list[str]:
     memory = whole.memory
     if memory.scope != "resource":
         return find_lasting_faults(whole)
@@ -92,7 +93,7 @@ async def _find_lasting(store: Store, whole: WholeThread, label: str) -> list[st
     return find_lasting_faults(whole, shared_log, label)
 
 
-async def _find_info(store: Store, key: Key) -> ThreadInfo | None:
+async def _find_info(store: ThreadLists, key: Key) -> ThreadInfo | None:
     """Return the thread as lists show it now."""
     of_name = ThreadSelection(key.tenant, key.resource, key.thread, searches_titles=False)
     place: ThreadPlace | None = None

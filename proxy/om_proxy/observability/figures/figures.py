@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -31,6 +31,8 @@ from om_proxy.observability.figures.series import ABSENT, Series, Sums, add_up
 from om_proxy.observability.figures.worker_folder import WorkerFolder
 from om_proxy.settings.config import WatchedSettings
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import LeaseTable
+from om_proxy.storage.contract.status import StoreStatus
 
 logger = structlog.get_logger("figures")
 
@@ -77,7 +79,7 @@ class Figures:
         return MeasuringStore(store, self.series, get_facts)
 
     def create_totals_watch(
-        self, get_store: Callable[[], Store], clock: Callable[[], float]
+        self, get_store: Callable[[], WatchedStore], clock: Callable[[], float]
     ) -> TotalsWatch:
         return TotalsWatch(self.series, get_store, clock)
 
@@ -150,13 +152,17 @@ GAUGES = (
 )
 
 
+class WatchedStore(StoreStatus, LeaseTable, Protocol):
+    """Totals, and the right to watch them."""
+
+
 class TotalsWatch:
     """The task of one process. `get_store` returns the store in use."""
 
     def __init__(
         self,
         series: Series,
-        get_store: Callable[[], Store],
+        get_store: Callable[[], WatchedStore],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._series = series

@@ -28,7 +28,7 @@ from om_proxy.storage.values.stored_rows import (
 
 
 class MemoryRows(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """What was committed of a thread, or of a shared log."""
 
     async def load(self, key: Key) -> Memory:
         """Return the memory as last committed; `Memory(key=key)` with version 0 for an unknown
@@ -39,6 +39,10 @@ class MemoryRows(Protocol):
         """Return the committed version, 0 for an unknown thread. This is one point read.
         Versions come from one counter of the store: of two commits, whatever threads they change,
         the later one has the larger version."""
+
+
+class MemoryCommits(Protocol):
+    """Memories that a process holds: it asks what is newer, and commits."""
 
     async def refresh(self, held: Memory) -> Memory:
         """Return the newest committed memory of a thread, given one that this store returned: `held`
@@ -93,6 +97,10 @@ class MemoryRows(Protocol):
         A shared log that does not differ is not written, but its version is checked. The events of
         both are stored with them."""
 
+
+class DeliveryMarks(Protocol):
+    """How far replies have gone out."""
+
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         """Record the seq of each thread's newest reply that was sent to its last byte. The recorded
         seq only grows; unknown threads are left out. The version stays. No turn waits for another
@@ -104,7 +112,7 @@ class MemoryRows(Protocol):
 
 
 class ThreadRows(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """The rows of one thread."""
 
     async def outline(self, key: Key) -> Outline:
         """Return all marks of the thread. The outline grows with the thread, so it is read only if
@@ -159,7 +167,7 @@ class ThreadRows(Protocol):
 
 
 class ThreadLists(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """The lists of threads and resources."""
 
     async def threads(
         self,
@@ -196,8 +204,32 @@ class ThreadLists(Protocol):
         """Return one resource; None if nothing of it is stored."""
 
 
-class WorkQueue(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+class StoredThreads(MemoryRows, DeliveryMarks, ThreadRows, ThreadLists, Protocol):
+    """Everything that is stored of threads, for readers that take them whole."""
+
+    async def secret(self, proposed: bytes | None = None) -> bytes:
+        """Return the 32 random bytes that tenants and fingerprints are keyed with. The bytes are
+        made once (`proposed`, if given) and kept with the data. Every caller gets the same bytes,
+        also when two processes ask first at the same time."""
+
+
+class LeaseTable(Protocol):
+    """The leases of all processes, and the clock that they end by."""
+
+    async def clock(self) -> float:
+        """Return the unix seconds by which leases end: the clock that all processes on this storage
+        have in common."""
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        """Take or prolong the right to work on a thread. Return False while another holder has it.
+        The lease expires by itself. It only saves money: `commit` keeps the memory correct."""
+
+    async def release(self, key: Key, holder: str) -> None:
+        """Give a lease back; do nothing if another holder has it."""
+
+
+class WorkQueue(LeaseTable, Protocol):
+    """The work that is due."""
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         """Return threads with `due <= now` that are not leased, the longest due first, tenants
@@ -234,13 +266,6 @@ class WorkQueue(Protocol):
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         """Return the threads that share this log and whose tails are not empty, the longest idle
         first."""
-
-    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        """Take or prolong the right to work on a thread. Return False while another holder has it.
-        The lease expires by itself. It only saves money: `commit` keeps the memory correct."""
-
-    async def release(self, key: Key, holder: str) -> None:
-        """Give a lease back; do nothing if another holder has it."""
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an

@@ -14,7 +14,7 @@ from om_proxy.storage.values.stored_events import EventPage, WebhookState
 
 
 class EventLog(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """Events, and how far webhooks have sent them."""
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         """Store events of a thread that no commit belongs to. The version stays. A thread that is
@@ -52,7 +52,7 @@ class EventLog(Protocol):
 
 
 class RecordKeeping(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """The audit, and the receipts of forgetting."""
 
     async def add_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append records, in one transaction. They are kept for AUDIT_KEPT_S. Nothing changes them
@@ -75,7 +75,7 @@ class RecordKeeping(Protocol):
 
 
 class LedgerSums(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """The sums of what memories cost."""
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         """Add the lines of the batch to the sums by day, in one transaction. A batch that was added

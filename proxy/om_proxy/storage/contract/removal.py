@@ -8,6 +8,7 @@ from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.contract.memories import StoredThreads
 from om_proxy.storage.values.changes import (
     Change,
     ForgetBatch,
@@ -20,7 +21,7 @@ from om_proxy.storage.values.stored_rows import WholeThread
 
 
 class StoredRemoval(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+    """The removal of what is stored, and the names of what was forgotten."""
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         """Keep that this name was asked to be forgotten at `at`, in unix seconds, whether or not
@@ -109,12 +110,9 @@ class StoredRemoval(Protocol):
         version stay. Raise `Conflict`, and remove nothing, unless `expected_version` is the stored
         one."""
 
-    async def wait_erased(self) -> None:
-        """Return once no forgotten bytes are `pending`."""
 
-
-class MemoryMoving(Protocol):
-    """A part of `Store`, which says what holds of every method."""
+class MemoryMoving(StoredThreads, Protocol):
+    """Threads that come from another tenant or store."""
 
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]

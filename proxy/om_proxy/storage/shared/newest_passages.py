@@ -14,7 +14,7 @@ from om_proxy.memory.model import Key, Message
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER, match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, Passage, cut_passages
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
 from om_proxy.storage.contract.passage_index import IndexCheck, PassageIndex, UnindexedMessages
 from om_proxy.storage.contract.vector_index import VectorIndex, VectorPage
 from om_proxy.storage.forwarding_store import Method
@@ -40,7 +40,7 @@ class _ReadThread(NamedTuple):
 
 
 async def find_newest_passages(
-    store: Store, key: Key, words: Sequence[str], passage_filter: PassageFilter, limit: int
+    store: StoredThreads, key: Key, words: Sequence[str], passage_filter: PassageFilter, limit: int
 ) -> Found:
     """Return what `PassageIndex.find_passages` would, if the index held the newest NEWEST_MESSAGES
     messages of the resource, of the threads with the latest turns. A thread that does not open
@@ -55,7 +55,7 @@ async def find_newest_passages(
     return await run_off_loop(len(passages), match, MANY_SEARCHED_MESSAGES)
 
 
-async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
+async def _read_newest(store: StoredThreads, key: Key) -> tuple[list[_ReadThread], int]:
     """Return the threads with the latest turns, the latest first, and the number of messages that
     are not read. No other resource is looked at."""
     listed, unread = await list_latest_threads(store, key), 0
@@ -72,7 +72,7 @@ async def _read_newest(store: Store, key: Key) -> tuple[list[_ReadThread], int]:
     return threads, unread
 
 
-async def list_latest_threads(store: Store, key: Key) -> list[ThreadInfo]:
+async def list_latest_threads(store: ThreadLists, key: Key) -> list[ThreadInfo]:
     """Return the threads of the resource, the latest turn first; of more than MAX_LISTED_THREADS
     the first by name, and some of those with the latest turns."""
     listed: dict[int, ThreadInfo] = {}
@@ -88,7 +88,7 @@ async def list_latest_threads(store: Store, key: Key) -> list[ThreadInfo]:
     return sorted(listed.values(), key=lambda info: (info.active_at, info.row_id), reverse=True)
 
 
-async def find_latest_threads(store: Store, key: Key) -> dict[int, ThreadInfo]:
+async def find_latest_threads(store: ThreadLists, key: Key) -> dict[int, ThreadInfo]:
     """Return threads of the resource with the latest turns, by row id: those among the latest of
     its tenant, of which a bounded number is looked at."""
     selection = ThreadSelection(key.tenant, key.resource, order="recent")
@@ -103,7 +103,9 @@ async def find_latest_threads(store: Store, key: Key) -> dict[int, ThreadInfo]:
     return found
 
 
-async def _read_thread(store: Store, key: Key, limit: int, max_chars: int) -> _ReadThread | None:
+async def _read_thread(
+    store: StoredThreads, key: Key, limit: int, max_chars: int
+) -> _ReadThread | None:
     """Read the newest messages of a thread until their texts have `max_chars`. Of a message only
     its texts are kept, and of these only the words."""
     texts: list[MessageText] = []
@@ -185,7 +187,9 @@ class SearchedWithoutIndex:
         passage_filter: PassageFilter = NO_FILTER,
         limit: int = MAX_MATCHES,
     ) -> Found:
-        return await find_newest_passages(cast("Store", self), key, words, passage_filter, limit)
+        return await find_newest_passages(
+            cast("StoredThreads", self), key, words, passage_filter, limit
+        )
 
     async def index_passages(
         self,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 
 MAX_FAILURES_IN_A_ROW = 5
 PROBE_INTERVAL_S = 1.0
@@ -64,7 +64,7 @@ class WriteProbe:
     """The newest successful write, which counts for five seconds. After a failure each check asks
     again: while turns wait, the store answers without a write."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreStatus, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._ok_until = float("-inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -12,17 +13,23 @@ import msgspec
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import ThreadRows
+from om_proxy.storage.contract.records import EventLog
+from om_proxy.storage.contract.removal import StoredRemoval
 from om_proxy.storage.values.stored_events import MAX_EVENTS
 
 EVENTS_PER_PAGE = 1_000
+
+
+class ForgettingStore(StoredRemoval, EventLog, ThreadRows, Protocol):
+    """Forgotten names, the events of forgetting, and the threads that stand."""
 
 
 class ForgottenThreads:
     """The newest forgetting of each thread, as far as the store's events reach back. A second look
     reads only what has been written since the first."""
 
-    def __init__(self, store: Store, label: Callable[[Key], str]) -> None:
+    def __init__(self, store: ForgettingStore, label: Callable[[Key], str]) -> None:
         """`label`: of a thread in the event that describes its forgetting."""
         self._store = store
         self._label = label
@@ -81,7 +88,7 @@ class ForgottenThreads:
                 return
 
 
-async def stands_since_before(store: Store, key: Key, at: float) -> bool:
+async def stands_since_before(store: ThreadRows, key: Key, at: float) -> bool:
     """Return whether the thread is stored, and its oldest message was said before this time, in unix
     seconds of the store. Messages stay as long as their thread does, live or not."""
     oldest = await store.stored_messages(key, 0, limit=1)

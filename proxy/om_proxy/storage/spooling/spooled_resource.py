@@ -25,7 +25,7 @@ from om_proxy.memory.model import (
     Message,
     Observation,
 )
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.memories import MemoryCommits
 from om_proxy.storage.shared.difference import Difference, PlacedMessage, compute_difference
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 from om_proxy.storage.values.stored_rows import MessageState, Outline, StoredMessage
@@ -46,7 +46,7 @@ class SpooledTurn(NamedTuple):
     def changes(self) -> tuple[Change, ...]:
         return (self.thread, self.shared_log) if self.shared_log else (self.thread,)
 
-    async def commit_to(self, store: Store) -> tuple[Memory, Memory | None]:
+    async def commit_to(self, store: MemoryCommits) -> tuple[Memory, Memory | None]:
         if self.is_shared:
             return await store.commit_shared(self.thread, self.shared_log, self.wakeup)
         return await store.commit(*self.thread), None

@@ -18,7 +18,7 @@ from om_proxy.settings.config import (
     list_settings,
     list_warnings,
 )
-from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.promises import limit_search, list_promises, try_describe
 
 # a caller sees how its own memory works; the rest is the operator's
@@ -130,7 +130,7 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
     )
 
 
-async def _describe_store(store: Store, settings: Settings) -> StoreAnswer | None:
+async def _describe_store(store: StoreStatus, settings: Settings) -> StoreAnswer | None:
     promise = await try_describe(store)
     promise = promise and limit_search(promise, settings.storage.search)
     return promise and StoreAnswer(**promise._asdict(), promises=[*list_promises(promise)])

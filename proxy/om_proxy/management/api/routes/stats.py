@@ -118,7 +118,7 @@ async def _show_threads(services: AdminServices, call: AdminCall, query: StatsQu
         param = "from" if query.first_at is not None else "to"
         raise BadRequest("threads keep one sum: leave out from and to", param=param)
     cursor = parse_cursor(query.cursor, _name_list(call, query), Key)
-    threads = await services.ledger_reader.list_threads(call.tenant, cursor, query.limit)
+    threads = await services.store.threads(call.tenant, None, cursor, query.limit)
     lines = [
         StatsLine(
             tenant=info.key.tenant,
