@@ -11,9 +11,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict, StorageError
-from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
+from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk, park
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.testing.faults import Fault
@@ -157,7 +158,8 @@ async def test_observer_late_and_failing(tmp_path: Path) -> None:
         assert (receipt["status"], receipt["reason"]) == ("raw", "observer-late")
         assert len(run.models.requests_to("scripted-observer")) == asked
         for thread in await run.app.store.threads(None):
-            await run.app.store.park(thread.key, True)
+            memory = await run.app.store.load(thread.key)
+            await run.app.store.commit(memory, replace(park(memory), due_at=None))
         _, receipt = await chat.say("And then?")
         assert (receipt["status"], receipt["reason"]) == ("raw", "observer-failing")
 

@@ -20,7 +20,6 @@ from om_proxy.memory.model import (
     RECENT_MARKS,
     RESOURCE_THREAD,
     Beginning,
-    Failures,
     Generation,
     Key,
     Memory,
@@ -841,18 +840,6 @@ class SimulatedStore(SearchedWithoutIndex):
 
     async def wait_erased(self) -> None:
         await self._reach()
-
-    async def park(self, key: Key, parked: bool) -> bool:
-        disk = await self._reach()
-        thread = disk.threads.get(key)
-        if thread:
-            failures = replace(thread.head.failures, suspended=True) if parked else Failures()
-            due = None if parked else disk.clock()
-            thread.head = replace(
-                thread.head, version=disk.next_version(), failures=failures, due_at=due
-            )
-        await self._return()
-        return thread is not None
 
     # ── work ──
 

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from om_proxy.agents.models import create_encoder
+from om_proxy.cli.doctor.threads import revive_thread
 from om_proxy.common.errors import StorageError
 from om_proxy.edge import chat as edge
 from om_proxy.edge.edge_config import EdgeConfig
@@ -456,7 +457,7 @@ class World:
 
     async def _revive(self) -> None:
         for key in self.talks:
-            await self.processes[0].store.park(key, False)
+            await revive_thread(self.processes[0].store, key)
 
     def _must_be_done(self, memory: Memory, limits: Limits) -> None:
         left = decisions.decide_after_reply(memory, limits)

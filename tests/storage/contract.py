@@ -246,8 +246,6 @@ class StoreContract(
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         second = await store.commit(first, replace(first, turns=1, row_id=77))
         assert 0 < first.row_id == second.row_id == (await store.load(KEY)).row_id
-        await store.park(KEY, False)
-        assert (await store.load(KEY)).row_id == first.row_id
         await store.forget(KEY)
         assert (await store.load(KEY)).row_id == 0
         anew = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
@@ -814,13 +812,15 @@ class StoreContract(
         assert await store.claim(99.0, 9, "you", 60) == (keys[0], keys[2])
         assert await store.claim(99.0, 0, "me", 60) == ()
 
-    async def test_claim_of_a_suspended_thread(self, store: Store) -> None:
-        """A suspended thread is claimed again once it is revived."""
-        await self._due_at(store, KEY, 1.0)
-        await store.park(KEY, True)
-        assert await store.claim(1e11, 9, "me", 60) == ()
-        await store.park(KEY, False)
-        assert await store.claim(1e11, 9, "me", 60) == (KEY,)
+    async def test_parked_thread_is_not_due_until_revived(self, store: Store) -> None:
+        """A commit takes a thread out of the due ones, and another one brings it back."""
+        thread = MemoryBuilder().chat(2)
+        thread.more = {**small_things(), "due_at": 5.0}
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        parked = await store.commit(memory, replace(memory, due_at=None))
+        assert await store.due_threads(1e11, 9) == ()
+        await store.commit(parked, replace(parked, failures=Failures(), due_at=5.0))
+        assert await store.due_threads(1e11, 9) == (KEY,)
 
     async def test_claims_at_once_share_what_is_due(self, store: Store) -> None:
         """Each due thread goes to one of the holders, and none is left."""
@@ -1282,52 +1282,6 @@ class StoreContract(
         assert await store.load(theirs.stored["A"].key) == theirs.stored["A"]
         assert await store.load(resource_key(OTHER_TENANT_KEY)) == theirs.stored[RESOURCE_THREAD]
 
-    # ── parking ──
-
-    async def test_parked_thread_is_not_due_until_revived(self, store: Store) -> None:
-        """Parking takes a thread out of the due ones; reviving clears its failures and makes it due
-        now."""
-        thread = MemoryBuilder().chat(2)
-        thread.more = {
-            **small_things(),
-            "failures": Failures(8, 1e10, cause="observe om_model 401"),
-            "due_at": 5.0,
-        }
-        memory = await store.commit(Memory(key=KEY), thread.memory())
-        assert await store.park(KEY, True)
-        parked = await store.load(KEY)
-        assert parked == replace(
-            memory,
-            version=parked.version,
-            failures=Failures(8, 1e10, True, "observe om_model 401"),
-            due_at=None,
-        )
-        assert await store.due_threads(1e11, 9) == ()
-        assert await store.park(KEY, False)
-        revived = await store.load(KEY)
-        assert revived == replace(
-            memory, version=revived.version, failures=Failures(), due_at=revived.due_at
-        )
-        assert await store.due_threads(1e11, 9) == (KEY,)
-        assert memory.version < parked.version < revived.version
-
-    async def test_parking_conflicts_with_work_in_flight(self, store: Store) -> None:
-        """A commit computed before the parking conflicts, so it cannot undo the parking
-        unnoticed."""
-        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        await store.park(KEY, True)
-        with pytest.raises(Conflict):
-            await store.commit(memory, replace(memory, turns=1))
-        assert (await store.load(KEY)).failures.suspended
-
-    async def test_only_the_named_thread_is_parked(self, store: Store) -> None:
-        """Parking an unknown thread does not create it, and another tenant's thread of the same
-        name stays unchanged."""
-        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        assert not await store.park(OTHER_TENANT_KEY, True)
-        assert await store.load(OTHER_TENANT_KEY) == Memory(key=OTHER_TENANT_KEY)
-        assert await store.load(KEY) == memory
-
     # ── lists ──
 
     async def test_threads_in_key_order(self, store: Store) -> None:
@@ -1651,10 +1605,11 @@ class StoreContract(
 
     async def test_totals_of_due_and_parked_threads(self, store: Store) -> None:
         """Due work that another process has taken up is not due."""
-        for name, due in {"early": 10.0, "late": 30.0, "never": None, "parked": 5.0}.items():
+        for name, due in {"early": 10.0, "late": 30.0, "never": None, "parked": None}.items():
             await self._due_at(store, Key("t", "r", name), due)
         await self._due_at(store, Key("another", "r", "early"), 10.0)
-        await store.park(Key("t", "r", "parked"), True)
+        parked = await store.load(Key("t", "r", "parked"))
+        await store.commit(parked, replace(parked, failures=Failures(suspended=True)))
         assert (await store.totals(9.9))[3:] == (0, 1)
         assert (await store.totals(10.0))[3:] == (2, 1)
         assert (await store.totals(30.0))[3:] == (3, 1)

@@ -169,15 +169,6 @@ class RefreshContract:
         for earlier in (first, held, gone):
             assert await store.refresh(earlier) == made == await store.load(KEY)
 
-    async def test_parking_is_a_change(self, store: Store) -> None:
-        held = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        for parked in (True, False):
-            await store.park(KEY, parked)
-            refreshed = await store.refresh(held)
-            assert refreshed == await store.load(KEY)
-            assert refreshed.failures.suspended is parked
-            held = refreshed
-
     @pytest.mark.parametrize(
         "stranger",
         [

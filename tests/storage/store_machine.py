@@ -209,17 +209,6 @@ class StoreMachine(RuleBasedStateMachine):
             )
         assert self.runner.run(self.store.load(stale.key)) == self.stored[stale.key]
 
-    @precondition(lambda self: self.stored[self.at].version)
-    @rule(parked=st.booleans())
-    def park(self, parked: bool) -> None:
-        """Change the thread's row without a commit."""
-        before = self.stored[self.at]
-        assert self.runner.run(self.store.park(self.at, parked))
-        self.stale.append(before)
-        self.stored[self.at] = self.runner.run(self.store.load(self.at))
-        assert self.stored[self.at].version > before.version
-        assert self.stored[self.at].failures.suspended == parked
-
     @rule()
     def refresh(self) -> None:
         """Refresh what was held since the last refresh, whatever happened in between."""

@@ -61,7 +61,6 @@ async def test_a_commit_of_any_size_is_kept(base_store: SqliteStore) -> None:
         lambda store: store.drop_generations(KEY, 1, [0]),
         lambda store: store.add_audit([]),
         lambda store: store.add_receipt(RECEIPT),
-        lambda store: store.park(KEY, True),
         lambda store: store.set_due(KEY, 1.0),
         lambda store: store.lease(KEY, "me", 1.0),
         lambda store: store.mark_delivered({KEY: 1}),

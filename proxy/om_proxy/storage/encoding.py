@@ -221,11 +221,6 @@ def _decode_valid(
     return valid, tuple(put_aside)
 
 
-def clear_cause(column: bytes) -> bytes:
-    """Return the state column without the cause of the last failure."""
-    return msgspec.json.encode(replace(_read_state(column), cause=""))
-
-
 def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
     return msgspec.json.encode(parts) if parts else None
 

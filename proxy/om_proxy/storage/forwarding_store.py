@@ -102,7 +102,6 @@ class ForwardingStore(ABC):
     prune_records = forward(Store.prune_records)
     prune_ledger = forward(Store.prune_ledger)
     sum_ledger = forward(Store.sum_ledger)
-    park = forward(Store.park)
     totals = forward(Store.totals)
     clock = forward(Store.clock)
     describe = forward(Store.describe)

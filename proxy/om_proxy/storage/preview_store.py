@@ -55,7 +55,6 @@ class PreviewStore(MergingStore):
     write_vectors = refuse(Store.write_vectors)
     outdate_index = refuse(Store.outdate_index)
     drop_index = refuse(Store.drop_index)
-    park = refuse(Store.park)
 
     def __init__(
         self, inner: Store, find_cached: Callable[[Key], Memory | None] = lambda _: None

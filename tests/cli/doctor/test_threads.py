@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.agents.model_access.failures import build_model_error
 from om_proxy.cli.doctor.threads import (
@@ -13,8 +14,12 @@ from om_proxy.cli.doctor.threads import (
     UNKNOWN_CAUSE,
     examine_due_work,
     explain_cause,
+    revive_thread,
 )
-from om_proxy.common.errors import ModelError
+from om_proxy.common.errors import ModelError, UnopenedText
+from om_proxy.memory.model import Failures, Key, Memory
+from om_proxy.storage.base import Store
+from om_proxy.storage.forwarding_store import ForwardingStore
 from tests.memory.building import KEY, chat
 from tests.support.performing import INHERITED, SMALL, open_parts
 
@@ -45,6 +50,66 @@ async def test_work_under_way() -> None:
         await p.store.lease(KEY, "a worker", 100.0)
         (finding,) = await examine_due_work(p.store, memory.due_at + 2 * MAX_WAITING_S)
         assert finding.works
+
+
+async def test_revived_thread_is_due_now() -> None:
+    """Its failures are cleared, and nothing else. A turn that came first stays."""
+    async with open_parts() as p:
+        held = await p.store_tail(chat(3, 50))
+        parked = replace(held, failures=Failures(8, 1e10, True, "observe om_model"), due_at=None)
+        parked = await p.store.commit(held, parked)
+        assert await p.store.due_threads(1e11, 9) == ()
+        store = Overtaken(p.store)
+        assert await revive_thread(store, KEY)
+        revived = await p.store.load(KEY)
+        assert revived == replace(
+            parked,
+            version=revived.version,
+            title="overtaken",
+            failures=Failures(),
+            due_at=revived.due_at,
+        )
+        assert await p.store.due_threads(await p.store.clock(), 9) == (KEY,)
+
+
+class Overtaken(ForwardingStore):
+    """A store in which another commit comes before the first one."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.is_overtaken = False
+
+    @property
+    def inner(self) -> Store:
+        return self._inner
+
+    async def load(self, key: Key) -> Memory:
+        memory = await self.inner.load(key)
+        if not self.is_overtaken:
+            self.is_overtaken = True
+            await self.inner.commit(memory, replace(memory, title="overtaken"))
+        return memory
+
+
+@pytest.mark.parametrize("key", [KEY, KEY._replace(tenant="another")])
+async def test_only_a_readable_thread_is_revived(key: Key) -> None:
+    """A thread that is gone is not made, and one that does not open is left as it is."""
+    async with open_parts() as p:
+        stored = await p.store_tail(chat(3, 50))
+        assert not await revive_thread(Unopened(p.store), key)
+        assert await p.store.load(KEY) == stored
+        assert await p.store.load(KEY._replace(tenant="another")) == Memory(
+            key=KEY._replace(tenant="another")
+        )
+
+
+class Unopened(Overtaken):
+    """A store with a thread that no key opens."""
+
+    async def load(self, key: Key) -> Memory:
+        if key == KEY:
+            raise UnopenedText("no key opens it")
+        return await self.inner.load(key)
 
 
 def model_errors(kind: type[ModelError] = ModelError) -> Iterator[type[ModelError]]:

@@ -6,8 +6,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from om_proxy.cli.doctor.upstreams import Finding
-from om_proxy.storage.contract.memories import StoredThreads, ThreadLists, WorkQueue
+from om_proxy.common.errors import UnopenedText
+from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.model import Key
+from om_proxy.storage.contract.memories import MemoryCommits, StoredThreads, ThreadLists, WorkQueue
 from om_proxy.storage.values.listing import ThreadInfo
 
 # a worker that was killed may have kept the thread for 100 s
@@ -32,7 +38,7 @@ class FailingThread:
         return f"{key.resource} / {key.thread}: {info.failures} failures in a row, {state}{revived}: {explain_cause(info.cause)}"
 
 
-class WorkedThreads(WorkQueue, StoredThreads, Protocol):
+class WorkedThreads(WorkQueue, MemoryCommits, StoredThreads, Protocol):
     """Threads, and the work on them."""
 
 
@@ -44,9 +50,26 @@ async def find_failing_threads(
     failing = []
     async for info in _read_threads(store, tenant, resource):
         if info.failures or info.cause:
-            is_revived = revive and bool(info.failures) and await store.park(info.key, False)
+            is_revived = revive and bool(info.failures) and await revive_thread(store, info.key)
             failing.append(FailingThread(info, is_revived))
     return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
+
+
+async def revive_thread(store: WorkedThreads, key: Key) -> bool:
+    """Clear the failures of a thread, and make it due now. Return False if it is gone, or cannot be
+    read: then nothing can be observed either."""
+
+    async def attempt() -> bool:
+        memory = await store.load(key)
+        if memory.version:
+            revived = replace(transitions.revive(memory), due_at=await store.clock())
+            await store.commit(memory, revived)
+        return memory.version > 0
+
+    try:
+        return await retry_on_conflict(attempt)
+    except UnopenedText:
+        return False
 
 
 async def examine_due_work(store: WorkedThreads, now: float) -> list[Finding]:

@@ -266,7 +266,3 @@ class WorkQueue(LeaseTable, Protocol):
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         """Return the threads that share this log and whose tails are not empty, the longest idle
         first."""
-
-    async def park(self, key: Key, parked: bool) -> bool:
-        """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an
-        unknown thread."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.encoding import clear_cause
 from om_proxy.storage.postgres.commit import LOCK_ROW
-from om_proxy.storage.postgres.session import NEXT_VERSION, Session
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.values.stored_rows import Backlog
@@ -17,11 +16,6 @@ TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::f
     WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
 RELEASE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4"
 SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
-SELECT_STATE = f"SELECT state FROM om.thread WHERE {IS_THREAD} FOR NO KEY UPDATE"
-PARK_THREAD = f"""UPDATE om.thread SET parked = true, due = NULL, version = {NEXT_VERSION}
-    WHERE {IS_THREAD} RETURNING id"""
-REVIVE_THREAD = f"""UPDATE om.thread SET parked = false, failures = 0, retry_at = 0, due = {UNIX_NOW}, state = $4,
-    version = {NEXT_VERSION} WHERE {IS_THREAD} RETURNING id"""
 SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
 _LEASED = f"""EXISTS (SELECT 1 FROM om.lease
@@ -108,16 +102,3 @@ async def set_due(session: Session, key: Key, at: float | None, backlog: Backlog
         return False
     await session.execute(SET_DUE, *key, at)
     return True
-
-
-async def park(session: Session, key: Key) -> bool:
-    return bool(await session.select(PARK_THREAD, *key))
-
-
-async def revive(session: Session, key: Key) -> bool:
-    """Revive a parked thread, in a transaction. As with `park`, it gets a new version, so that
-    caches read it again."""
-    for (state,) in await session.select(SELECT_STATE, *key):
-        await session.execute(REVIVE_THREAD, *key, clear_cause(state))
-        return True
-    return False

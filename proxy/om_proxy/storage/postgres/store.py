@@ -448,11 +448,6 @@ class PostgresStore(
     async def _finish_deletion(self) -> None:
         await self._doomed.destroy()
 
-    async def park(self, key: Key, parked: bool) -> bool:
-        if parked:
-            return await self._pool.write(lambda s: claiming.park(s, key))
-        return await self._pool.transact(lambda s: claiming.revive(s, key))
-
     async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)
         await note_name(self._pool, digest, at)

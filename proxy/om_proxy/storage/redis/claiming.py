@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from msgspec.structs import replace
-
 from om_proxy.memory.model import Key
-from om_proxy.storage.encoding import clear_cause
-from om_proxy.storage.redis.changes import Changes, try_until_applied
 from om_proxy.storage.redis.keys import pack_names, unpack_key
-from om_proxy.storage.redis.queries import select_thread_rows, select_waiting
+from om_proxy.storage.redis.queries import select_waiting
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.values.stored_rows import Backlog
@@ -76,23 +72,3 @@ async def set_due(session: Session, key: Key, at: float | None, backlog: Backlog
         if await select_backlog(session, key) != backlog:
             return False
     return bool(await session.run("set_due", *key, "" if at is None else at, expected))
-
-
-async def set_parked(session: Session, key: Key, parked: bool, now: float) -> bool:
-    """Park or revive a thread. It gets a new version, so that caches read it again."""
-
-    async def attempt() -> bool | None:
-        stored = await select_thread_rows(session, [key])
-        if key not in stored:
-            return False
-        version, row, _ = stored[key]
-        changed = replace(row, parked=parked)
-        if not parked:
-            state = clear_cause(row.state)
-            changed = replace(changed, failures=0, retry_at=0.0, state=state)
-        changes = Changes()
-        changes.expect_version(key, version)
-        changes.write_row(key, changed, None if parked else now)
-        return True if (await changes.apply(session)).failed is None else None
-
-    return await try_until_applied(attempt)

@@ -520,10 +520,6 @@ class RedisStore(SearchedWithoutIndex):
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return row.add_to(thread.memory)
 
-    async def park(self, key: Key, parked: bool) -> bool:
-        now = await self.clock()
-        return await self._pool.write(lambda s: claiming.set_parked(s, key, parked, now))
-
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._pool.write(lambda s: ledger.add_batch(s, batch), LONG_TIMEOUT_S)
 

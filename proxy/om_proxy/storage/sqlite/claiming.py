@@ -11,7 +11,6 @@ import aiosqlite
 from om_proxy.memory.model import Key
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW, select_rows
-from om_proxy.storage.sqlite.rows import WITHOUT_CAUSE
 from om_proxy.storage.values.stored_rows import Backlog
 
 TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
@@ -100,17 +99,3 @@ async def set_due(
         return False
     await db.execute(SET_DUE, (at, *key, at))
     return True
-
-
-async def update_parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:
-    """Park or revive a thread. It gets a new version, so that caches read it again."""
-    [(version,)] = await select_rows(
-        db, "UPDATE sequence SET value = value + 1 RETURNING value", ()
-    )
-    failure_columns = (
-        "parked = 1, due = NULL"
-        if parked
-        else f"parked = 0, failures = 0, retry_at = 0, due = {UNIX_NOW}, {WITHOUT_CAUSE}"
-    )
-    sql = f"UPDATE thread SET version = ?, {failure_columns} WHERE {IS_THREAD} RETURNING id"
-    return bool(await select_rows(db, sql, (version, *key)))

@@ -10,7 +10,6 @@ INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, tur
     thread.id, coverage > 0, pending, model, state, CASE shared WHEN 1 THEN (
         SELECT json_extract(CAST(state AS TEXT), '$.log_tokens') FROM thread AS shared_log
         WHERE (shared_log.tenant, shared_log.resource, shared_log.thread) = (thread.tenant, thread.resource, '')) END, thread.key_id"""
-WITHOUT_CAUSE = "state = CAST(json_remove(CAST(state AS TEXT), '$.cause') AS BLOB)"
 
 
 def write_count_in_state(name: str) -> str:

@@ -446,9 +446,6 @@ class SqliteStore(
         await self.resume_erasure()
         await self._doomed.destroy()
 
-    async def park(self, key: Key, parked: bool) -> bool:
-        return await self._writer.run(lambda db: claiming.update_parked(db, key, parked))
-
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._writer.run(lambda db: work(SqliteSession(db)))
 
