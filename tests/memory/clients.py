@@ -41,7 +41,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail
-from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, apply_turn, end_turn
 from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.memory.transcript.reconcile import (
     Hints,
@@ -162,18 +162,16 @@ class Thread:
         if reply is None and (verdict.forks or verdict.revive):
             return
         item = parse(reply) if reply is not None else None
-        self.commit(
-            apply_turn(
-                self._ground(verdict),
-                verdict,
-                sent,
-                self._tokens(sent),
-                self.now,
-                item,
-                50,
-                revived=self._revived(verdict),
-            )
+        base, tokens, revived = self._ground(verdict), self._tokens(sent), self._revived(verdict)
+        asked_at = self.now - 0.5
+        after = apply_turn(
+            base, verdict, sent, tokens, self.now, item, 50, revived, asked_at=asked_at
         )
+        # what was computed when the request came, with the reply, is the same
+        asked = apply_request(base, verdict, sent, tokens, asked_at, revived, asked_at=asked_at)
+        ended = EndedReply(item, 50) if item is not None else None
+        assert end_turn(base, asked, verdict, asked_at, self.now, ended) == after
+        self.commit(after)
 
     def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Verdict:
         verdict, sent, _ = self.ask(raws, hints)

@@ -1,5 +1,5 @@
-"""Commit turns. A turn is computed again on top of the turns that were committed while it waited for
-its reply."""
+"""Commit turns: the reply is added to what was computed before forwarding, on top of the turns that
+were committed while it waited."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from om_proxy.memory.model import (
     Message,
 )
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.apply_turn import EndedReply, end_turn
 from om_proxy.memory.transcript.unstored import merge_unstored
 from om_proxy.memory.transcript.verdict import takes_back_later_request
 from om_proxy.memory.transcript.views import mark_choices
@@ -194,7 +194,7 @@ class Committer:
             return self._leave_forgotten(turn)
         if then.verdict.forks and reply is None:
             return NOTHING_COMMITTED
-        spooled, _ = await self._apply_turn(turn, then, reply, None, None, None, ended_at)
+        spooled, _ = await self._end_turn(turn, then, reply, None, None, None, ended_at)
         spooled = replace(spooled, model=turn.request.model)
         merged = merge_unstored(
             newest, then.memory, spooled, delivered_seq=spooled.end if is_delivered else 0
@@ -285,7 +285,7 @@ class Committer:
             look_ups = await self.memories.facts.await_extra(
                 "look_ups", turn.key, None, choose, turn, look_ups
             )
-        after, interrupted_messages = await self._apply_turn(
+        after, interrupted_messages = await self._end_turn(
             turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups, ended_at
         )
         if has_choices:
@@ -316,7 +316,7 @@ class Committer:
         self.memories.emit_forgotten(turn.key)
         return NOTHING_COMMITTED
 
-    async def _apply_turn(
+    async def _end_turn(
         self,
         turn: OpenedTurn,
         reconciled: ReconciledTurn,
@@ -329,36 +329,21 @@ class Committer:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
         seq. `reply_tokens`: of either reply; None: it is counted here."""
         facts, model = self.memories.facts, turn.request.model or ""
-        item = reply or interrupted
+        item, encoding = reply or interrupted, ""
         if item is not None and reply_tokens is None:
             counts, encoding = await count_messages(
                 self.token_counter, facts, turn.key, {0: item.raw}, model
             )
             reply_tokens = counts[0]
-        # no message was counted: its encoding stays unknown
-        elif item is not None or reconciled.tokens:
+        elif item is not None:
             encoding = facts.try_extra("tokens", turn.key, "", self.token_counter.encoding, model)
-        else:
-            encoding = ""
-        verdict = reconciled.verdict
-        changed_count = len(verdict.new) + len(verdict.swaps)
-        apply = partial(
-            apply_turn,
-            reconciled.base,
-            verdict,
-            reconciled.sent,
-            reconciled.tokens,
-            ended_at,
-            revived=reconciled.revived,
-            reply=reply,
-            reply_tokens=reply_tokens or 0,
-            encoding=encoding,
-            asked_at=turn.asked_at,
-            look_ups=look_ups,
+        ended = (
+            EndedReply(reply, reply_tokens or 0, encoding, look_ups) if reply is not None else None
         )
-        after = (
-            apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
-        )
+        base, asked, verdict = reconciled.base, reconciled.asked, reconciled.verdict
+        end = partial(end_turn, base, asked, verdict, turn.asked_at, ended_at, ended)
+        new_count = asked.next_seq - base.next_seq
+        after = end() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, end)
         now = self.clock()
         if after.turn_at is not None and after.turn_at > now:  # by a clock that was ahead
             after = replace(after, turn_at=now)

@@ -34,7 +34,7 @@ from om_proxy.memory.model import (
     Scope,
     resource_key,
 )
-from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.apply_turn import apply_request
 from om_proxy.memory.transcript.digests import HashedMessages
 from om_proxy.memory.transcript.own_attempt import find_own_attempt, find_recorded_attempt
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
@@ -248,20 +248,20 @@ class Reconciler:
             self.token_counter, self.memories.facts, memory.key, uncounted, model or ""
         )
         apply = partial(
-            apply_turn,
+            apply_request,
             base,
             verdict,
             sent,
             tokens,
-            self.clock(),
+            asked_at,
             revived=revived,
             encoding=encoding,
             asked_at=asked_at,
         )
-        projected = (
+        asked = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
         )
-        return ReconciledTurn(memory, base, sent, verdict, revived, tokens, projected)
+        return ReconciledTurn(memory, base, sent, verdict, revived, tokens, asked, asked)
 
     async def _is_side_request(self, memory: Memory, sent: SentHistory, request: Request) -> bool:
         if request.offers_tools:

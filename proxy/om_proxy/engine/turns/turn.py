@@ -29,7 +29,8 @@ class ReconciledTurn(Struct, frozen=True):
     verdict: Verdict
     revived: Mapping[int, Message]  # superseded messages that are live again, by seq
     tokens: Mapping[int, int]  # payload tokens of new messages, by their index in `sent`
-    projected: Memory  # the memory as it will be if this request is answered
+    asked: Memory  # `base` with this request, unanswered
+    projected: Memory  # the same, as its prompt shows it: with the values it is built with
 
     @property
     def forks_before_coverage(self) -> bool:

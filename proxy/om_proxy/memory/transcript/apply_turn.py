@@ -4,6 +4,7 @@ messages."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -28,16 +29,30 @@ def apply_turn(
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
     asked_at: float = 0.0,
-    look_ups: LookedUp | None = None,
 ) -> Memory:
-    """Return the memory after this turn: without the superseded messages, with the new ones and the
-    reply in their place, and with the request's view.
+    """Return the memory after a turn that was asked and ended `now`: `apply_request`, `end_turn`."""
+    asked = apply_request(memory, verdict, sent, tokens, now, revived, encoding, asked_at)
+    ended = EndedReply(reply, reply_tokens, encoding) if reply is not None else None
+    return end_turn(memory, asked, verdict, asked_at, now, ended)
+
+
+def apply_request(
+    memory: Memory,
+    verdict: Verdict,
+    sent: SentHistory,
+    tokens: Mapping[int, int],
+    now: float,
+    revived: Mapping[int, Message] | None = None,
+    encoding: str = "",
+    asked_at: float = 0.0,
+) -> Memory:
+    """Return the memory with this request, unanswered: without the superseded messages, with the
+    new ones in their place, and with the request's view. A prompt is built from it.
 
     If `verdict.cut_seq` is before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
-    by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
-    messages are unanswered; that is also the projected memory that a prompt is built from.
-    `asked_at`: when the request came. `look_ups`: of the reply.
+    by `encoding`. `revived`: the messages of `verdict.revive`, by seq. `now`: the new messages'
+    time. `asked_at`: when the request came.
     """
     cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)
@@ -48,18 +63,11 @@ def apply_turn(
     kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
     if verdict.swaps or verdict.revive:
         kept = _rechain(memory.chain_at_coverage, kept)
-    has_stored_reply = verdict.has_stored_reply or (
-        reply is not None and _is_reply_stored(memory, verdict, reply, cut_seq)
-    )
-    answer = [(reply, reply_tokens, now)] if reply is not None and not has_stored_reply else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     new = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
     if verdict.new:
         new += _new_messages(memory, verdict, sent, tokens, now, cut_seq)
-    added = [*new, *answer]
-    fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
-    if answer and look_ups:
-        fresh = (*fresh[:-1], replace(fresh[-1], look_ups=look_ups))
+    fresh = tuple(_number_messages(memory.next_seq, chain, new, encoding))
     is_partial = verdict.style in PARTIAL_STYLES
     after = replace(
         memory,
@@ -67,18 +75,70 @@ def apply_turn(
         if is_partial == (memory.history == "partial")
         else memory.next_seq - 1,
         tail=kept.append_messages(fresh),
-        undated_to=_carry_undated_to(memory, fresh[: len(new)], cut_seq)
+        undated_to=_carry_undated_to(memory, fresh, cut_seq)
         if memory.next_seq > 1
         else _find_undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=verdict.style,
         turn_at=now if memory.turn_at is None else max(memory.turn_at, now),
-        turns=memory.turns + bool(answer and not (verdict.repeats and verdict.repeats.reply)),
     )
-    if has_stored_reply and reply is not None:
+    return replace(after, views=record_view(memory, after, verdict, sent, asked_at))
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReply:
+    """A complete reply: its tokens by `encoding`, and the look-ups that were made for it."""
+
+    item: Item
+    tokens: int
+    encoding: str = ""
+    look_ups: LookedUp | None = None
+
+
+def end_turn(
+    before: Memory,
+    asked: Memory,
+    verdict: Verdict,
+    asked_at: float,
+    now: float,
+    reply: EndedReply | None = None,
+) -> Memory:
+    """Return `asked`, which `apply_request` made of `before` for this verdict at `asked_at`, as the
+    turn has ended `now`: with this time for its new messages, and with the reply."""
+    turn_at = now if before.turn_at is None else max(before.turn_at, now)
+    tail, new_seq = MessageList.of(asked.tail), before.next_seq
+    if asked.next_seq > new_seq and now != asked_at:
+        kept = tail.messages_through(new_seq - 1)
+        new = tail[len(kept) :]
+        tail = kept.append_messages(
+            tuple([replace(m, at=now) if m.at == asked_at else m for m in new])
+        )
+    after = replace(asked, tail=tail, turn_at=turn_at)
+    if reply is None:
         return after
-    return replace(after, views=record_view(memory, after, verdict, sent, len(answer), asked_at))
+    if verdict.has_stored_reply or _is_reply_stored(before, verdict, reply.item):
+        return replace(after, views=before.views)
+    said = Message(
+        asked.next_seq,
+        reply.item,
+        extend_chain(asked.chain, reply.item.fp),
+        reply.tokens,
+        now,
+        reply.encoding,
+        look_ups=reply.look_ups,
+    )
+    is_answered_again = verdict.repeats is not None and bool(verdict.repeats.reply)
+    views = asked.views
+    if asked.views is not before.views:
+        views = (*views[:-1], replace(views[-1], reply=said.seq, asked_at=asked_at))
+    return replace(
+        after,
+        tail=tail.append_messages((said,)),
+        next_seq=said.seq + 1,
+        turns=before.turns + (not is_answered_again),
+        views=views,
+    )
 
 
 def _find_undated_to(fresh: Sequence[Message]) -> int:
@@ -106,10 +166,11 @@ def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut_seq: int) ->
     return next((m.seq for m in reversed(fresh) if m.item.fp in undated), memory.undated_to)
 
 
-def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item, cut_seq: int) -> bool:
+def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item) -> bool:
     """Return whether this very reply is stored and stays: its commit seemed to fail, was written,
     and is tried again."""
     seq = verdict.repeats.reply if verdict.repeats else 0
+    cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     return 0 < seq <= cut_seq and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
 
 

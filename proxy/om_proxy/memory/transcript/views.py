@@ -24,16 +24,15 @@ def record_view(
     after: Memory,
     verdict: Verdict,
     sent: SentHistory,
-    replies: int,
     asked_at: float,
 ) -> tuple[View, ...]:
     """Return the recorded attempts with this request at the end; an equal older one is dropped.
-    `memory` is from before the turn, `after` from after it, with so many `replies`. `asked_at`: when
-    the request came. A retry that changes nothing keeps the time of the first attempt."""
+    `memory` is from before the turn, `after` has its messages. `asked_at`: when the request came. A
+    retry that changes nothing keeps the time of the first attempt."""
     sent_count = sent.count
     if not sent_count:
         return memory.views
-    newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
+    newest = after.tail[-1].seq if after.tail else after.coverage
     # without new messages: other clients may have spoken between what was stored ahead and its
     # reply
     position = newest if verdict.new else verdict.after_seq
@@ -43,7 +42,7 @@ def record_view(
         chain=_compute_view_chain(sent),
         seq=position,
         end=verdict.end,
-        reply=after.end if replies else _find_stored_reply(memory, verdict),
+        reply=_find_stored_reply(memory, verdict),
         cells=_view_cells(verdict, memory.next_seq, after.coverage),
         asked_at=asked_at,
     )
