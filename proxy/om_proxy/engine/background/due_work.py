@@ -90,20 +90,17 @@ class DueWork:
         self._due_with_caller.pop(key, None)
 
     def is_known_idle(self, key: Key) -> bool:
-        """Return whether nothing is due on this thread as this process holds it; the store is not
-        asked. What another process has made due since, it does itself or a claim finds. False if
-        that takes longer to find out: of a shared log or a thread in one, and of a long tail."""
+        """Return whether nothing is due on this thread as this process holds it: its commit found
+        out when something will be. The store is not asked. What another process has made due since,
+        it does itself or a claim finds. False of a shared log or a thread in one: their commits do
+        not know."""
         held = self._memories.held.find(key)
         if (
             held is None
             or held.scope == "resource"
             or key.thread == RESOURCE_THREAD
-            or len(held.tail) > MANY_MESSAGES
             or (held.due_at is not None and held.due_at <= self._clock())
         ):
-            return False
-        context = self.find_context(held)
-        if context is None or self._decide(held, context) is not None:
             return False
         self._note_due(held, held.due_at)
         report_decision(self._memories.facts, key, "background", None)
