@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 # The time is counted in so many steps. A stop counts as one of them, however long it was.
@@ -44,21 +44,28 @@ class RunningTimer:
 async def wait_running_time(task: asyncio.Future[Any], seconds: float) -> None:
     """Wait until the task is done, for at most so many seconds in which the process ran. The task
     goes on."""
-    passed = asyncio.get_running_loop().create_future()
-    timer = RunningTimer(seconds, lambda: passed.set_result(None))
-    try:
-        await asyncio.wait([task, passed], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        timer.cancel()
+    for _ in range(STEPS):
+        if task.done() or (await asyncio.wait([task], timeout=seconds / STEPS))[0]:
+            return
 
 
-@asynccontextmanager
-async def limit_running_time(seconds: float) -> AsyncIterator[None]:
-    """Raise TimeoutError after so many seconds in which the process ran."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as limit:
-        timer = RunningTimer(seconds, lambda: limit.reschedule(loop.time()))
-        try:
-            yield
-        finally:
-            timer.cancel()
+class limit_running_time:  # noqa: N801 - it is used as a function, like `asyncio.timeout`
+    """Raise TimeoutError after so many seconds in which the process ran: `async with`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> None:
+        self._limit = limit = asyncio.timeout(None)
+        await limit.__aenter__()
+        loop = asyncio.get_running_loop()
+        self._timer = RunningTimer(self._seconds, lambda: limit.reschedule(loop.time()))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, traceback)
