@@ -116,6 +116,8 @@ class MessageList(tuple["Message", ...]):
         shorter._with_look_ups = tuple([m for m in self.with_look_ups if m.seq < self[count].seq])
         if self._marks is not None:
             shorter._marks = self._marks[:count]
+        if self._encodings is not None and len(self._encodings) == 1 and count:
+            shorter._encodings = self._encodings
         if len(self) >= 2 * count:
             return shorter  # fewer messages stay than go: they are summed again on first use
         dropped = self[count:]
