@@ -67,7 +67,6 @@ TESTS_OF_SEVERAL_MODULES = {
 MODULES_TESTED_ELSEWHERE = {
     "wire/apis/chat/look_ups/round_chunks.py": "wire/apis/chat/look_ups/test_splice.py",
     "settings/identity/identity_rules.py": "settings/identity/test_callers.py",
-    "memory/transcript/digests.py": "wire/apis/test_split.py",
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",

@@ -77,7 +77,7 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
             "called when the parser stops at an upgrade; the body must be read on there",
         ),
     },
-    "om_proxy.memory.transcript.digests": {
+    "om_proxy.memory.transcript.sent_history": {
         "hashlib._Hash": ("hashlib", "the type of a hash, for the type checker only")
     },
     "om_proxy.storage.sqlite.connection_worker": {

@@ -40,7 +40,7 @@ from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.shadow import needs_shadow
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.prompt.original import holds_conversation, shows_everything
+from om_proxy.memory.prompt.tail import holds_conversation, shows_everything
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.observability.facts import Facts
 from om_proxy.wire.apis import refusals

@@ -1,11 +1,13 @@
-"""Read the notes of a thread for a person: its log, older generations of it, and what each entry was
-made from."""
+"""Read the notes of a thread for a person: its log, older generations of it, how two of them
+differ, and what each entry was made from."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -26,14 +28,43 @@ from om_proxy.memory.model import (
     index_entries,
     resource_key,
 )
-from om_proxy.memory.notes import text_diff
-from om_proxy.memory.notes.text_diff import DiffLine
-from om_proxy.memory.number_ranges import describe_numbers
+from om_proxy.memory.prompt.ranges import describe_numbers
 from om_proxy.storage.values.stored_rows import GenerationSummary, summarize_generation
+
+MAX_COMPARED_LINES = 5_000  # of both texts together
+
+DiffKind = Literal["same", "removed", "added"]
+
 
 # of one entry that an answer holds; an entry covers fewer unless it is a reflection of many
 MAX_SOURCE_MESSAGES = 1_000
 MANY_LINES = 200  # comparing more than these would hold the event loop up for a millisecond
+
+
+class DiffLine(NamedTuple):
+    """A line that both texts have, or one of them."""
+
+    kind: DiffKind
+    text: str
+
+
+def can_be_compared(before: str, after: str) -> bool:
+    """Return whether the texts are short enough to be compared."""
+    return before.count("\n") + after.count("\n") + 2 <= MAX_COMPARED_LINES
+
+
+def compare_lines(before: str, after: str) -> tuple[DiffLine, ...]:
+    """Return the lines of both texts in order. Where they differ, those of `before` come first."""
+    return tuple(_iterate_lines(before.split("\n"), after.split("\n")))
+
+
+def _iterate_lines(before: list[str], after: list[str]) -> Iterator[DiffLine]:
+    for kind, start, end, new_start, new_end in SequenceMatcher(None, before, after).get_opcodes():
+        if kind == "equal":
+            yield from (DiffLine("same", line) for line in before[start:end])
+        else:
+            yield from (DiffLine("removed", line) for line in before[start:end])
+            yield from (DiffLine("added", line) for line in after[new_start:new_end])
 
 
 class NotesView(Struct, frozen=True):
@@ -206,10 +237,10 @@ def _find_log_key(memory: Memory) -> Key:
 async def _compare(before: Generation, after: Generation) -> tuple[DiffLine, ...] | None:
     """Return how the notes differ; None: they are too long to be compared."""
     texts = write_log(before), write_log(after)
-    if not text_diff.can_be_compared(*texts):
+    if not can_be_compared(*texts):
         return None
     line_count = sum(text.count("\n") for text in texts)
-    return await run_off_loop(line_count, lambda: text_diff.compare_lines(*texts), MANY_LINES)
+    return await run_off_loop(line_count, lambda: compare_lines(*texts), MANY_LINES)
 
 
 def _iterate_sources(

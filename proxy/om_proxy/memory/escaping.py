@@ -1,5 +1,5 @@
-"""Escape text from outside so that nothing in it can open or close a tag of the prompts, wherever
-it is rendered.
+"""Escape text from outside so that nothing in it can open or close a tag of the prompts, or be
+taken for the markup of a chat template, wherever it is rendered.
 
 The guarantee: in escaped text, no `<` is followed by the name of a prompt tag, however it is spelt.
 That means any case, any run of spaces, slashes, punctuation or invisible characters before the
@@ -8,22 +8,99 @@ name, invisible characters inside it, any separator between its words, any attri
 joined. Other tags mean nothing to the proxy and stay.
 
 Why not all of `&<>`: models read these texts and copy what they see, so `List&lt;str&gt;` in the
-notes comes back as code. Only the `<` of what could be taken for a prompt tag is written `&lt;`;
-`a < b && c > d`, `List<str>` and `->` stay as they are. The proxy knows its whole set of tags, so
-this is no list of forbidden phrases. An `&lt;` that is there already becomes `&amp;lt;`, so
-that `unescape` is the exact inverse.
+notes comes back as code. Only the `<` of what could be taken for a prompt tag is written `&lt;`; `a
+< b && c > d`, `List<str>` and `->` stay as they are. The proxy knows its whole set of tags, so this
+is no list of forbidden phrases. An `&lt;` that is there already becomes `&amp;lt;`, so that
+`unescape` is the exact inverse.
 
-The markup of chat templates is escaped likewise (memory/markup.py): for a model with that template,
-`<|im_end|>` in a note would end the proxy's message.
+A model takes the markup of its chat template for a change of speaker or for its runtime's voice:
+`<|im_end|>` in a note would end the proxy's message. Special tokens are one token each to the model
+that has them, wherever they are in a prompt: `<|im_start|>` (ChatML, Qwen), `<|start_header_id|>`
+(Llama 3), `<start_of_turn>` (Gemma), `[INST]` (Llama 2, Mistral), `<｜User｜>` (DeepSeek). Role tags
+are plain text that models have learnt to obey: `<system>`, `<system-reminder>`, `<tool_result>`.
+Only their first character is replaced: `&lt;|im_start|>` is no token any more, and a reader still
+knows what was said. Special tokens count only in their exact spelling. Role tags count in any case
+and spelling, but only where a tag can be: `List<User>`, `a < user` and `<System.String>` are code.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from om_proxy.memory.markup import ESCAPED_ANGLE_BRACKET as _LT
-from om_proxy.memory.markup import INVISIBLE_CHARACTERS as _UNSEEN
-from om_proxy.memory.markup import MARKUP_PATTERN
+# Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag
+# characters.
+INVISIBLE_CHARACTERS = (
+    "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
+)
+
+_SYSTEM_TAGS = (
+    "system",
+    "system-reminder",
+    "system-prompt",
+    "system-message",
+    "system-instructions",
+)
+_ROLE_TAGS = (  # nor behind a word: `List<User>` is code
+    "developer",
+    "developer-message",
+    "user",
+    "user-message",
+    "human",
+    "assistant",
+    "tool",
+    "tool-call",
+    "tool-calls",
+    "tool-use",
+    "tool-result",
+    "tool-results",
+    "tool-response",
+    "function-call",
+    "function-calls",
+    "function-result",
+    "function-results",
+    "invoke",
+    "think",
+    "thinking",
+)
+_ANGLE_TOKENS = (
+    r"[|｜][^\s|｜<>\[&]{1,40}[|｜]>",  # ChatML, Llama 3, Phi, Zephyr, Command R, Harmony, DeepSeek
+    r"/?(?:start|end)_of_(?:turn|image|role|text)>",  # Gemma, Granite
+    r"/?(?:s|bos|eos|unk|pad|sop|eop)>",
+    r"/?SYS>>",  # inside <<SYS>>: Llama 2
+)
+_SQUARE_TOKENS = (
+    "INST",
+    "SYSTEM_PROMPT",
+    "AVAILABLE_TOOLS",
+    "TOOL_CALLS",
+    "TOOL_RESULTS",
+    "TOOL_CONTENT",
+    "THINK",
+    "IMG",
+    "gMASK",
+)
+
+
+def _tag_pattern(names: Iterable[str]) -> str:
+    spelt = (
+        r"[\s_.-]*+".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
+        for name in sorted(names, key=len, reverse=True)
+    )
+    return rf"(?:\s*+/\s*+)?{INVISIBLE_CHARACTERS}(?i:{'|'.join(spelt)}){INVISIBLE_CHARACTERS}(?=[\s/>]|\Z)"
+
+
+ESCAPED_ANGLE_BRACKET = r"&(?:amp;)*+lt;"
+ESCAPED_SQUARE_BRACKET = r"&(?:amp;)*+#91;"
+# The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is
+# the same in the escaped text.
+MARKUP_PATTERN = re.compile(
+    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag_pattern(_SYSTEM_TAGS)})"
+    rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag_pattern(_ROLE_TAGS)})"
+    rf"|(?:\[|{ESCAPED_SQUARE_BRACKET})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
+)
+
 
 # every tag that a prompt uses; add a new tag here
 PROMPT_TAGS = (
@@ -42,21 +119,22 @@ PROMPT_TAGS = (
 
 
 def _spelling_pattern(name: str) -> str:
-    return r"[\W_]*".join(_UNSEEN.join(word) for word in name.split("-"))
+    return r"[\W_]*".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
 
 
 def names_pattern(names: tuple[str, ...]) -> str:
     """Return a pattern of any spelling of these names, as a whole word."""
     longest_first = sorted(names, key=len, reverse=True)
-    return f"(?:{'|'.join(map(_spelling_pattern, longest_first))}){_UNSEEN}(?![^\\W_])"
+    return f"(?:{'|'.join(map(_spelling_pattern, longest_first))}){INVISIBLE_CHARACTERS}(?![^\\W_])"
 
 
 # A run is taken whole (possessively) whether a name follows or not: that keeps the search linear on
 # `<<<<…`.
 _TAG_BEGINNING = re.compile(
-    rf"(?:<|{_LT})(?:<|{_LT}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?", re.IGNORECASE
+    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?:<|{ESCAPED_ANGLE_BRACKET}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?",
+    re.IGNORECASE,
 )
-_OPENING_BRACKET = re.compile(rf"<|{_LT}")
+_OPENING_BRACKET = re.compile(rf"<|{ESCAPED_ANGLE_BRACKET}")
 _ESCAPED_BRACKETS = {"<": "&lt;", "[": "&#91;"}
 _UNESCAPED_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPED_BRACKETS.items()}
 

@@ -7,7 +7,7 @@ import pytest
 from om_proxy.common.errors import ModelError, Overloaded
 from om_proxy.engine.background import requested_work
 from om_proxy.engine.background.requested_work import RequestedWork, RequestedWorkQueue
-from om_proxy.memory.lifecycle.requested_work import ObserveNow, ReflectNow
+from om_proxy.memory.lifecycle.decisions import ObserveNow, ReflectNow
 from om_proxy.memory.model import Key
 
 KEY = Key("tenant", "resource", "thread")

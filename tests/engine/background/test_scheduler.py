@@ -20,8 +20,7 @@ from om_proxy.engine.background.requested_work import RequestedWork
 from om_proxy.engine.background.scheduler import CLAIMS_PER_SLOT, Background
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.lifecycle import decisions, transitions
-from om_proxy.memory.lifecycle.decisions import Observe, Reflect
-from om_proxy.memory.lifecycle.requested_work import ObserveNow
+from om_proxy.memory.lifecycle.decisions import Observe, ObserveNow, Reflect
 from om_proxy.memory.lifecycle.transitions import FIRST_BACK_OFF_S
 from om_proxy.memory.model import Failures, Key
 from om_proxy.storage.sqlite.store import SqliteStore

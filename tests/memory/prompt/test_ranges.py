@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part
 from om_proxy.memory.notes.observations import parse_observation
-from om_proxy.memory.prompt.ranges import remove_range_lines, write_range_line
+from om_proxy.memory.prompt.ranges import (
+    MAX_RANGES,
+    describe_numbers,
+    remove_range_lines,
+    write_range_line,
+)
 
 OWN_LABEL, OTHER_LABEL = "1111111111111111", "3f9c2a7700000000"
 
@@ -90,3 +96,24 @@ def test_notes_are_stored_as_they_were_written() -> None:
     )
     parsed = parse_observation(answer, source_tokens=100, tokens=len)
     assert (parsed.text, parsed.task) == (notes, "[m1]\nPaint")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((), "none"),
+        ((7,), "7"),
+        ((3, 1, 2, 2), "1-3"),
+        ((9, 0, 1, 4, 5), "0-1, 4-5, 9"),
+        (range(10_000), "0-9999"),
+    ],
+)
+def test_numbers_are_ranges(numbers: Sequence[int], text: str) -> None:
+    assert describe_numbers(numbers) == text
+
+
+def test_of_many_ranges_the_newest_are_told() -> None:
+    text = describe_numbers(range(0, 1_000, 2))
+    assert text.startswith("…, 960, ")
+    assert text.endswith(", 998")
+    assert text.count(",") == MAX_RANGES

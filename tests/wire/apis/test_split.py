@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from om_proxy.memory.model import View
 from om_proxy.memory.transcript import sent_history
-from om_proxy.memory.transcript.digests import NO_DIGESTS
-from om_proxy.memory.transcript.sent_history import REHASHED_MESSAGES, recognise
+from om_proxy.memory.transcript.sent_history import NO_DIGESTS, REHASHED_MESSAGES, recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.chat.chat_request import (

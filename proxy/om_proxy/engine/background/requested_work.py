@@ -7,7 +7,7 @@ from collections import deque
 
 from om_proxy.common.errors import OmError, Overloaded
 from om_proxy.engine.policy import MemoryContext
-from om_proxy.memory.lifecycle.requested_work import Wish
+from om_proxy.memory.lifecycle.decisions import Wish
 from om_proxy.memory.model import Key
 
 STOPPING_MESSAGE = "the server is stopping; ask again once it is back"

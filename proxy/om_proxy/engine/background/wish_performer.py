@@ -8,7 +8,7 @@ from om_proxy.engine.background.requested_work import STOPPING_MESSAGE, Requeste
 from om_proxy.engine.background.thread_run import ThreadRun
 from om_proxy.engine.background.worker import MemoryWorker
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.memory.lifecycle.requested_work import ObserveNow, decide_wish
+from om_proxy.memory.lifecycle.decisions import ObserveNow, decide_wish
 
 
 class WishPerformer:

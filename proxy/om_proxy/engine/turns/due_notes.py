@@ -33,7 +33,6 @@ from om_proxy.memory.lifecycle.hints import has_user_spoken
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import resource_key
-from om_proxy.memory.prompt import missing_notes
 from om_proxy.wire.server.time_limits.deadline import Deadline
 
 # Threads whose notes one request may activate, with one commit each. The background activates the
@@ -171,7 +170,7 @@ class DueNotes:
             state = self._request_state(turn)
             reason = await run_off_loop(
                 len(projected.tail),
-                lambda: missing_notes.explain_failure(projected, limits, state, waited=waited),
+                lambda: decisions.explain_failure(projected, limits, state, waited=waited),
             )
             return replace(turn, reason=reason)
         if decisions.waits_to_pay_back(projected, limits):

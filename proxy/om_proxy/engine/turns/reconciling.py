@@ -35,7 +35,6 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory.transcript.apply_turn import apply_request
-from om_proxy.memory.transcript.digests import HashedMessages
 from om_proxy.memory.transcript.own_attempt import find_own_attempt, find_recorded_attempt
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
 from om_proxy.memory.transcript.reconcile import (
@@ -48,6 +47,7 @@ from om_proxy.memory.transcript.reconcile import (
     Verdict,
     reconcile,
 )
+from om_proxy.memory.transcript.sent_history import HashedMessages
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript.unstored import rewind_memory
 from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording

@@ -27,7 +27,7 @@ from om_proxy.memory.lifecycle.undoing import (
     undo_newest_change,
 )
 from om_proxy.memory.model import Generation, Key, Memory, Observation
-from om_proxy.memory.number_ranges import describe_numbers
+from om_proxy.memory.prompt.ranges import describe_numbers
 from om_proxy.observability.facts import NotesChanged
 from om_proxy.storage.values.records import ForgetResult
 

@@ -25,8 +25,8 @@ from om_proxy.management.thread_admin import check_version, require_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import log_sharing, transitions
+from om_proxy.memory.lifecycle.decisions import ObserveNow, ReflectNow, Wish, decide_wish
 from om_proxy.memory.lifecycle.observable import answered_chunks
-from om_proxy.memory.lifecycle.requested_work import ObserveNow, ReflectNow, Wish, decide_wish
 from om_proxy.memory.model import Key, Memory, Observation
 from om_proxy.observability.facts import NotesChanged
 

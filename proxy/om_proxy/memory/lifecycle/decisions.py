@@ -34,6 +34,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from msgspec.structs import replace
+
+from om_proxy.common.reasons import Reason
 from om_proxy.memory import blocks
 from om_proxy.memory.lifecycle import condensing, prompt_cache
 from om_proxy.memory.lifecycle.economy import pays_back
@@ -408,3 +411,56 @@ def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
     moments = [now] if idle_at is None or idle_at <= now else [now, idle_at]
     first_at = next((at for at in moments if decide_after_reply(memory, limits, at)), None)
     return None if first_at is None else max(first_at, memory.failures.retry_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveNow:
+    """The wish to have observed what can be: one observation, or all of them (`all`)."""
+
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectNow:
+    """The wish to have the whole log condensed. `instruction`: words for the reflector beside those
+    of the configuration."""
+
+    instruction: str | None = None
+
+
+Wish = ObserveNow | ReflectNow
+
+
+def decide_wish(memory: Memory, wish: Wish, limits: Limits) -> Observe | Reflect | None:
+    """Return what to do for the wish now, below the thresholds too; None: nothing is left to do
+    (docs/contributing/seeing.md#asked-for-work).
+
+    `memory`: the thread; for ReflectNow, the memory that holds the log.
+    """
+    if isinstance(wish, ReflectNow):
+        return _reflect_log(memory, wish)
+    batch = observe_everything(memory, limits.observe_from_tokens)
+    return dataclasses.replace(batch, wait=True) if batch else None
+
+
+def _reflect_log(memory: Memory, wish: ReflectNow) -> Reflect | None:
+    entries = memory.log.entries
+    if not memory.log.tokens:
+        return None
+    accept_below = condensing.acceptance_limit(condensing.take_whole_log(entries))
+    return Reflect(len(entries), accept_below, wait=True, instruction=wish.instruction)
+
+
+def explain_failure(memory: Memory, limits: Limits, asked: RequestState, *, waited: bool) -> Reason:
+    """Return the reason for a receipt without notes. `memory.failures` counts at least one failure.
+
+    - `observer-late`: the request would wait for notes, but its thread is in back-off, so it goes
+      out raw at once.
+    - `observer-failing`: the thread is suspended, its back-off is over, the request has just waited
+      for the call that failed, or the request would not wait for notes yet.
+    """
+    failures = memory.failures
+    if waited or failures.suspended or asked.now >= failures.retry_at:
+        return Reason.OBSERVER_FAILING
+    due = decide_before_forwarding(replace(memory, failures=Failures()), limits, asked)
+    return Reason.OBSERVER_LATE if isinstance(due, Observe | Reflect) else Reason.OBSERVER_FAILING

@@ -1,18 +1,29 @@
-"""Name the messages that a note covers: `[m12-m40]`, or `[3f9c2a77.m1-m7]` of another
-conversation. The actor reads the ranges and looks those messages up; no memory model sees them.
+"""Write ranges: of the messages that a note covers, and of numbers in error messages.
 
-A range is made of what an entry covers, so it never changes.
+A note covers `[m12-m40]`, or `[3f9c2a77.m1-m7]` of another conversation. The actor reads the ranges
+and looks those messages up; no memory model sees them. A range is made of what an entry covers, so
+it never changes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from om_proxy.memory.model import Observation
 from om_proxy.memory.recall.message_ids import write_message_id
 
 # of a text that is about no single thread; sections name the other threads
 MAX_RANGES_IN_LINE = 8
+
+
+_ID = r"(?:[0-9a-f]{6,16}\.)?m\d{1,18}"
+_RANGE = rf"{_ID}(?:-m\d{{1,18}})?"
+# possessive: a long answer must stay linear to read
+_RANGE_LINE = re.compile(
+    rf"^[ \t]*+\[{_RANGE}(?:, {_RANGE})*+\][ \t]*+(?:\n|\Z)?", re.MULTILINE | re.IGNORECASE
+)
+MAX_RANGES = 20
 
 
 def write_range_line(entry: Observation, label: str | None, own_label: str) -> str:
@@ -42,15 +53,22 @@ def _write_range(label: str, after: int, last: int) -> str:
 # prompt differs.
 
 
-_ID = r"(?:[0-9a-f]{6,16}\.)?m\d{1,18}"
-_RANGE = rf"{_ID}(?:-m\d{{1,18}})?"
-# possessive: a long answer must stay linear to read
-_RANGE_LINE = re.compile(
-    rf"^[ \t]*+\[{_RANGE}(?:, {_RANGE})*+\][ \t]*+(?:\n|\Z)?", re.MULTILINE | re.IGNORECASE
-)
-
-
 def remove_range_lines(text: str) -> str:
     """Remove what looks like a range from the beginnings of lines: a model that writes one has
     copied it from somewhere, and it would pass for the proxy's own."""
     return _RANGE_LINE.sub("", text)
+
+
+def describe_numbers(numbers: Iterable[int]) -> str:
+    """Return the numbers in order, as `1-4, 7`; of many ranges the newest ones; `none` without
+    numbers."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    if len(texts) > MAX_RANGES:
+        texts = ["…", *texts[-MAX_RANGES:]]
+    return ", ".join(texts) or "none"

@@ -1,5 +1,5 @@
 """Build the tail for the actor: the messages that the client sent, and stored ones for those that
-it did not send."""
+it did not send. Say whether the client's own request may go out in place of that."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     always part of the tail.
     """
     sent_count = sent.count
-    cells = memory.views[-1].cells if memory.views and sent_count else ()
+    cells = _list_cells(memory, sent)
     asks = sent.first_asked_index() if sent_count else 0
     pieces: list[Piece] = []
     # what other clients said after this request: shown before what the request asks
@@ -192,3 +192,26 @@ def _client_piece(sent: SentHistory, index: int, seq: int = 0) -> Piece:
 def _stored_piece(message: Message) -> Piece:
     item = message.item
     return Piece(item.raw, item.role, item.calls, item.answers, message.tokens, message.seq, -1)
+
+
+def holds_conversation(memory: Memory, sent: SentHistory) -> bool:
+    """Return whether the request shows the conversation, whole or from some message on. `memory`:
+    the projected one, whose newest view is this request's.
+
+    A client that sends its newest message only, or the results of its newest calls, leaves the rest
+    to memory: a model that gets its request alone answers without the conversation.
+    """
+    cells = _list_cells(memory, sent)
+    asks = sent.first_asked_index() if cells else 0
+    shows_earlier = any(c.kind not in ("unsent", "extra") and c.sent_from < asks for c in cells)
+    return shows_earlier or shows_everything(memory, sent)
+
+
+def shows_everything(memory: Memory, sent: SentHistory) -> bool:
+    """Return whether the request shows all that is stored of the conversation, in its own way."""
+    cells = _list_cells(memory, sent)
+    return not any(cell.kind == "unsent" and cell.from_seq <= cell.to_seq for cell in cells)
+
+
+def _list_cells(memory: Memory, sent: SentHistory) -> tuple[Cell, ...]:
+    return memory.views[-1].cells if memory.views and sent.count else ()

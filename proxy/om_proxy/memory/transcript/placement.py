@@ -1,9 +1,14 @@
 """Place a request that shows part of the conversation: by its certain prefix, as a window, by
-alignment, or on a superseded branch."""
+alignment, or on a superseded branch.
+
+Some clients send the results of one step as they complete, and later in the order of the calls. An
+alignment keeps order, so it would find a few of them and take the others for unknown messages. So
+they are placed by their calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from msgspec.structs import replace
@@ -19,11 +24,6 @@ from om_proxy.memory.transcript.matching import (
     is_proof,
     pair_leading,
 )
-from om_proxy.memory.transcript.result_order import (
-    find_longer_run,
-    find_stored_order,
-    places_results,
-)
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import (
     NEED_OUTLINE,
@@ -36,6 +36,7 @@ from om_proxy.memory.transcript.stored_transcript import (
 )
 from om_proxy.memory.transcript.verdict import (
     NO_PREFIX,
+    ONE_TO_ONE_KINDS,
     CertainPrefix,
     Verdict,
     append_all,
@@ -43,6 +44,12 @@ from om_proxy.memory.transcript.verdict import (
     judge_pairs,
     list_unmatched,
 )
+
+MAX_ORDER_ATTEMPTS = 2  # to tell new results from those of an older step with the same ids
+Place = Callable[[StoredTranscript, SentHistory, CertainPrefix], Verdict | NeedOutline]
+PlaceAll = Callable[[StoredTranscript, SentHistory], Verdict | NeedOutline]
+# A run of results as it is stored: ids of the calls, fingerprints, and that of the message before.
+_StoredRun = tuple[list[str | None], list[bytes], bytes | None]
 
 
 def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
@@ -75,11 +82,6 @@ def _place_first_results(transcript: StoredTranscript, sent: SentHistory) -> Cer
     return CertainPrefix(len(results), run.stop, cells)
 
 
-MAX_ORDER_ATTEMPTS = 2  # to tell new results from those of an older step with the same ids
-
-Place = Callable[[StoredTranscript, SentHistory, CertainPrefix], Verdict | NeedOutline]
-
-
 def place_by_calls(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, place: Place
 ) -> Verdict | NeedOutline:
@@ -109,9 +111,6 @@ def _place_residue(
     if prefix.sent:
         return _place_after_prefix(transcript, sent, prefix)
     return _place_without_prefix(transcript, sent)
-
-
-PlaceAll = Callable[[StoredTranscript, SentHistory], Verdict | NeedOutline]
 
 
 def prefer_other_branch(
@@ -381,3 +380,68 @@ def _match_other_branch(
         after_seq=kept,
         revive=tuple(m.seq for m in other.live if fork < m.seq <= kept),
     )
+
+
+def find_stored_order(items: Sequence[Item], stored: Sequence[Mark]) -> list[dict[int, int]]:
+    """Return, for each run of neighbouring results that is stored in another order, the index of
+    the result that is stored in the place of each. Some servers number their calls anew in each
+    step. So of several stored runs with the same ids those after the same message count, and of
+    these the one with most of the texts."""
+    runs = [run for run in _list_runs([item.answers for item in items]) if len(run) > 1]
+    if not runs:
+        return []
+    stored_runs: dict[frozenset[str | None], list[_StoredRun]] = {}
+    for run in _list_runs([mark.answers for mark in stored]):
+        calls = [stored[j].answers for j in run]
+        before = stored[run.start - 1].fp if run.start else None
+        stored_runs.setdefault(frozenset(calls), []).append(
+            (calls, [stored[j].fp for j in run], before)
+        )
+    stored_fps = {None, *(mark.fp for mark in stored)}
+    orders: list[dict[int, int]] = []
+    for run in runs:
+        place_by_call = {items[i].answers: i for i in run}
+        candidates = stored_runs.get(frozenset(place_by_call), [])
+        before = items[run.start - 1].fp if run.start else None
+        if run.start and before in stored_fps:
+            candidates = [one for one in candidates if one[2] == before]
+        if len(place_by_call) < len(run) or not candidates:
+            continue
+        fps = {items[i].fp for i in run}
+        calls, *_ = max(candidates, key=lambda one: sum(fp in fps for fp in one[1]))
+        if len(calls) == len(run):
+            order = (place_by_call[call] for call in calls)
+            orders.append({i: there for i, there in zip(run, order, strict=True) if i != there})
+    return [order for order in orders if order]
+
+
+def find_longer_run(results: Sequence[Item], stored: Sequence[Mark]) -> range | None:
+    """Return the one stored run that holds these results and more, in another order. None: none
+    does, or several, or these are its end as it is stored."""
+    fps = {item.fp for item in results}
+    runs = [
+        run
+        for run in _list_runs([mark.answers for mark in stored])
+        if len(run) > len(results) and fps <= {stored[j].fp for j in run}
+    ]
+    if len(runs) != 1:
+        return None
+    end = [stored[j].fp for j in runs[0][-len(results) :]]
+    return None if end == [item.fp for item in results] else runs[0]
+
+
+def places_results(verdict: Verdict, moved: Iterable[int]) -> bool:
+    """Return whether each of the moved results stands beside a stored one. Only then may the
+    verdict stand for the order in which they were sent."""
+    paired = [cell for cell in verdict.cells if cell.kind in ONE_TO_ONE_KINDS]
+    return all(any(cell.sent_from <= i < cell.sent_to for cell in paired) for i in moved)
+
+
+def _list_runs(answers: Sequence[str | None]) -> Iterator[range]:
+    """Yield the places of neighbouring results."""
+    start = 0
+    for i, call in enumerate((*answers, None)):
+        if call is None:
+            if start < i:
+                yield range(start, i)
+            start = i + 1

@@ -20,7 +20,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import ToolUse
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.token_prices import Usage
-from om_proxy.memory.transcript.digests import Digests
+from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.wire.apis.split import Split
 
 # A longer reply is relayed, but not remembered.

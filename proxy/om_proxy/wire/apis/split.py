@@ -24,8 +24,7 @@ from msgspec import Struct
 from xxhash import xxh3_128, xxh3_128_digest
 
 from om_proxy.common.bounded_cache import BoundedCache
-from om_proxy.memory.transcript.digests import Digests, HashedMessages
-from om_proxy.memory.transcript.sent_history import MIN_DIGESTED_BYTES
+from om_proxy.memory.transcript.sent_history import MIN_DIGESTED_BYTES, Digests, HashedMessages
 
 # For all threads together; a split of 10 000 messages has 80 kB.
 MAX_SPLITS_BYTES = 8 << 20

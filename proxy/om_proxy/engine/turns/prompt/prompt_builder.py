@@ -23,9 +23,8 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
-from om_proxy.memory.prompt.original import holds_conversation
 from om_proxy.memory.prompt.pairs import find_broken_pieces
-from om_proxy.memory.prompt.tail import Piece, build_tail, put_in_look_ups
+from om_proxy.memory.prompt.tail import Piece, build_tail, holds_conversation, put_in_look_ups
 from om_proxy.memory.recall.kept_look_ups import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.wire.apis.message_summary import summarize_message

@@ -1,11 +1,12 @@
-"""The routes that preview what goes upstream."""
+"""The routes that preview what goes upstream, and compare it with what was received."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import orjson
@@ -23,7 +24,6 @@ from om_proxy.management.api.requests import AdminCall, ChatRequest, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
-from om_proxy.memory.prompt.message_diff import MessageDiff, diff_messages
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.settings.identity.header_values import group_by_name, read_choice, read_timezone
@@ -31,6 +31,39 @@ from om_proxy.settings.identity.identity_rules import HISTORY_HEADER, SCOPE_HEAD
 from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server.capacity.work_kinds import PREVIEW
+
+
+class MessageDiff(NamedTuple):
+    """The messages that only one of two prompts has, by index."""
+
+    dropped: tuple[int, ...]  # in the prompt as received
+    added: tuple[int, ...]  # in the prompt as sent
+
+
+def diff_messages(received: Sequence[bytes], sent: Sequence[bytes]) -> MessageDiff:
+    """Return the difference. A message that stays is the same byte for byte, and no message that
+    stays changes its place among the others that stay.
+
+    The prompts are compared from their ends: memory replaces the oldest messages, and of equal ones
+    the newest stay.
+    """
+    places: dict[bytes, deque[int]] = defaultdict(deque)
+    for index in range(len(received) - 1, -1, -1):
+        places[received[index]].append(index)
+    kept: set[int] = set()
+    added: list[int] = []
+    behind = len(received)  # where the newest message that stays and is compared already stood
+    for index in range(len(sent) - 1, -1, -1):
+        candidates = places.get(sent[index], deque())
+        while candidates and candidates[0] >= behind:
+            candidates.popleft()
+        if candidates:
+            behind = candidates.popleft()
+            kept.add(behind)
+        else:
+            added.append(index)
+    dropped = tuple(index for index in range(len(received)) if index not in kept)
+    return MessageDiff(dropped, tuple(reversed(added)))
 
 
 class TextQuery(ThreadQuery, frozen=True, kw_only=True):

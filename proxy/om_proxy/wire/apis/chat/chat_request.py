@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from om_proxy.memory.message_view import fingerprint
 from om_proxy.memory.model import Item
-from om_proxy.memory.transcript.digests import Digests
+from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_message import read_message

@@ -3,10 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle.decisions import RequestState
+from om_proxy.memory.lifecycle.decisions import RequestState, explain_failure
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Failures
-from om_proxy.memory.prompt.missing_notes import explain_failure
 from tests.memory.building import chat, memory
 
 LIMITS = Limits()

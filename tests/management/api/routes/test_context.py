@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.prompt.message_diff import diff_messages
+from om_proxy.management.api.routes.context import diff_messages
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from om_proxy.memory.lifecycle import edits
-from om_proxy.memory.lifecycle.decisions import Observe, Reflect
-from om_proxy.memory.lifecycle.requested_work import ObserveNow, ReflectNow, decide_wish
+from om_proxy.memory.lifecycle.decisions import (
+    Observe,
+    ObserveNow,
+    Reflect,
+    ReflectNow,
+    decide_wish,
+)
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory
 from tests.memory.building import chat, chunked, memory, transcript, with_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.memory.prompt.original import holds_conversation
+from om_proxy.memory.prompt.tail import holds_conversation
 from tests.memory.clients import Thread, build_thread, chat
 
 LONG = "u1 a1 u2 cx rx a2"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.memory.escaping import escape, unescape
-from om_proxy.memory.markup import MARKUP_PATTERN
+from om_proxy.memory.escaping import MARKUP_PATTERN, escape, unescape
 
 
 @pytest.mark.parametrize(
