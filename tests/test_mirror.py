@@ -70,7 +70,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
-    "memory/transcript/placement.py": "memory/transcript/test_reconcile.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from om_proxy.management.steering import note_editor, note_traces
+from om_proxy.management.steering import note_editor
 from om_proxy.memory.lifecycle import branch, edits, pins, transitions
 from om_proxy.memory.model import Memory, Observation, ObservationLog, Reflection
 from om_proxy.storage.values.changes import NoteErasure
@@ -125,7 +125,7 @@ def an_undo_writes_the_text_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_forgotten_stays_in_older_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(note_traces, "list_traces", lambda withdrawn, current, older: ())
+    monkeypatch.setattr(note_editor, "list_traces", lambda withdrawn, current, older: ())
 
 
 def a_dropped_chunk_leaves_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +254,14 @@ def the_log_before_sharing_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def careless(*_: object) -> list[NoteErasure]:
         return []
 
-    monkeypatch.setattr(note_traces, "_list_own_traces", careless)
+    monkeypatch.setattr(note_editor, "_list_own_traces", careless)
 
 
 def the_log_that_was_left_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def careless(*_: object) -> list[NoteErasure]:
         return []
 
-    monkeypatch.setattr(note_traces, "_list_shared_traces", careless)
+    monkeypatch.setattr(note_editor, "_list_shared_traces", careless)
 
 
 def other_threads_tell_it_on(monkeypatch: pytest.MonkeyPatch) -> None:

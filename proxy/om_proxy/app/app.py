@@ -51,7 +51,7 @@ from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
-from om_proxy.engine.recall.offered_threads import OfferedThreads
+from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.engine import Engine

@@ -18,15 +18,14 @@ from om_proxy.engine.background.indexing import is_indexed
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.background.worker import MemoryWorker
-from om_proxy.engine.event_feed.feed import EventFeed
-from om_proxy.engine.event_feed.reader import EventReader
+from om_proxy.engine.event_feed.feed import EventFeed, EventReader
 from om_proxy.engine.event_feed.stream import EventStream
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.message_index import IndexingSource, MessageIndex
 from om_proxy.engine.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.engine.policy import PolicyInForce
+from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.recall.note_searching import StoredNotes
-from om_proxy.engine.recall.offered_threads import OfferedThreads
 from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
 from om_proxy.engine.recall.searching import IndexedOrNewest, MessageSearch
 from om_proxy.engine.recall.similar_messages import SimilarMessages

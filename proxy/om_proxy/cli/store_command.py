@@ -37,9 +37,8 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.api.access import Visitor
-from om_proxy.management.api.audited import answer_route
 from om_proxy.management.api.requests import AdminCall, Query, describe_fault
-from om_proxy.management.api.route import Handler
+from om_proxy.management.api.route import Handler, answer_route
 from om_proxy.management.api.route_table import find_route
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import Key

@@ -304,7 +304,7 @@ OTHERS = (
         f"{_ROUTES}/audit.py",
         "list_records(call.tenant,",
         "list_records(None,",
-        ("tests/management/api/test_audited.py", "tests/management/api/test_access.py"),
+        ("tests/management/api/test_route.py", "tests/management/api/test_access.py"),
     ),
     Mutant(
         f"{_ROUTES}/events.py",
@@ -338,7 +338,7 @@ OTHERS = (
     ),
     # whose older generations are counted
     Mutant(
-        "proxy/om_proxy/engine/background/generation_pruning.py",
+        "proxy/om_proxy/engine/background/retention.py",
         "log_key.tenant, log_key.resource, after, THREADS_PAGE",
         "None, log_key.resource, after, THREADS_PAGE",
         ("tests/engine/background/test_retention.py",),

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.event_feed.feed import EventFeed
-from om_proxy.engine.event_feed.reader import EventReader
+from om_proxy.engine.event_feed.feed import EventFeed, EventReader
 from om_proxy.engine.event_feed.stream import EventStream, Selection, write_notice
 from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import MarkerConfig

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.errors import UnopenedText
-from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
+from om_proxy.engine.memory_cache.memories import retry_on_conflict
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key
 from om_proxy.storage.contract.memories import MemoryCommits, StoredThreads, ThreadLists, WorkQueue

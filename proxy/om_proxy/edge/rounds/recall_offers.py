@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.policy.memory_context import MemoryContext
-from om_proxy.engine.recall.offered_threads import OfferedThreads
+from om_proxy.engine.policy.policy import MemoryContext
+from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
 from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering

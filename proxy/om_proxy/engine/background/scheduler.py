@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -26,10 +26,8 @@ from om_proxy.engine.background.requested_work import (
     RequestedWork,
     RequestedWorkQueue,
 )
-from om_proxy.engine.background.thread_queue import MAX_WAITING_THREADS, ThreadQueue
 from om_proxy.engine.background.thread_run import ThreadRun, loop_time
-from om_proxy.engine.background.wish_performer import WishPerformer
-from om_proxy.engine.background.worker import MemoryWorker
+from om_proxy.engine.background.worker import MemoryWorker, WishPerformer
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.events.parts import OperationType
@@ -37,14 +35,73 @@ from om_proxy.memory.lifecycle.batches import ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Key, Memory, resource_key
 
-logger = structlog.get_logger("background")
+MAX_WAITING_THREADS = 1_000
 
+
+logger = structlog.get_logger("background")
 # until work that a person has asked for is tried again, after it could not begin
 REQUEST_RETRY_S = 2.0
 # until a request that waits for another process asks for the lease again
 LEASE_RETRY_S = 0.5
 JOIN_SHARE = 0.5  # of the time that a request waits, for the work of another process
 CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
+
+
+class ThreadQueue:
+    """A queue that serves the tenant with the fewest slots. Tenants with equally many slots take
+    turns. Within a tenant, the first thread to come is served first.
+
+    A full queue drops the newest thread of the tenant with the most threads in it: a flood crowds
+    out only itself.
+    """
+
+    def __init__(self, max_threads: int = MAX_WAITING_THREADS) -> None:
+        self._max_threads = max_threads
+        # every tenant in it has threads
+        self._tenants: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
+        self._last_served = ""  # a tenant
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tenants.values()))
+
+    @property
+    def free_places(self) -> int:
+        return self._max_threads - len(self)
+
+    def join(self, key: Key) -> Key | None:
+        """Put the thread after its tenant's others; a thread that waits already keeps its place.
+        Return the thread that was dropped for it."""
+        self._tenants.setdefault(key.tenant, OrderedDict()).setdefault(key)
+        if len(self) > self._max_threads:
+            longest = max(reversed(self._tenants.values()), key=len)
+            dropped = next(reversed(longest))
+            self.leave(dropped)
+            return dropped
+        return None
+
+    def leave(self, key: Key) -> None:
+        if threads := self._tenants.get(key.tenant):
+            threads.pop(key, None)
+            if not threads:
+                del self._tenants[key.tenant]
+
+    def take_next(self, slots: Mapping[str, int]) -> Key | None:
+        """Take the next thread out. `slots`: how many each tenant holds; a tenant without any may
+        be missing."""
+        if not self._tenants:
+            return None
+        self._last_served = tenant = min(
+            self._tenants,
+            key=lambda candidate: (slots.get(candidate, 0), candidate == self._last_served),
+        )
+        self._tenants.move_to_end(tenant)
+        key = next(iter(self._tenants[tenant]))
+        self.leave(key)
+        return key
+
+    def has_other_tenant(self, tenant: str) -> bool:
+        """Return whether any other tenant waits."""
+        return len(self._tenants) > (tenant in self._tenants)
 
 
 class Background:

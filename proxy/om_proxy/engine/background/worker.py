@@ -1,25 +1,31 @@
-"""Pass each decision to its performer."""
+"""Pass each decision to its performer, whether a threshold or a person has asked for the work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
+from om_proxy.common.errors import OmError, Overloaded, StorageError
 from om_proxy.engine.background.decision_report import Work
-from om_proxy.engine.background.performers.activation import activate_ready_notes
+from om_proxy.engine.background.due_work import DueWork
 from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts
 from om_proxy.engine.background.performers.observe import ObservePerformer
 from om_proxy.engine.background.performers.observe_batch import CallProgress, ObserveBatchPerformer
 from om_proxy.engine.background.performers.reflect import ReflectPerformer
 from om_proxy.engine.background.performers.work_guard import WorkGuard
+from om_proxy.engine.background.requested_work import STOPPING_MESSAGE, RequestedWork
+from om_proxy.engine.background.thread_run import ThreadRun
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
+from om_proxy.memory.events.changes import Cause, describe_trigger
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
-from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
+from om_proxy.memory.lifecycle.decisions import Decision, Observe, ObserveNow, Reflect, decide_wish
+from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, Reflection
 
 
@@ -101,3 +107,65 @@ class MemoryWorker:
             await self._observe.perform(memory, decision, context, costs, cycle)
         elif isinstance(decision, Reflect):
             await self._reflect.perform(memory, decision, context, costs, cycle)
+
+
+async def activate_ready_notes(
+    memories: Memories, keys: Sequence[Key], now: float, why: Literal["ttl", "threshold"]
+) -> bool:
+    """Make the buffered notes of these threads part of the log. Return whether there were any.
+    `why`: their prompt cache is cold, or the tails of all threads have reached the threshold."""
+    activated = False
+    for key in keys:
+        memory = await memories.load(key)
+        ids = tuple(c.id for c in answered_chunks(memory))
+        if ids:
+            await memories.update_log(
+                key,
+                partial(transitions.activate_chunks, ids=ids, now=now),
+                row_id=memory.row_id,
+                cause=Cause(trigger=describe_trigger(memory, why, now)),
+            )
+            activated = True
+    return activated
+
+
+class WishPerformer:
+    """The performer of requested work, one call of a memory model at a time."""
+
+    def __init__(self, memories: Memories, worker: MemoryWorker, due: DueWork) -> None:
+        self._memories = memories
+        self._worker = worker
+        self._due = due
+
+    async def perform(self, work: RequestedWork, run: ThreadRun) -> bool:
+        """Perform the next step of the work. Return whether more of it is left; otherwise the
+        person hears of the end, whatever it is."""
+        has_more = False
+        try:
+            has_more = await self._perform_step(work, run)
+        except OmError as exc:
+            work.finish(exc)
+        except BaseException:  # the task is cancelled, or a bug: nobody may wait for it
+            work.finish(Overloaded(STOPPING_MESSAGE))
+            raise
+        finally:
+            run.end_step()
+        if not has_more:
+            work.finish()
+        return has_more
+
+    async def _perform_step(self, work: RequestedWork, run: ThreadRun) -> bool:
+        memory = await self._memories.load(work.key)
+        context = self._due.find_context(memory, work.context)
+        if context is None or self._memories.is_degraded(work.key):
+            # notes that cannot be stored are not paid for
+            raise StorageError("the store cannot be written at the moment; try again")
+        decision = decide_wish(memory, work.wish, context.effective.limits)
+        if decision is None:
+            return False
+        run.step = decision
+        await self._worker.perform_requested(memory, decision, context, work.cycle_id)
+        if not isinstance(work.wish, ObserveNow) or not work.wish.all:
+            return False
+        now = await self._memories.load(work.key)
+        return now.chunked_to > memory.chunked_to  # else the next step would be the same

@@ -1,4 +1,5 @@
-"""Pass new events on to everybody who listens: one poller in this process, while anybody does."""
+"""Read stored events, and pass new ones on to everybody who listens: one poller in this process,
+while anybody does."""
 
 from __future__ import annotations
 
@@ -7,20 +8,68 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from om_proxy.common.errors import OmError
 from om_proxy.common.permanent_tasks import keep_running
-from om_proxy.memory.model import Key
+from om_proxy.engine.event_feed.envelope import write_ascii
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.memory.events.parts import OperationType
+from om_proxy.memory.events.status import make_status
+from om_proxy.memory.model import Key, resource_key
 from om_proxy.storage.contract.memories import MemoryRows
 from om_proxy.storage.contract.records import EventLog
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.stored_events import EventPage, StoredEvent
 
 POLL_INTERVAL_S = 0.5
 EVENTS_PER_POLL = 1_000
 MAX_WAITING_EVENTS = 256  # of one listener
 # How long stored events may be held back before the listeners are told.
 MAX_HELD_BACK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventReader:
+    """Reads events from the store. `find_running` names the work under way on a thread in this
+    process."""
+
+    memories: Memories
+    find_running: Callable[[Key], OperationType | None] = lambda _: None
+
+    async def find_keys(self, key: Key) -> tuple[Key, ...]:
+        """Return the keys whose events are a thread's: its own, and that of the log it shares.
+        Raise NotFound for a thread without a memory."""
+        memory = await self.memories.load_known(key)
+        return (key, resource_key(key)) if memory.shared_log_ref else (key,)
+
+    async def write_status(self, key: Key) -> str:
+        """Return the state of a thread's memory as an event in JSON. Raise NotFound."""
+        memory = await self.memories.load_known(key)
+        limits = self.memories.events.find_limits(memory)
+        subject = self.memories.events.describe_subject(memory)
+        status = make_status(memory, limits, subject, self.find_running(key))
+        return write_ascii(
+            {
+                "tenant": key.tenant,
+                "resource": key.resource,
+                "thread": key.thread,
+                "type": status.TYPE,
+                "data": msgspec.to_builtins(status),
+            }
+        )
+
+    async def find_id_before_newest(self, count: int) -> int:
+        """Return the id after which at most `count` events are, those of all tenants."""
+        return await self.memories.store.event_position(count)
+
+    async def read(
+        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
+    ) -> EventPage:
+        """Return a page of events; see `Store.events`."""
+        return await self.memories.store.events(tenant, keys, after, limit)
 
 
 class Listener:

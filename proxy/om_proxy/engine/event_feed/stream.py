@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from om_proxy.common.errors import NotFound
 from om_proxy.engine.event_feed.envelope import select_types, write_ascii, write_event
-from om_proxy.engine.event_feed.feed import EventFeed, Listener
-from om_proxy.engine.event_feed.reader import EventReader
+from om_proxy.engine.event_feed.feed import EventFeed, EventReader, Listener
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.events.status import MemoryStatus
 from om_proxy.memory.model import Key

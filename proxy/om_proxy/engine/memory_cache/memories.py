@@ -1,19 +1,18 @@
-"""Change memories. No other module writes them."""
+"""Change memories, again where another commit came first. No other module writes them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from om_proxy.common.errors import NotFound
+from om_proxy.common.errors import Conflict, NotFound
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
 from om_proxy.engine.memory_cache.forgettings import Forgettings, LocalTraces
 from om_proxy.engine.memory_cache.held_memories import DEFAULT_CACHE_BYTES, cache_sums
 from om_proxy.engine.memory_cache.loading import (
@@ -34,6 +33,24 @@ from om_proxy.observability.facts import Facts, ForgottenMeanwhile, LogRetired
 from om_proxy.storage.base import Store
 from om_proxy.storage.values.changes import Change, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
+
+_T = TypeVar("_T")
+
+# A commit conflicts only if another turn of the thread came first.
+MAX_COMMIT_ATTEMPTS = 20
+
+
+async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
+    """Run the attempt, and again each time another commit came first. Return its result, or raise
+    Conflict after the last attempt."""
+    for _ in range(MAX_COMMIT_ATTEMPTS):
+        try:
+            return await attempt()
+        except Conflict:
+            continue
+    raise Conflict(
+        f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: other changes to the thread always came first; try again"
+    )
 
 
 class Spool(Protocol):

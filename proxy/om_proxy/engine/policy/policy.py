@@ -1,4 +1,5 @@
-"""Read one configuration for one memory: its thresholds and prices, and when its work is due."""
+"""Read one configuration for one memory, as the context of its work: its thresholds and prices, and
+when its work is due."""
 
 from __future__ import annotations
 
@@ -16,23 +17,78 @@ from om_proxy.agents.models import (
     find_small_model,
 )
 from om_proxy.common.errors import ConfigError
-from om_proxy.engine.policy.memory_context import MemoryContext
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
-from om_proxy.memory.model import Memory
-from om_proxy.memory.prompt.context import ContextOptions, layout_for
+from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.prompt.context import ContextOptions, Layout, layout_for
 from om_proxy.memory.token_prices import TokenPrices
 from om_proxy.settings.config import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.values.changes import ResourceWakeup
+from om_proxy.wire.apis.api import Api
 
 MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
 # Bounded, because their keys hold credentials; they are never stored.
 MAX_REQUEST_CONTEXTS = 4_096
 # Bytes of the key of a kept context. Signed tokens may be longer; making a context takes 50 µs.
 MAX_CONTEXT_KEY_BYTES = 2_048
-
 # the headers of a request that name its caller
 Credential = Sequence[tuple[bytes, bytes]]
+PICODOLLARS_PER_DOLLAR = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """The beginning of a request's instructions, and the thread of the request. Instructions say
+    nothing about another thread. They are never stored."""
+
+    key: Key
+    api: Api
+    beginning: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryContext:
+    """The settings of a request, and the model and credential that memory work may inherit."""
+
+    effective: Effective
+    # the actor's model and credential; never stored
+    inherited: Target | None = field(default=None, repr=False)
+    layout: Layout = "merged"
+    context_options: ContextOptions = field(default_factory=ContextOptions)
+    # None: not known, as after a restart
+    instructions: Instructions | None = field(default=None, repr=False)
+    # this context without a thread's own settings, if it has any
+    bare: MemoryContext | None = field(default=None, repr=False)
+    # the model that observes first, for the log
+    observer_name: str | None = None
+    # whether the actor is known to call tools; False too where nobody asks
+    calls_tools: bool = False
+
+    def with_instructions(self, instructions: Instructions) -> MemoryContext:
+        """Return the context for the work of one turn."""
+        # `replace` takes twice as long, and most turns come here
+        return MemoryContext(
+            self.effective,
+            self.inherited,
+            self.layout,
+            self.context_options,
+            instructions,
+            self.bare,
+            self.observer_name,
+            self.calls_tools,
+        )
+
+    def with_layout(self, layout: Layout) -> MemoryContext:
+        """Return the context for a server that takes memory's texts in this layout."""
+        return self if layout == self.layout else replace(self, layout=layout)
+
+    def with_overrides(self, overrides: bytes | None) -> MemoryContext:
+        """Return the context with the settings that a person gave this thread (`Memory.overrides`),
+        and without those of any other thread."""
+        bare = self.bare or self
+        if not overrides:
+            return bare
+        return replace(bare, effective=bare.effective.with_overrides(overrides), bare=bare)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,9 +297,6 @@ class PolicyInForce:
         if self._policy.settings is not self._watched.current:
             self._policy = Policy(self._watched.current, self._model_timeout_s)
         return self._policy
-
-
-PICODOLLARS_PER_DOLLAR = 10**12
 
 
 # pure, as the price table does not change while the process runs; a look-up takes 4 µs, and every

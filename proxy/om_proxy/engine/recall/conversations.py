@@ -1,12 +1,15 @@
-"""Find the conversation that a look-up is about, among those of the caller's resource, and read
-one page of their list."""
+"""Find the conversations of the caller's resource: the one that a look-up is about, one page of
+their list, and whether a thread has another one (`retrieval.offer: always`)."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.model import Key, Memory, Scope
 from om_proxy.memory.recall import faults
@@ -14,11 +17,18 @@ from om_proxy.memory.recall.arguments import CURRENT_THREAD, LookUp
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.message_ids import MessageId, parse_label, parse_message_id
 from om_proxy.memory.recall.thread_list import MAX_TIME_BEFORE_WRITTEN_S
+from om_proxy.storage.contract.memories import ThreadLists
 from om_proxy.storage.shared.newest_passages import find_latest_threads
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPlace, ThreadSelection
 
 THREADS_A_READ = 500
 MAX_LISTED_THREADS = 5_000  # of a resource, of which a label may be one
+
+
+MAX_REMEMBERED_THREADS = 20_000  # about 300 bytes each
+# how long "no other conversation" is believed
+NOTHING_FOUND_FOR_S = 10.0
+MAX_READ_S = 0.5  # a request waits for it
 
 
 class Conversation(NamedTuple):
@@ -161,3 +171,32 @@ async def read_list_page(
         if len(found) > limit and behind is None:
             break
     return found
+
+
+class OfferedThreads:
+    """The threads of one process whose resource has another thread. Once one is found it is known,
+    so the tool is offered in every later request of the thread. `clock`: seconds that only grow."""
+
+    def __init__(self, store: ThreadLists, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        # until when the answer is believed; inf: there is another thread
+        self._known: BoundedCache[Key, float] = BoundedCache(max_items=MAX_REMEMBERED_THREADS)
+
+    async def has_others(self, key: Key) -> bool:
+        """Return whether the key's resource has another thread with a message. One bounded read of
+        an index, or none. Raise StorageError or TimeoutError."""
+        now = self._clock()
+        known_until = self._known.get(key)
+        if known_until is not None and now < known_until:
+            return known_until == float("inf")
+        async with asyncio.timeout(MAX_READ_S):
+            # two of any resource: one of them is another
+            threads = await self._store.threads(key.tenant, key.resource, limit=2)
+        has_others = any(info.key != key and info.messages for info in threads)
+        self._known.put(key, float("inf") if has_others else now + NOTHING_FOUND_FOR_S)
+        return has_others
+
+    def clear(self) -> None:
+        """Forget what is known: threads were forgotten."""
+        self._known.clear()

@@ -12,12 +12,10 @@ from msgspec.structs import replace
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import Conflict, ForgottenName
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
-from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn, UnstoredEntries
 from om_proxy.engine.turns.kept_look_ups import LookUpKeeper
-from om_proxy.engine.turns.message_counts import count_messages
-from om_proxy.engine.turns.reconciling import Reconciler
+from om_proxy.engine.turns.reconciling import Reconciler, count_messages
 from om_proxy.engine.turns.turn import (
     NOTHING_COMMITTED,
     CommittedTurn,

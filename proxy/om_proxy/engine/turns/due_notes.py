@@ -3,19 +3,20 @@ observation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.common.reasons import Reason
 from om_proxy.engine.background.decision_report import report_decision
-from om_proxy.engine.background.performers.activation import activate_ready_notes
+from om_proxy.engine.background.worker import activate_ready_notes
 from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.committing import Committer
-from om_proxy.engine.turns.memory_work import MemoryWork
 from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import OpenedTurn, is_before_fork
 from om_proxy.memory.events.changes import Cause, Trigger, describe_trigger
@@ -32,7 +33,7 @@ from om_proxy.memory.lifecycle.decisions import (
 from om_proxy.memory.lifecycle.hints import has_user_spoken
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.model import resource_key
+from om_proxy.memory.model import Key, resource_key
 from om_proxy.wire.server.time_limits.deadline import Deadline
 
 # Threads whose notes one request may activate, with one commit each. The background activates the
@@ -45,6 +46,22 @@ TRIGGERS: Mapping[str, TriggeredBy] = {
     "provider": "provider_change",
 }
 SWAP_CAUSE = Cause(trigger=Trigger("threshold"))
+
+
+class MemoryWork(Protocol):
+    """See engine/background/scheduler.py for each method."""
+
+    def last_seq_being_read(self, key: Key) -> int: ...
+
+    def remaining_wait(self, key: Key, seconds: float) -> float: ...
+
+    async def wait_for_work(
+        self, key: Key, decision: Decision, context: MemoryContext, seconds: float
+    ) -> bool: ...
+
+    def wake(self, key: Key, context: MemoryContext | None = None) -> None: ...
+
+    def run_detached(self, work: Coroutine[Any, Any, Any]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,7 @@ from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, Accountant, Acco
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
-from om_proxy.engine.turns.due_notes import DueNotes
-from om_proxy.engine.turns.memory_work import MemoryWork
+from om_proxy.engine.turns.due_notes import DueNotes, MemoryWork
 from om_proxy.engine.turns.overflow import OverflowRecovery
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder

@@ -1,8 +1,11 @@
-"""Compare a request with its thread's memory, and again after other commits."""
+"""Compare a request with its thread's memory, and again after other commits.
+
+A count of messages that fails gives way to an estimate: it stops no turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,11 +16,9 @@ from msgspec.structs import replace
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
-from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
-from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.deliveries import Deliveries
-from om_proxy.engine.turns.message_counts import count_messages
 from om_proxy.engine.turns.turn import OpenedTurn, ReconciledTurn, TakenForSideRequest
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle import branch, log_sharing
@@ -34,6 +35,7 @@ from om_proxy.memory.model import (
     Scope,
     resource_key,
 )
+from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.memory.transcript.apply_turn import apply_request
 from om_proxy.memory.transcript.own_attempt import find_own_attempt, find_recorded_attempt
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
@@ -51,6 +53,7 @@ from om_proxy.memory.transcript.sent_history import HashedMessages
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript.unstored import rewind_memory
 from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
+from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.keyed_hashes import fingerprint_key
 from om_proxy.storage.values.changes import Change
@@ -474,3 +477,20 @@ class Reconciler:
             return await run_off_loop(size_bytes, read, MANY_BYTES)
         except Unreadable:
             return None  # the client's messages are then stored as unanswered
+
+
+async def count_messages(
+    token_counter: TokenCounter, facts: Facts, key: Key, raws: Mapping[int, bytes], model: str
+) -> tuple[Mapping[int, int], str]:
+    """Return the payload tokens of each message by its key in `raws`, and the name of the encoding.
+    Without a message, or of estimates, it is empty: these are counted again after the reply."""
+    if not raws:
+        return {}, ""
+
+    async def count() -> tuple[Mapping[int, int], str]:
+        return await token_counter.count(raws, model), token_counter.encoding(model)
+
+    counted = await facts.await_extra("tokens", key, None, count)
+    if counted is not None:
+        return counted
+    return {n: estimate_tokens(raw.decode("utf-8", "replace")) for n, raw in raws.items()}, ""

@@ -26,7 +26,6 @@ from om_proxy.common.errors import BadMethod, BadRequest, NotFound, OmError, Too
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import admit_visitor, require_open_api, require_same_site
 from om_proxy.management.api.answers import StreamedAnswer, hide_text, send_streamed
-from om_proxy.management.api.audited import answer_route
 from om_proxy.management.api.openapi import build_openapi
 from om_proxy.management.api.requests import (
     MAX_ADMIN_BODY_BYTES,
@@ -38,7 +37,7 @@ from om_proxy.management.api.requests import (
     parse_query,
     read_tenant,
 )
-from om_proxy.management.api.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute
+from om_proxy.management.api.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute, answer_route
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.api.services import AdminServices
 from om_proxy.wire.server import responses

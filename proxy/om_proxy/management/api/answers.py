@@ -1,9 +1,15 @@
-"""Write what several answers of the admin API share: names of threads, hidden text, and answers
-that are sent piece by piece."""
+"""Write what several answers of the admin API share: names of threads, cursors of lists, hidden
+text, and answers that are sent piece by piece.
+
+A cursor names the list that gave it by a hash, so that another list refuses it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,7 +23,7 @@ from msgspec.inspect import Metadata, type_info
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.common.errors import OmError
+from om_proxy.common.errors import BadRequest, OmError
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.wire.server.capacity.work_kinds import WorkKind
@@ -28,7 +34,49 @@ from om_proxy.wire.server.disconnect import (
 )
 from om_proxy.wire.server.headers import Header
 
+# in the hash: a release that orders its lists otherwise refuses the cursors of an earlier one
+CURSOR_RELEASE = 1
+LIST_HASH_BYTES = 8
+
+_Place = TypeVar("_Place")
+
+
 UnixSeconds = Annotated[float, Meta(description="Unix seconds.")]
+HOLDS_TEXT = Meta(extra={"holds_text": True})
+HiddenText = Annotated[str | None, HOLDS_TEXT]
+HiddenJson = Annotated[msgspec.Raw | None, HOLDS_TEXT]
+LISTED_TEXT_FIELDS = ("title",)
+_T = TypeVar("_T")
+logger = structlog.get_logger("admin")
+
+
+def write_cursor(listed: Sequence[Any], place: Any) -> str:
+    """Return the cursor of a place in a list. `listed`: the name of the list, its tenant, and all
+    else that says what it holds and in which order."""
+    content = msgspec.json.encode((_hash_list(listed), place))
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def parse_cursor(
+    cursor: str | None, listed: Sequence[Any], place_type: type[_Place]
+) -> _Place | None:
+    """Return the place; None without a cursor. Raise BadRequest unless this list gave it."""
+    if not cursor:
+        return None
+    try:
+        padding = "=" * (-len(cursor) % 4)
+        content = base64.b64decode(cursor + padding, altchars=b"-_", validate=True)
+        list_hash, place = msgspec.json.decode(content, type=tuple[str, msgspec.Raw])
+        if list_hash == _hash_list(listed):
+            return msgspec.json.decode(place, type=place_type)
+    except (binascii.Error, msgspec.MsgspecError, ValueError):
+        pass  # the refusal below says it
+    raise BadRequest("cursor is not one that this list gave", param="cursor")
+
+
+def _hash_list(listed: Sequence[Any]) -> str:
+    content = msgspec.json.encode((CURSOR_RELEASE, *listed))
+    return hashlib.blake2b(content, digest_size=LIST_HASH_BYTES).hexdigest()
 
 
 class ThreadNames(Struct, frozen=True, kw_only=True):
@@ -62,13 +110,6 @@ def repair_text(text: str | None) -> str | None:
 # Hide the text of conversations and notes in an answer (`server.admin_reads: false`).
 #
 # An answer marks each field that holds such text with `HOLDS_TEXT`; the field can then be null.
-
-
-HOLDS_TEXT = Meta(extra={"holds_text": True})
-HiddenText = Annotated[str | None, HOLDS_TEXT]
-HiddenJson = Annotated[msgspec.Raw | None, HOLDS_TEXT]
-LISTED_TEXT_FIELDS = ("title",)
-_T = TypeVar("_T")
 
 
 def hide_text(value: _T) -> _T:
@@ -123,9 +164,6 @@ def _has_text_field(info: Any, seen: set[type]) -> bool:
 
 def _holds_text(field_type: Any) -> bool:
     return isinstance(field_type, Metadata) and bool((field_type.extra or {}).get("holds_text"))
-
-
-logger = structlog.get_logger("admin")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,6 @@ from om_proxy.management.api.routes import (
     messages,
     notes,
     pins,
-    provenance,
     recall,
     resources,
     search,
@@ -28,7 +27,6 @@ from om_proxy.management.api.routes import (
 ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     *threads.ROUTES,
     *messages.ROUTES,
-    *provenance.ROUTES,
     *recall.ROUTES,
     *search.ROUTES,
     *context.ROUTES,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from om_proxy.edge.rounds.recall_offers import RecallOffers
-from om_proxy.engine.event_feed.reader import EventReader
+from om_proxy.engine.event_feed.feed import EventReader
 from om_proxy.engine.event_feed.stream import EventStream
 from om_proxy.engine.recall.performing import LookUpPerformer
 from om_proxy.engine.turns.message_importer import MessageImporter

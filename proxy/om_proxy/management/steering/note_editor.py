@@ -1,22 +1,19 @@
 """Change notes for a person: edit and withdraw entries, edit and drop chunks, and take the newest
-change back (docs/contributing/seeing.md#steering)."""
+change back, each in every log that had it (docs/contributing/seeing.md#steering)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from om_proxy.common.errors import BadRequest, Moved, NotFound, OmError
-from om_proxy.engine.memory_cache.conflicts import retry_on_conflict
+from om_proxy.common.errors import BadRequest, Conflict, Moved, NotFound, OmError
 from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE, is_forgotten
-from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.steering.log_place import LogPlace, find_log_place
-from om_proxy.management.steering.note_traces import list_erasures
-from om_proxy.management.steering.written_text import read_written_text
 from om_proxy.management.thread_admin import check_version, require_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
@@ -26,10 +23,22 @@ from om_proxy.memory.lifecycle.undoing import (
     describe_undone_change,
     undo_newest_change,
 )
-from om_proxy.memory.model import Generation, Key, Memory, Observation
+from om_proxy.memory.lifecycle.withdrawal import as_own_entry, as_shared_entry, list_traces
+from om_proxy.memory.model import (
+    RESOURCE_THREAD,
+    Generation,
+    Key,
+    Memory,
+    Observation,
+    index_entries,
+    resource_key,
+)
+from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.memory.prompt.ranges import describe_numbers
 from om_proxy.observability.facts import NotesChanged
+from om_proxy.storage.values.changes import NoteErasure
 from om_proxy.storage.values.records import ForgetResult
+from om_proxy.wire.apis.json_text import replace_halves
 
 UNKNOWN_MESSAGES = {
     "entry": "there is no such entry, or it is no longer stored; the log has: {ids}",
@@ -37,6 +46,10 @@ UNKNOWN_MESSAGES = {
         "there is no such chunk: it was dropped, or its messages were taken back; there are: {ids}"
     ),
 }
+
+
+THREADS_PER_PAGE = 200
+MAX_NOTE_CHARS = 20_000
 
 
 class ChangedEntry(NamedTuple):
@@ -280,3 +293,97 @@ def _describe_missing(what: str, stored: Iterable[Observation]) -> NotFound:
 def _find_changed(log: Memory, id_: int) -> Observation:
     """Return the entry that was changed: it has the newest id, or its own if nothing was to do."""
     return edits.find_by_id(log.log.entries, id_) or max(log.log.entries, key=lambda e: e.id)
+
+
+async def list_erasures(
+    memories: Memories, log: Memory, after: Memory, withdrawn: Observation
+) -> list[NoteErasure]:
+    """Return what to erase for an entry that is withdrawn from `log`, which is `after` then. Raise
+    Conflict if a thread has joined or left the log meanwhile."""
+    erasures = [await _list_log_traces(memories, log, after, withdrawn)]
+    if log.key.thread != RESOURCE_THREAD:
+        return erasures + await _list_shared_traces(memories, log.key, withdrawn)
+    labels = {part.label for part in withdrawn.parts if not part.covers_nothing}
+    async for key in _find_sharers(memories, log.key, labels):
+        erasures += await _list_own_traces(memories, key, withdrawn)
+    return erasures
+
+
+async def _list_log_traces(
+    memories: Memories, log: Memory, after: Memory, withdrawn: Observation
+) -> NoteErasure:
+    """Return what to erase of the log's older generations. The log as it is becomes one."""
+    current = Generation(log.log.generation, log.log.entries)
+    older = await memories.store.generations(log.key, current.number)
+    entries_by_id = index_entries((*reversed(older), current))
+    traces = list_traces(withdrawn, after.log.entries, entries_by_id.values())
+    return NoteErasure(log.key, log.version, traces)
+
+
+async def _find_sharers(memories: Memories, log_key: Key, labels: set[str]) -> AsyncIterator[Key]:
+    """Yield the threads that have these labels in the parts of a shared log."""
+    missing = set(labels)
+    cursor: Key | None = None
+    while missing and (
+        page := await memories.store.threads(
+            log_key.tenant, log_key.resource, cursor, THREADS_PER_PAGE
+        )
+    ):
+        for info in page:
+            if (label := memories.label(info.key)) in missing:
+                missing.remove(label)
+                yield info.key
+        cursor = page[-1].key
+
+
+async def _list_own_traces(
+    memories: Memories, key: Key, withdrawn: Observation
+) -> list[NoteErasure]:
+    """Return what to erase of the log that a thread had before it shared one."""
+    memory = await memories.load(key)
+    if memory.shared_log_ref is None:
+        raise Conflict("a thread has left the shared log; load it again")
+    next_own_generation = memory.shared_log_ref.own.next_generation
+    own = index_entries(await memories.store.generations(key, next_own_generation))
+    traces = list_traces(as_own_entry(withdrawn, memory.thread_label), (), own.values())
+    return [NoteErasure(key, memory.version, traces)] if traces else []
+
+
+async def _list_shared_traces(
+    memories: Memories, key: Key, withdrawn: Observation
+) -> list[NoteErasure]:
+    """Return what to erase of the log that a thread shared before it had its own. Prompts of that
+    log's threads may still tell of the thread, also if the log had no entry about it."""
+    if not await memories.store.version(resource_key(key)):
+        return []
+    shared_log = await memories.load(resource_key(key))
+    generations = await memories.store.generations(shared_log.key, shared_log.log.generation)
+    older = index_entries(generations).values()
+    shared_entry = as_shared_entry(withdrawn, memories.label(key))
+    traces = list_traces(shared_entry, shared_log.log.entries, older)
+    return [NoteErasure(shared_log.key, shared_log.version, traces)]
+
+
+async def read_written_text(text: str, *, redact: bool, how_to_remove: str) -> str:
+    """Return the text as it is stored: without blank ends, without lone surrogates, and, if
+    `redact`, without secrets. It is escaped where it is rendered. Raise BadRequest if it is empty
+    or too long. `how_to_remove`: what the error tells a person who wants the note gone."""
+    if not 0 < len(text.strip()) <= MAX_NOTE_CHARS:
+        raise BadRequest(
+            f"a note has 1 to {MAX_NOTE_CHARS} characters; to take it out, {how_to_remove}",
+            "om_bad_text",
+            "text",
+        )
+    whole = replace_halves(text.strip())
+    if not redact:
+        return whole
+    redacted = await asyncio.to_thread(
+        redact_secrets, whole
+    )  # what stands for a secret may be longer
+    if len(redacted) > MAX_NOTE_CHARS:
+        raise BadRequest(
+            f"without its secrets, the note has more than {MAX_NOTE_CHARS} characters; shorten it",
+            "om_bad_text",
+            "text",
+        )
+    return redacted

@@ -12,7 +12,7 @@ from om_proxy.common.errors import BadRequest, NotFound, StaleVersion
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.steering.log_place import find_log_place
-from om_proxy.management.steering.written_text import read_written_text
+from om_proxy.management.steering.note_editor import read_written_text
 from om_proxy.management.thread_admin import check_version, require_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange

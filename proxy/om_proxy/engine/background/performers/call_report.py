@@ -1,18 +1,23 @@
-"""Report each call of observer or reflector, however it ends: as a fact with its price, as events,
-and as costs for the commit that stores the work."""
+"""Report each call of observer or reflector, however it ends, as a fact with its price, as events,
+and as costs for the commit that stores the work; and store what it answered, without its secrets.
+
+The answer is paid for: a store that fails for a moment must not cost it, since another call would
+pay for the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Target
+from om_proxy.common.errors import Conflict, StorageError, Unwritable
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id
-from om_proxy.engine.policy import find_token_prices
+from om_proxy.engine.policy import MemoryContext, find_token_prices
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.cycles import Cycle, make_failed, make_start
 from om_proxy.memory.events.parts import OperationType
@@ -25,8 +30,15 @@ from om_proxy.memory.ledger import (
 )
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Memory
+from om_proxy.memory.notes.redaction import Notes, redact_notes
 from om_proxy.memory.token_prices import Tokens
 from om_proxy.observability.facts import AgentWork, CallOutcome, Facts, MemoryCallEnded
+
+OUTDATED_CODE = "om_outdated"  # the memory changed meanwhile, and the notes no longer fit
+STOPPED_CODE = "om_stopped"  # the process ends; the work is due again at the next start
+# Shorter than a lease: meanwhile no other process does the same work.
+MAX_STORING_S = 20.0
+RETRY_S = 1.0
 
 
 class CallReport:
@@ -91,10 +103,6 @@ def price_calls(calls: Iterable[PaidCall]) -> dict[str, Account]:
         )
         accounts[call.model] = accounts.get(call.model, Account()).add(account)
     return accounts
-
-
-OUTDATED_CODE = "om_outdated"  # the memory changed meanwhile, and the notes no longer fit
-STOPPED_CODE = "om_stopped"  # the process ends; the work is due again at the next start
 
 
 class CycleReport:
@@ -167,3 +175,31 @@ class WorkCosts:
         """Return what was paid since the last call of this."""
         costs, self._costs = self._costs, NO_MEMORY_COSTS
         return costs
+
+
+async def store_paid_answer(store: Callable[[bool], Awaitable[Memory]]) -> Memory:
+    """Return the memory that `store` returns, and try again while the store fails. `store` is told
+    whether an earlier attempt may have been written: then it must recognise an answer that is
+    stored. Raise the error of the last attempt."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MAX_STORING_S
+    is_retry = False
+    while True:
+        try:
+            return await store(is_retry)
+        except (Conflict, Unwritable):
+            raise
+        except StorageError:
+            if loop.time() + RETRY_S >= until:
+                raise
+        is_retry = True
+        await asyncio.sleep(RETRY_S)
+
+
+async def redact_answer(answer: Notes, context: MemoryContext) -> Notes:
+    """Return the answer without secrets, unless `redact` is off."""
+    return (
+        await asyncio.to_thread(redact_notes, answer)
+        if context.effective.memory.observation.redact
+        else answer
+    )

@@ -12,13 +12,18 @@ from msgspec import structs
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.common.errors import BrokenAnswer, CutOff, ModelTimeout, PromptTooLong
-from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts, report_call
+from om_proxy.engine.background.performers.call_report import (
+    CycleReport,
+    WorkCosts,
+    redact_answer,
+    report_call,
+    store_paid_answer,
+)
 from om_proxy.engine.background.performers.memory_models import choose_memory_models
 from om_proxy.engine.background.performers.observer_tasks import (
     build_observer_task,
     take_older_half,
 )
-from om_proxy.engine.background.performers.paid_answers import redact_answer, store_paid_answer
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.ledger import History

@@ -10,10 +10,15 @@ from functools import partial
 
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.common.errors import Oversized, PromptTooLong
-from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts, report_call
+from om_proxy.engine.background.performers.call_report import (
+    CycleReport,
+    WorkCosts,
+    redact_answer,
+    report_call,
+    store_paid_answer,
+)
 from om_proxy.engine.background.performers.memory_models import choose_memory_models
 from om_proxy.engine.background.performers.observer_tasks import find_thread_labels, render_sources
-from om_proxy.engine.background.performers.paid_answers import redact_answer, store_paid_answer
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.lifecycle import transitions

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from om_proxy.management.api.answers import UnixSeconds
-from om_proxy.management.api.cursors import parse_cursor, write_cursor
+from om_proxy.management.api.answers import UnixSeconds, parse_cursor, write_cursor
 from om_proxy.management.api.requests import AdminCall, PageCursor, PageLimit, Query
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices

@@ -1,4 +1,4 @@
-"""The route about a thread's messages."""
+"""The routes about a thread's messages, and from a message to the notes that cover it, and back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from om_proxy.management.api.answers import (
     ThreadNames,
     UnixSeconds,
     describe_names,
+    parse_cursor,
     repair_text,
+    write_cursor,
 )
-from om_proxy.management.api.cursors import parse_cursor, write_cursor
 from om_proxy.management.api.requests import (
     MAX_NUMBER,
     AdminCall,
@@ -24,6 +25,7 @@ from om_proxy.management.api.requests import (
     ThreadQuery,
 )
 from om_proxy.management.api.route import AdminRoute
+from om_proxy.management.api.routes.notes import CoveredRange, Entry, describe_entry
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.message_reader import ReadMessage
 from om_proxy.memory.model import Key
@@ -140,6 +142,72 @@ def _name_list(key: Key, query: MessagesQuery) -> tuple[object, ...]:
     return ("messages", key, query.after, query.through, query.live)
 
 
+class EntryMessagesQuery(ThreadQuery, frozen=True, kw_only=True):
+    """The query of the messages behind an entry."""
+
+    chunk: Annotated[
+        bool, Meta(description="The id is that of a chunk, not of an entry of the log.")
+    ] = False
+    excerpt: Annotated[
+        bool, Meta(description="Give the first 300 characters of each text instead of `raw`.")
+    ] = False
+    limit: PageLimit = 100
+    cursor: PageCursor = None
+
+
+class NotedMessageAnswer(ThreadNames, frozen=True, kw_only=True):
+    """One message, and the notes that cover it."""
+
+    message: MessageLine
+    noted_in: Annotated[
+        list[Entry],
+        Meta(
+            description=(
+                "The active entry whose range holds the message, or the chunk in which it waits. "
+                "Empty: the message is raw, or no longer part of the conversation."
+            )
+        ),
+    ]
+
+
+class EntryMessages(ThreadNames, frozen=True, kw_only=True):
+    """A page of the messages behind an entry, by number."""
+
+    covers: list[CoveredRange]
+    items: list[MessageLine]
+    cursor: Annotated[str | None, Meta(description="`null` at the end of the list.")]
+
+
+async def show_message(services: AdminServices, call: AdminCall) -> NotedMessageAnswer:
+    key = call.named_key
+    noted = await services.message_reader.read_message(key, call.named_entry_id)
+    return NotedMessageAnswer(
+        **describe_names(key, services.secret),
+        message=describe_message(noted.read, is_excerpt=False),
+        noted_in=[describe_entry(entry) for entry in noted.notes],
+    )
+
+
+async def list_entry_messages(services: AdminServices, call: AdminCall) -> EntryMessages:
+    query = call.query
+    assert isinstance(query, EntryMessagesQuery)
+    key, entry_id = call.named_key, call.named_entry_id
+    listed = ("entry messages", key, entry_id, query.chunk)
+    after = parse_cursor(query.cursor, listed, int) or 0
+    view = await services.thread_reader.read_entry(
+        key, entry_id, is_chunk=query.chunk, with_messages=False
+    )
+    ranges = sorted((covered.after, covered.last) for covered in view.ranges)
+    page = await services.message_reader.read_ranges(key, ranges, after, query.limit)
+    next_after = page.next_after
+    return EntryMessages(
+        **describe_names(key, services.secret),
+        covers=[CoveredRange(first=first + 1, last=last) for first, last in ranges],
+        items=[describe_message(read, is_excerpt=query.excerpt) for read in page.messages],
+        cursor=None if next_after is None else write_cursor(listed, next_after),
+    )
+
+
 ROUTES = (
     AdminRoute(
         method="GET",
@@ -150,5 +218,23 @@ ROUTES = (
         handler=list_messages,
         query=MessagesQuery,
         answer=MessageList,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/messages/{seq}",
+        summary="Show one message by its number, with the notes that stand for it.",
+        handler=show_message,
+        answer=NotedMessageAnswer,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/observations/{id}/messages",
+        summary=(
+            "List the messages that an entry was made from; of a reflection, of all notes that it "
+            "replaced."
+        ),
+        handler=list_entry_messages,
+        query=EntryMessagesQuery,
+        answer=EntryMessages,
     ),
 )

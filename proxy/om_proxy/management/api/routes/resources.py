@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from om_proxy.common.errors import NotFound
-from om_proxy.management.api.cursors import parse_cursor, write_cursor
+from om_proxy.management.api.answers import parse_cursor, write_cursor
 from om_proxy.management.api.ledger_answers import LedgerFigures, describe_sums
 from om_proxy.management.api.requests import AdminCall, PageCursor, PageLimit, Query, ResourceQuery
 from om_proxy.management.api.route import AdminRoute

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from om_proxy.common.errors import BadRequest
-from om_proxy.management.api.answers import UnixSeconds
-from om_proxy.management.api.cursors import parse_cursor, write_cursor
+from om_proxy.management.api.answers import UnixSeconds, parse_cursor, write_cursor
 from om_proxy.management.api.ledger_answers import (
     LedgerFigures,
     describe_sums,

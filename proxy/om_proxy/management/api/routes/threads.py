@@ -11,9 +11,10 @@ from om_proxy.management.api.answers import (
     ThreadNames,
     UnixSeconds,
     describe_names,
+    parse_cursor,
     repair_text,
+    write_cursor,
 )
-from om_proxy.management.api.cursors import parse_cursor, write_cursor
 from om_proxy.management.api.ledger_answers import LedgerFigures, describe_thread_ledger
 from om_proxy.management.api.requests import (
     AdminCall,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.engine.background.generation_pruning import GenerationPruner
+from om_proxy.engine.background.retention import GenerationPruner
 from om_proxy.memory.model import resource_key
 from tests.engine.background.test_retention import condense, key_of, list_numbers, open_run
 

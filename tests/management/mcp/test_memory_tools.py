@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from om_proxy.management.mcp.notes_text import MAX_NOTE_TOKENS, NotesToWrite, write_notes
+from om_proxy.management.mcp.memory_tools import MAX_NOTE_TOKENS, NotesToWrite, write_notes
 from om_proxy.memory.model import Key, Memory, Observation, ObservationLog
 from om_proxy.memory.prompt.context import ContextOptions
 from om_proxy.memory.tokens import estimate_tokens

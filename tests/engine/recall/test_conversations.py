@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.engine.recall import offered_threads
-from om_proxy.engine.recall.offered_threads import NOTHING_FOUND_FOR_S, OfferedThreads
+from om_proxy.engine.recall.conversations import NOTHING_FOUND_FOR_S, OfferedThreads
 from tests.engine.recall.stored_conversations import (
     CURRENT_KEY,
     FOREIGN_KEY,
@@ -62,7 +61,7 @@ async def test_a_yes_is_remembered_and_a_no_is_asked_again(
 
 async def test_a_store_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request does not wait for it, and nothing is remembered."""
-    monkeypatch.setattr(offered_threads, "MAX_READ_S", 0.01)
+    monkeypatch.setattr(f"{OfferedThreads.__module__}.MAX_READ_S", 0.01)
     async with open_conversations() as conversations:
         read = conversations.store.threads
 
@@ -75,5 +74,5 @@ async def test_a_store_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TimeoutError):
             await threads.has_others(CURRENT_KEY)
         monkeypatch.setattr(conversations.store, "threads", read)
-        monkeypatch.setattr(offered_threads, "MAX_READ_S", 60.0)
+        monkeypatch.setattr(f"{OfferedThreads.__module__}.MAX_READ_S", 60.0)
         assert await threads.has_others(CURRENT_KEY)

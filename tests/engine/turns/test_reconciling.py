@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from om_proxy.agents.models import TokenCounter
-from om_proxy.engine.turns.message_counts import count_messages
+from om_proxy.engine.turns.reconciling import count_messages
 from om_proxy.observability.facts import ExtraFailed, Facts
 from tests.memory.building import KEY
 

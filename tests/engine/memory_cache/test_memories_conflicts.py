@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict
-from om_proxy.engine.memory_cache.conflicts import MAX_COMMIT_ATTEMPTS
-from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.memory_cache.memories import MAX_COMMIT_ATTEMPTS, Memories
 from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.model import Memory, resource_key
 from tests.engine.memory_cache.watched_store import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from om_proxy.engine.background.thread_queue import ThreadQueue
+from om_proxy.engine.background.scheduler import ThreadQueue
 from om_proxy.memory.model import Key
 
 
