@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from om_proxy.cli.demo.trial import serve_trial
+from om_proxy.cli.demo.stage import serve_trial
 from om_proxy.settings.config import parse
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import run_with_scripted_models

@@ -74,7 +74,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
     "wire/apis/registry.py": "wire/apis/test_message_summary.py",
-    "wire/apis/chat/chat_api.py": "wire/apis/test_api.py",
     "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }
 

@@ -58,8 +58,6 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
     "om_proxy.wire.server.graceful_server": {
         "_exit": ("os", "public in spite of its name: it ends the process at once"),
     },
-    "om_proxy.wire.server.expect_continue": {_CYCLE: _ITS_CYCLE},
-    "om_proxy.wire.server.http10": {_CYCLE: _ITS_CYCLE},
     "om_proxy.wire.server.protocol": {
         _CYCLE: _ITS_CYCLE,
         "_start_asgi_task": (

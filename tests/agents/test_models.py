@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from om_proxy.agents import models
 from om_proxy.agents.models import Price, TokenCounter, encodings, price_list
-from om_proxy.agents.models.litellm_files import find_litellm_file
+from om_proxy.agents.models.price_list import find_litellm_file
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 from om_proxy.wire.apis.chat.chat_message import view_parsed

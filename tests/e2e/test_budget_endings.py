@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from om_proxy.common.off_loop import MANY_BYTES
-from om_proxy.edge.replies.reply_copy import ReplyCopy
+from om_proxy.edge.turn_closing import ReplyCopy
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.chat.reply import ChatReplyReader
@@ -145,7 +145,7 @@ async def test_a_client_that_leaves_while_its_large_reply_is_read(
             ]
         )
 
-    monkeypatch.setattr("om_proxy.edge.replies.reply_copy.run_off_loop", slowly)
+    monkeypatch.setattr("om_proxy.edge.turn_closing.run_off_loop", slowly)
     monkeypatch.setattr(ReplyCopy, "finish", ask_again)
     large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
     assert len(large) > MANY_BYTES

@@ -9,8 +9,14 @@ from itertools import count, pairwise
 from pathlib import Path
 
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.prompt_cache import CACHE_STEP_TOKENS, MIN_CACHED_TOKENS
-from om_proxy.testing.scripted import Message, RecordedRequest, ScriptedServer, message_text
+from om_proxy.testing.scripted import (
+    CACHE_STEP_TOKENS,
+    MIN_CACHED_TOKENS,
+    Message,
+    RecordedRequest,
+    ScriptedServer,
+    message_text,
+)
 from tests.e2e.previewing import list_message_bytes, list_tool_bytes
 from tests.e2e.running import run_with_scripted_models
 

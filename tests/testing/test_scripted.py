@@ -12,13 +12,14 @@ from openai import AsyncOpenAI
 from om_proxy.common.errors import OmError
 from om_proxy.testing.faults import Fault, Faults
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.prompt_cache import PromptCache, find_common_prefix
 from om_proxy.testing.scripted import (
     ACTOR,
     OBSERVER,
     REFLECTOR,
     UNKNOWN_ANSWER,
+    PromptCache,
     ScriptedServer,
+    find_common_prefix,
     find_scripted_model,
     improvise,
 )

@@ -64,7 +64,7 @@ from om_proxy.observability.figures.figures import Figures, ProcessState
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.observability.telemetry.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.observability.telemetry.logs import get_thread_label, report_start_failure
-from om_proxy.observability.tracing.opening import open_tracing
+from om_proxy.observability.tracing import open_tracing
 from om_proxy.settings.config import Settings, WatchedSettings, WebhookSettings
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.reopening_store import ReopeningStore

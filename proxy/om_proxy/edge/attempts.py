@@ -32,8 +32,7 @@ from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.replies.buffered_response import break_off, buffer_body, look_for_error
-from om_proxy.edge.replies.changed_response import Body
+from om_proxy.edge.replies.buffered_response import Body, break_off, buffer_body, look_for_error
 from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background

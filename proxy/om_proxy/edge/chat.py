@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.common.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.attempts import Attempts
-from om_proxy.edge.chat_tracer import ChatTracer
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
     MIN_REPORTED_BODY_BYTES,
+    ChatTracer,
     Exchange,
     build_memory_context,
     describe_bypass,

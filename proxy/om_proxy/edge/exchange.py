@@ -1,17 +1,18 @@
-"""The values of one request on its way through the proxy, and what memory work needs of them."""
+"""The values of one request on its way through the proxy, and what memory work and tracing need of
+them. Tracing is imported only where it is on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from msgspec.structs import replace
 from starlette.types import Scope
 
 from om_proxy.common.errors import BadRequest, raise_site
 from om_proxy.common.reasons import Reason, Status
-from om_proxy.edge.chat_tracer import ChatSpan
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.replies.inline_comments import InlineComments
 from om_proxy.edge.rounds.recall_offers import RecallRecord
@@ -19,9 +20,10 @@ from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
 from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.observability.facts import Bypassed
+from om_proxy.observability.facts import Bypassed, TurnEnded
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.identity_rules import IdentityRules
@@ -38,7 +40,6 @@ CALLER_CREDENTIAL_HEADERS = frozenset(
         b"openai-project",
     )
 )
-
 # What else an inherited memory call takes along: by these, gateways know who asks, and where the
 # words may go.
 GATEWAY_HEADERS = frozenset(
@@ -77,8 +78,27 @@ GATEWAY_HEADER_BEGINNINGS = (
     b"x-llmgateway-",
     b"oe-gateway-",
 )
-
 MIN_REPORTED_BODY_BYTES = 1 << 16
+
+
+class ChatSpan(Protocol):
+    """The span of one request, from its first byte upstream to its end."""
+
+    def replace_context(self, headers: Sequence[Header]) -> list[Header]:
+        """Return the headers with this span as the parent of the model server's."""
+
+    def end(self, turn: TurnEnded) -> None: ...
+
+    def abandon(self) -> None:
+        """End the span of a request that ended without a fact; do nothing if it has ended."""
+
+
+class ChatTracer(Protocol):
+    """Begins spans (observability/tracing/spans.py)."""
+
+    def begin_chat(
+        self, headers: Sequence[Header], model: str | None, key: Key | None, upstream: str
+    ) -> ChatSpan: ...
 
 
 @dataclass(slots=True)

@@ -1,4 +1,7 @@
-"""Close a turn while its answer is relayed. The reply is stored before the client sees its end."""
+"""Close a turn while its answer is relayed. The reply is stored before the client sees its end.
+
+The copy of a reply that is read for memory is charged to the memory budget until it is stored.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from msgspec.structs import replace
 from starlette.types import Send
 
 from om_proxy.common.errors import raise_site
+from om_proxy.common.off_loop import MANY_BYTES, run_off_loop
 from om_proxy.common.reasons import Reason
 from om_proxy.common.running_time import wait_running_time
 from om_proxy.edge.exchange import Delivery, Exchange, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
 from om_proxy.edge.replies.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.replies.relay import Outcome, relay
-from om_proxy.edge.replies.reply_copy import ReplyCopy
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
@@ -28,8 +31,8 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.observability.facts import Facts, Uncommitted
 from om_proxy.settings.identity.callers import identify
-from om_proxy.wire.apis.api import Reply
-from om_proxy.wire.server.capacity.budget import MemoryBudget
+from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply, ReplyReader
+from om_proxy.wire.server.capacity.budget import COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
 from om_proxy.wire.server.capacity.fair_queue import LARGE_PIECE_BYTES
 from om_proxy.wire.upstream import UpstreamResponse
 
@@ -330,3 +333,58 @@ def take_rounds(exchange: Exchange, recall: RecallRecord, reply: Reply) -> Reply
     exchange.usage = sum(reported[1:], reported[0]) if reported else None
     look_ups = keep_rounds(recall.rounds, recall.beside)
     return replace(reply, usage=usages[0], look_ups=look_ups)
+
+
+class ReplyCopy:
+    """A reader of a reply within the budget. The copy is given up when the budget has no room for
+    more of it, or above `MAX_REMEMBERED_REPLY_BYTES`: its memory is freed at once, and its turn is
+    stored with an interrupted reply. The client's bytes are not affected."""
+
+    __slots__ = ("_budget", "_bytes", "_charged_bytes", "_finishing", "_reader", "is_given_up")
+
+    def __init__(self, reader: ReplyReader, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._reader: ReplyReader | None = reader
+        self._bytes = self._charged_bytes = 0
+        self._finishing: asyncio.Task[Reply] | None = None
+        self.is_given_up = False
+
+    def feed(self, data: bytes) -> None:
+        if self._reader is None:
+            return
+        self._bytes += len(data)
+        if self._bytes > FREE_COPY_BYTES and not self._charge(COPY_WEIGHT * self._bytes):
+            self.is_given_up = True
+            self.release()
+            return
+        self._reader.feed(data)
+
+    async def finish(self) -> Reply:
+        """Read the reply, off the event loop if it is large, and drop the reader. A cancelled
+        caller may call again. The reply stays charged until `release`."""
+        if self._finishing is None:
+            reader, self._reader = self._reader, None
+            if reader is None:
+                return Reply()
+            if self._bytes <= MANY_BYTES:
+                return reader.finish()
+            self._finishing = asyncio.create_task(
+                run_off_loop(self._bytes, reader.finish, MANY_BYTES)
+            )
+        return await asyncio.shield(self._finishing)
+
+    def release(self, _: object = None) -> None:
+        """Free the copy: the reply is stored or given up. A second call does nothing."""
+        self._reader = self._finishing = None
+        if self._charged_bytes:
+            self._budget.change(-self._charged_bytes)
+            self._charged_bytes = 0
+
+    def _charge(self, total_bytes: int) -> bool:
+        """Charge the budget up to this total. Return False if there is no room for it."""
+        if self._bytes > MAX_REMEMBERED_REPLY_BYTES:
+            return False
+        if not self._budget.charge_copy(total_bytes - self._charged_bytes):
+            return False
+        self._charged_bytes = total_bytes
+        return True

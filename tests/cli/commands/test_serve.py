@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from starlette.types import Message as AsgiMessage
 
 from om_proxy import __version__
 from om_proxy.app.app import create_app
+from om_proxy.cli.commands.serve import hide_modules
 from om_proxy.settings.config import Settings
 from tests.cli.command_line import CONFIG, clean_environment, is_ready, run_om_proxy, serve_in
 from tests.support.long_forms import long_form
@@ -233,3 +235,34 @@ def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (3, "")
     assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", ended.stderr, flags=re.DOTALL)
     assert "Traceback" not in ended.stderr
+
+
+def test_a_start_skips_unused_imports() -> None:
+    """No unused library is imported, and it can be imported later. The imported objects are frozen,
+    and the collector's thresholds are those of a server."""
+    code = (
+        "import gc, sys; from om_proxy.cli.commands.serve import SERVING_GC_THRESHOLDS, start_up_faster\n"
+        "with start_up_faster(): import om_proxy.app.app, uvicorn\n"
+        "found = {'rich', 'pygments', 'jwt', 'frozenlist._frozenlist'} & set(sys.modules); assert not found, found\n"
+        "assert gc.get_freeze_count() > 10_000 and gc.get_threshold() == SERVING_GC_THRESHOLDS\n"
+        "import rich.console, frozenlist._frozenlist"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_imported_module_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a module that is not imported yet is hidden, and only within the `with`."""
+    (tmp_path / "ornament.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with hide_modules(("json", "ornament")):
+        assert importlib.import_module("json") is sys.modules["json"]
+        with pytest.raises(ImportError):
+            importlib.import_module("ornament")
+    assert importlib.import_module("ornament")

@@ -25,7 +25,7 @@ LEAST_SLICES = 12
 def no_collections() -> Iterator[None]:
     """The collector runs on whichever thread allocates, and the heap of a whole suite takes it
     0.15 s. A server leaves what stood at its start out of collections
-    (cli/serving/faster_start.py)."""
+    (cli/commands/serve.py)."""
     gc.collect()
     gc.disable()
     yield

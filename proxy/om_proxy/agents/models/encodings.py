@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from om_proxy.agents.models.litellm_files import find_litellm_file
+from om_proxy.agents.models.price_list import find_litellm_file
 from om_proxy.memory.tokens import estimate_tokens
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Look up prices and abilities of models in the table that litellm ships."""
+"""Look up prices and abilities of models in the table that litellm ships. litellm is not imported
+for that, which would cost seconds and 200 MB."""
 
 from __future__ import annotations
 
@@ -8,19 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from om_proxy.agents.models.litellm_files import find_litellm_file
-
 PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
-
 # some entries hold numbers as text, and one holds an explanation
 _Number = int | float | str | None
 # OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
 _FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
-
 # The table lists some providers' models with a prefix alone. It is tried first for their hosts.
 PRICE_PREFIXES_BY_HOST = {
     "api.mistral.ai": "mistral",
@@ -52,9 +51,19 @@ PRICE_PREFIXES_OF_MAKERS = (
     "vertex_ai",
     "vercel_ai_gateway/anthropic",
 )
-
 # what follows a model's name in the name of a snapshot; Bedrock's have a version too
 _SNAPSHOT_SUFFIX_PATTERN = re.compile(r"[-@](?:\d{8}|\d{4}-\d\d-\d\d)(?:-v\d+:\d+)?")
+
+
+@cache
+def find_litellm_file(name: str) -> Path | None:
+    """Return the path of one of litellm's files; None if litellm or the file is not installed."""
+    spec = find_spec("litellm")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder, name)
+        if path.exists():
+            return path
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from rich.console import Console
 from om_proxy.cli.demo import summary
 from om_proxy.cli.demo.kept import open_unfinished, serve_kept
 from om_proxy.cli.demo.play import play_story
-from om_proxy.cli.demo.stage import ServedDemo
+from om_proxy.cli.demo.stage import TRIAL_MESSAGE_TOKENS, ServedDemo, serve_trial
 from om_proxy.cli.demo.story import load_story
-from om_proxy.cli.demo.trial import TRIAL_MESSAGE_TOKENS, serve_trial
 from om_proxy.cli.exit_status import DEMO_FAILED, DONE, INTERRUPTED
 from om_proxy.common.errors import OmError
 from om_proxy.observability.telemetry import logs

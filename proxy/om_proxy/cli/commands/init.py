@@ -1,13 +1,17 @@
-"""`om-proxy init`: write the annotated configuration file."""
+"""`om-proxy init`: write the annotated configuration file, which ships with the program as
+`config/om-proxy.yaml` of the project."""
 
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from om_proxy.cli.exit_status import DONE
-from om_proxy.common.errors import UsageError
-from om_proxy.settings.config.shipped import read_annotated_file
+from om_proxy.common.errors import ConfigError, UsageError
+
+DISTRIBUTION_NAME = "observational-memory-proxy"
+FILE_NAME = "om-proxy.yaml"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,3 +33,24 @@ def run(options: argparse.Namespace) -> int:
         f"Edit it, then: om-proxy check --config {path}"
     )
     return DONE
+
+
+def read_annotated_file() -> str:
+    """Return the file's text. Raises ConfigError if the file is not installed."""
+    path = find_annotated_file()
+    if path is None:
+        raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
+    return path.read_text(encoding="utf-8")
+
+
+def find_annotated_file() -> Path | None:
+    """Find the file: beside the package in a checkout, else where the wheel put it."""
+    in_checkout = Path(__file__).parents[4] / "config" / FILE_NAME
+    if in_checkout.is_file():
+        return in_checkout
+    try:
+        installed = files(DISTRIBUTION_NAME) or ()
+    except PackageNotFoundError:
+        return None
+    paths = [Path(str(entry.locate())) for entry in installed if entry.name == FILE_NAME]
+    return next((path.resolve() for path in paths if path.is_file()), None)

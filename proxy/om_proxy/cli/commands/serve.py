@@ -1,4 +1,5 @@
-"""`om-proxy serve`: run the proxy until SIGTERM or SIGINT."""
+"""`om-proxy serve`: run the proxy until SIGTERM or SIGINT. It starts fast, and with little
+memory."""
 
 from __future__ import annotations
 
@@ -9,15 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.serving.faster_start import start_up_faster
 from om_proxy.common.errors import ConfigError, OmError
 from om_proxy.wire.server.process_resources import keep_freed_heap, raise_open_file_limit
 from om_proxy.wire.server.sockets import open_listeners
 
 if TYPE_CHECKING:
     from om_proxy.app.app import App
-    from om_proxy.cli.serving.uvicorn_server import AnnouncedServer
+    from om_proxy.cli.serving.workers import AnnouncedServer
     from om_proxy.settings.config import Settings
+
+
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+# Libraries import these if they are installed, and a server never uses them: coloured tracebacks
+# and httpx's command line (3 MB, 50 ms), and C lists for aiohttp's tracing (1 MB, libstdc++).
+SKIPPED_OPTIONAL_IMPORTS = ("rich", "pygments", "frozenlist._frozenlist")
+# Almost all garbage of a turn is freed without the collector: Python's 700, 10, 10 cost a busy server
+# 7 % of its time.
+SERVING_GC_THRESHOLDS = (10_000, 20, 50)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,7 +93,7 @@ def create_server(
     """Create the server of a single process. `path`: the file that --config names."""
     from om_proxy.app.app import create_app
     from om_proxy.cli.serving.banner import print_banner, print_worker_banner
-    from om_proxy.cli.serving.uvicorn_server import AnnouncedServer, create_server_config
+    from om_proxy.cli.serving.workers import AnnouncedServer, create_server_config
     from om_proxy.settings.config import WatchedSettings
 
     app = create_app(WatchedSettings(settings, path=path), is_worker=is_worker)
@@ -123,3 +136,33 @@ def export_address_options(options: argparse.Namespace) -> None:
     for name in ("host", "port"):
         if (value := getattr(options, name)) is not None:
             os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value
+
+
+@contextmanager
+def start_up_faster() -> Iterator[None]:
+    """Collect garbage seldom, and skip optional imports, while a server imports its modules and
+    creates its app. Almost none of these objects become garbage.
+
+    With fewer garbage collections, a start takes a tenth less time. `gc.freeze` leaves these
+    objects out of later collections, each of which would delay a request by 30 ms. Later ones come
+    as `SERVING_GC_THRESHOLDS` says."""
+    gc.set_threshold(20_000, 50, 1_000)
+    try:
+        with hide_modules(SKIPPED_OPTIONAL_IMPORTS):
+            yield
+        gc.freeze()
+    finally:
+        gc.set_threshold(*SERVING_GC_THRESHOLDS)
+
+
+@contextmanager
+def hide_modules(names: Sequence[str]) -> Iterator[None]:
+    """Make imports of these modules fail, as if they were not installed. A module that is already
+    imported stays."""
+    hidden_names = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden_names))  # type: ignore[arg-type]  # None is how Python spells "cannot be imported"
+    try:
+        yield
+    finally:
+        for name in hidden_names:
+            del sys.modules[name]

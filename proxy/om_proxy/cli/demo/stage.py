@@ -1,11 +1,12 @@
-"""Run a scripted model server and the proxy before it on loopback ports, with a clock that the
-story sets."""
+"""Run a scripted model server and the proxy before it on loopback ports: for the story, which sets
+their clock, or for any client to try, without a key or a network."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,24 @@ CONFIG_FILE = "demo.yaml"  # beside the database, for commands in another termin
 # low, for a short story: the defaults are about four and sixteen times larger
 STORY_MESSAGE_TOKENS = 7_000
 STORY_OBSERVATION_TOKENS = 2_500
+
+
+# so low that memory applies in a client's second turn
+TRIAL_MESSAGE_TOKENS = 100
+TRIAL_OBSERVATION_TOKENS = 2_000
+INTRODUCTION = """\
+I am a scripted model, so I know only what stands in the prompt that I receive. Tell me facts with \
+a number, one sentence each, for example: Our boat lies at pier 14. The notes keep such sentences, \
+word for word. Go on with other things for a few turns. Then ask for the fact in its own words: At \
+which pier lies our boat? I search the prompt for a sentence that shares the rare words of your \
+question, and I repeat that sentence. If the prompt does not hold it, I look it up in the original \
+messages, with the tool that om-proxy adds; if they do not hold it, I say that I do not know.
+
+This first answer is so long for a reason: with your next message, the conversation has more than \
+a hundred tokens. From then on om-proxy sends notes in place of the old messages, and the \
+response header x-om-status changes from raw to applied. So an answer of mine to a question about \
+an old message shows that the notes hold it. A real model writes better notes than I do, and it \
+starts at thirty thousand tokens unless you set another threshold."""
 
 
 class StoryClock:
@@ -104,3 +123,24 @@ def create_scripted_settings(
     if config is not None:
         config.write_text(text, encoding="utf-8")
     return parse(text)
+
+
+@asynccontextmanager
+async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[ServedDemo]:
+    """Run the proxy until the block ends. At the end, remove what it stored.
+
+    Raises OmError if the port is in use."""
+    models = ScriptedServer(introduction=INTRODUCTION)
+    with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
+        async with serve_on_loopback(models) as models_url:
+            config = Path(folder) / CONFIG_FILE
+            settings = create_scripted_settings(
+                models_url,
+                folder,
+                TRIAL_MESSAGE_TOKENS,
+                TRIAL_OBSERVATION_TOKENS,
+                log=log,
+                config=config,
+            )
+            async with serve_on_loopback(create_app(settings), port=port, lifespan="on") as url:
+                yield ServedDemo(url, config)

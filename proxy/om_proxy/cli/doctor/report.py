@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from om_proxy.agents.model_access.credentials import list_models
 from om_proxy.agents.models import encodings
-from om_proxy.agents.models.litellm_files import find_litellm_file
-from om_proxy.agents.models.price_list import PRICE_TABLE_FILE
+from om_proxy.agents.models.price_list import PRICE_TABLE_FILE, find_litellm_file
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.doctor.call import build_inherited_target, try_observer
 from om_proxy.cli.doctor.models import (
@@ -21,8 +20,7 @@ from om_proxy.cli.doctor.models import (
 from om_proxy.cli.doctor.prompt_call import try_prompt
 from om_proxy.cli.doctor.storage import examine_storage
 from om_proxy.cli.doctor.threads import FailingThread, examine_due_work, find_failing_threads
-from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
-from om_proxy.cli.doctor.webhooks import examine_webhooks
+from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams, examine_webhooks
 from om_proxy.common.errors import ConfigError, StorageError
 from om_proxy.engine.policy import list_open_keys
 from om_proxy.memory.prompt.layout import layout_for

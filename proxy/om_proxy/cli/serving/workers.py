@@ -1,24 +1,66 @@
-"""Run several processes on one port if `server.workers` is above 1. They share the store."""
+"""Run uvicorn for the proxy: one process, or several on one port if `server.workers` is above 1.
+They share the store."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+import uvicorn
 from uvicorn.supervisors import Multiprocess, multiprocess
 
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serving.banner import print_banner
-from om_proxy.cli.serving.uvicorn_server import create_server_config
 from om_proxy.observability.figures.worker_folder import FOLDER_VARIABLE, create_folder
 from om_proxy.settings.config import Settings
 from om_proxy.wire.server.graceful_server import GracefulServer
+from om_proxy.wire.server.protocol import BoundedProtocol
+
+if TYPE_CHECKING:
+    from om_proxy.app.app import App
+
 
 WORKER_START_TIMEOUT_S = 60.0
+
+
+class AnnouncedServer(GracefulServer):
+    """A server that calls `announce` with its port once it listens, so that a printed address
+    answers."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce(self.servers[0].sockets[0].getsockname()[1])
+
+
+def create_server_config(
+    app: App | str, settings: Settings, **worker_options: Any
+) -> uvicorn.Config:
+    """Create uvicorn's configuration. `app`: the application, or the name of its factory."""
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="auto",  # uvloop if it is installed: there is none for Windows
+        http=BoundedProtocol,
+        ws="none",  # the app answers WebSockets with 501
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,  # the proxy never uses the client's address
+        log_config=None,
+        server_header=False,  # the upstream's own Server and Date are passed on
+        date_header=False,
+        **worker_options,
+    )
 
 
 class WorkerProcess(multiprocess.Process):

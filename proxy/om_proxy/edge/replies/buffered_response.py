@@ -1,19 +1,22 @@
-"""Read an answer's body, and still relay the answer as it came. So an error can be inspected before
-the client gets it."""
+"""Look into a model server's answer, and still relay it as it came, or give it another body. So an
+error can be inspected before the client gets it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import httpx
 
 from om_proxy.common.errors import UpstreamError
-from om_proxy.edge.replies.changed_response import create_body_decoder
+from om_proxy.edge.headers import select_response_headers
 from om_proxy.wire.apis import refusals
 from om_proxy.wire.apis.compression import create_decoder
-from om_proxy.wire.server.headers import find_header
+from om_proxy.wire.server.headers import Header, find_header
 from om_proxy.wire.upstream import UpstreamResponse
 from om_proxy.wire.upstream.transport import RawResponse
+
+# they are about the body that came
+BODY_HEADERS = frozenset((b"content-length", b"content-encoding"))
 
 
 async def buffer_body(
@@ -116,3 +119,62 @@ def _decompress(answer: UpstreamResponse, body: bytes, max_bytes: int) -> bytes 
         return decode(body) if decode else None
     except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing
         return None
+
+
+class Body(httpx.AsyncByteStream):
+    """A body of these pieces."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+async def iterate_body(
+    first: bytes, rest: AsyncIterator[bytes] | None = None
+) -> AsyncIterator[bytes]:
+    """Iterate over a body whose first piece is here."""
+    if first:
+        yield first
+    if rest is not None:
+        async for piece in rest:
+            yield piece
+
+
+def replace_body(
+    answer: UpstreamResponse,
+    pieces: AsyncIterator[bytes],
+    close: Callable[[], Awaitable[None]],
+    *,
+    length: int | None = None,
+) -> UpstreamResponse:
+    """Return an answer with another body, which is not compressed. `length`: of the body; None: it
+    is not known yet."""
+    headers = leave_out_body_headers(answer.headers)
+    if length is not None:
+        headers.append((b"content-length", b"%d" % length))
+
+    async def close_all(_response: RawResponse, _is_read: bool) -> None:
+        await close()
+
+    return UpstreamResponse(RawResponse(answer.status, headers, Body(pieces)), close_all)
+
+
+def leave_out_body_headers(headers: Sequence[Header]) -> list[Header]:
+    """Return the headers of an answer with another body."""
+    return [header for header in headers if header[0].lower() not in BODY_HEADERS]
+
+
+async def peek(answer: UpstreamResponse) -> bytes:
+    """Return the answer's first chunk, which stays in it; an empty one if there is none."""
+    first = await anext(answer.chunks(), b"")
+    if first:
+        answer.put_back([first])
+    return first
+
+
+def create_body_decoder(answer: UpstreamResponse) -> Callable[[bytes], bytes] | None:
+    """Create a decoder of the answer's body; None: nothing here can read it."""
+    headers = select_response_headers(answer.headers)
+    return create_decoder(find_header(headers, b"content-encoding"))

@@ -43,7 +43,7 @@ BeforeEnd = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Reader(Protocol):
-    """The reader of the copy: edge/replies/reply_copy.py."""
+    """The reader of the copy: edge/turn_closing.py."""
 
     def feed(self, data: bytes) -> None: ...
 

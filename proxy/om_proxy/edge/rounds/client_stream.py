@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
 from om_proxy.common.errors import UpstreamError
-from om_proxy.edge.replies.changed_response import Body, leave_out_body_headers
+from om_proxy.edge.replies.buffered_response import Body, leave_out_body_headers
 from om_proxy.wire.apis.api import RoundEnd, Splice
 from om_proxy.wire.upstream import UpstreamResponse
 from om_proxy.wire.upstream.calls import TRANSPORT_ERRORS

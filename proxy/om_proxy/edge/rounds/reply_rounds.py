@@ -15,8 +15,7 @@ import msgspec
 
 from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.edge.exchange import Exchange
-from om_proxy.edge.replies.buffered_response import buffer_body
-from om_proxy.edge.replies.changed_response import create_body_decoder
+from om_proxy.edge.replies.buffered_response import buffer_body, create_body_decoder
 from om_proxy.edge.rounds.client_stream import BegunRound
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.round_look_ups import RoundLookUps

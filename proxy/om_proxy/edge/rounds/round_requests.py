@@ -15,7 +15,7 @@ from om_proxy.edge.headers import (
     read_client_headers,
     select_response_headers,
 )
-from om_proxy.edge.replies.changed_response import create_body_decoder, peek
+from om_proxy.edge.replies.buffered_response import create_body_decoder, peek
 from om_proxy.wire.apis.additions import REQUEST_FAULT_STATUSES, is_refusal
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.server.headers import Header, find_header

@@ -32,8 +32,11 @@ from om_proxy.observability.facts import (
     Uncommitted,
     UnreachedTurnEnded,
 )
-from om_proxy.observability.telemetry.logs import get_shown_thread_name, redact_model_name
-from om_proxy.observability.telemetry.warning_limit import WarningLimit
+from om_proxy.observability.telemetry.logs import (
+    WarningLimit,
+    get_shown_thread_name,
+    redact_model_name,
+)
 
 logger = structlog.get_logger("memory")
 

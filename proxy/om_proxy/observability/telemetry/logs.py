@@ -1,5 +1,5 @@
-"""Write events to stderr, as JSON lines or for people. An event has flat fields, and never holds a
-text from a message or a header."""
+"""Write events to stderr, as JSON lines or for people, and of some warnings only so many a minute.
+An event has flat fields, and never holds a text from a message or a header."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import TracebackType
@@ -27,7 +29,6 @@ from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
 from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.observability.telemetry.console import render_event
-from om_proxy.observability.telemetry.warning_limit import WarningLimit
 from om_proxy.settings.identity.keyed_hashes import label_thread
 
 FLUSH_DELAY_S = 0.05  # the longest wait of a line for the next ones
@@ -298,3 +299,29 @@ def _find_raise_place(trace: TracebackType | None) -> tuple[str, int | None] | N
 
 def _render_place(place: tuple[str, int | None] | None) -> str | None:
     return f"{place[0].rpartition('/')[2]}:{place[1]}" if place else None
+
+
+class WarningLimit:
+    """The limit of one kind of warning, per process."""
+
+    def __init__(self, max_a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_a_minute = max_a_minute
+        self._clock = clock
+        self._minute_ends = float("-inf")  # by `clock`
+        self._warnings = 0  # in this minute
+        self._left_out = 0  # since the last warning that was let through
+
+    def take(self) -> dict[str, int] | None:
+        """Return the fields that the warning gets: `left_out`, if any were left out since the last
+        one. None: leave this one out too."""
+        now = self._clock()
+        if now >= self._minute_ends:
+            self._minute_ends = now + 60.0
+            self._warnings = 0
+        self._warnings += 1
+        if self._warnings > self._max_a_minute:
+            self._left_out += 1
+            return None
+        fields = {"left_out": self._left_out} if self._left_out else {}
+        self._left_out = 0
+        return fields

@@ -10,7 +10,10 @@ that tells the application when the client has left.
   a request waits for an earlier one, or while the application does not read a body. The watchdog's
   check then asks the system, which does not see the end of a connection if it holds too many unread
   bytes.
-- uvicorn answers in chunks, which clients of HTTP/1.0 cannot read (wire/server/http10.py).
+- uvicorn answers in chunks, which clients of HTTP/1.0 cannot read. nginx is one by default.
+- A client that waits for `100 Continue` before it sends its body (`Expect: 100-continue`) may get a
+  response instead. The next bytes could be that body or the next request, and a request could be
+  read as a body (RFC 9110 10.1.1). So its connection ends.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ import socket
 from enum import Enum
 from typing import Any
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from om_proxy.common.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 from om_proxy.wire.server import responses, sockets
-from om_proxy.wire.server.expect_continue import ExpectContinueApp
-from om_proxy.wire.server.http10 import Http10App
+from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.server.server_stop import ServerStop
 from om_proxy.wire.server.time_limits.timeouts import (
     ConnectionSample,
@@ -327,3 +330,60 @@ class BoundedProtocol(NoUpgradeProtocol):
             f"the request has more than {MAX_HEADERS} headers,"
             f" or they are larger than limits.headers ({limit} bytes)"
         )
+
+
+class ExpectContinueApp:
+    """An application whose client waits for `100 Continue`."""
+
+    def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_end(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._cycle.waiting_for_100_continue:
+                self._cycle.keep_alive = False
+            await send(message)
+
+        await self._app(scope, receive, send_and_end)
+
+
+class Http10App:
+    """An application whose client speaks HTTP/1.0. A body without a length is sent without chunks,
+    and ends with the connection (RFC 9112 6.3).
+
+    Until the body is complete, closing resets the connection, even if the process dies: after a
+    clean end, part of a body would look complete.
+    """
+
+    def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+        self._ends_with_connection = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_without_chunks(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._start_response(message)
+            elif self._ends_with_connection:
+                self._continue_body(message)
+            await send(message)
+
+        await self._app(scope, receive, send_without_chunks)
+
+    def _start_response(self, message: Message) -> None:
+        if find_header(message.get("headers", ()), b"content-length") is None:
+            self._ends_with_connection = True
+            self._cycle.chunked_encoding = False
+            self._set_reset_at_close(True)
+
+    def _continue_body(self, message: Message) -> None:
+        # uvicorn compares each piece with the expected length, so each piece is all that is expected
+        self._cycle.expected_content_length = len(message.get("body", b""))
+        if not message.get("more_body"):
+            self._set_reset_at_close(False)
+
+    def _set_reset_at_close(self, is_on: bool) -> None:
+        # the transport is closing if the response is drained after its client has left
+        if not self._cycle.transport.is_closing():
+            sockets.set_reset_at_close(self._cycle.transport, is_on)

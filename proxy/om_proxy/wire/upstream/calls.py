@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote_from_bytes, urlsplit
 
 import aiohttp
 import httpx
@@ -31,6 +32,9 @@ TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueE
 
 Headers = Sequence[tuple[bytes, bytes]]
 Content = bytes | AsyncIterable[bytes]
+
+
+QUERY_SAFE_BYTES = bytes(range(0x21, 0x7F))  # printable ASCII, which needs no quoting
 
 
 class Upstream:
@@ -351,3 +355,24 @@ def get_origin(url: str) -> str:
         return "the model server"
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}" if parts.scheme and host else "the model server"
+
+
+def join_url(base_url: str, path: str, query: bytes) -> str:
+    """Return the upstream address of a client's path. One leading `/v1` of the path is dropped,
+    because the base has its own (`/v1`, `/v1beta/openai`, …).
+
+    A query in the base, such as Azure's `?api-version=…`, comes before the client's query.
+    """
+    origin, base_query = _split_base_url(base_url)
+    path_in_api = path[3:] if path == "/v1" or path.startswith("/v1/") else path
+    if not query and not base_query:
+        return origin + path_in_api
+    client_query = quote_from_bytes(query, safe=QUERY_SAFE_BYTES)
+    joined_query = "&".join(filter(None, (base_query, client_query)))
+    return f"{origin}{path_in_api}?{joined_query}" if joined_query else f"{origin}{path_in_api}"
+
+
+@lru_cache(maxsize=64)
+def _split_base_url(base_url: str) -> tuple[str, str]:
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", parts.query

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from om_proxy.agents.clipping import clip_end
 from om_proxy.agents.observer import ObserverTask
+from om_proxy.agents.transcript_text import clip_end
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory import blocks
 from om_proxy.memory.dates import find_zone

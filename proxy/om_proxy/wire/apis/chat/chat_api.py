@@ -1,13 +1,20 @@
-"""OpenAI's chat completions, as the `Api` that every floor above reads (wire/apis/api.py)."""
+"""OpenAI's chat completions, as the `Api` that every floor above reads (wire/apis/api.py).
+
+A client's instructions may be a hundred kilobytes long. Memory work needs to know who the assistant
+is, so a request keeps the first bytes of its instructions and parses nothing. Their JSON may be cut
+off there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Request
-from om_proxy.wire.apis.chat import beginning, chat_message, chat_request
+from om_proxy.wire.apis.chat import chat_message, chat_request
 from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
 from om_proxy.wire.apis.chat.look_ups import recall_tool, round_chunks
 from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
@@ -15,10 +22,42 @@ from om_proxy.wire.apis.chat.look_ups.plain_rounds import take_out_calls
 from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
 from om_proxy.wire.apis.chat.look_ups.whole_splice import WholeSplice, may_call_tools
 from om_proxy.wire.apis.chat.plain_form import write_plain_body
-from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.apis.chat.reply import ChatReplyReader, DoneFinder
 from om_proxy.wire.apis.chat.request_form import drop_request_forms, write_request_form
-from om_proxy.wire.apis.chat.stream_end import DoneFinder
 from om_proxy.wire.apis.split import Split
+
+MAX_BEGINNING_BYTES = 2_048  # 200 tokens, even if each character is written as \uXXXX
+
+# A quote inside a JSON string is written \", so neither key can be found in the middle of a text.
+_TEXT = re.compile(rb'"(?:content|text)"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
+_HALF_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z")
+
+
+def cut_beginning(messages: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return a copy of the first bytes of the messages: no slice of a request's body outlives the
+    request."""
+    beginnings: list[bytes] = []
+    left_bytes = MAX_BEGINNING_BYTES
+    for message in messages:
+        if left_bytes <= 0:
+            break
+        beginnings.append(bytes(message[:left_bytes]))
+        left_bytes -= len(message)
+    return tuple(beginnings)
+
+
+def read_beginning(raw: bytes) -> str:
+    """Return the texts of a cut message, as far as they go."""
+    return "\n".join(_decode_json_text(match[1]) for match in _TEXT.finditer(raw))
+
+
+def _decode_json_text(escaped: bytes) -> str:
+    complete = _HALF_ESCAPE.sub("", escaped.decode("utf-8", "ignore"))
+    try:
+        text: str = json.loads(f'"{complete}"', strict=False)
+    except ValueError:  # an escape that JSON does not have
+        return ""
+    return text.encode("utf-8", "ignore").decode()  # drops half a pair of surrogates
 
 
 class ChatApi:
@@ -33,8 +72,8 @@ class ChatApi:
     read_item = staticmethod(chat_request.read_item)
     view_message = staticmethod(chat_message.view_message)
     asking_text = staticmethod(chat_request.asking_text)
-    cut_beginning = staticmethod(beginning.cut_beginning)
-    read_beginning = staticmethod(beginning.read_beginning)
+    cut_beginning = staticmethod(cut_beginning)
+    read_beginning = staticmethod(read_beginning)
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
     read_tool_use = staticmethod(recall_tool.read_tool_use)

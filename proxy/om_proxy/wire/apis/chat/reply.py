@@ -19,7 +19,6 @@ from msgspec import Raw
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.wire.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
-from om_proxy.wire.apis.chat.stream_end import DONE
 from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.json_text import (
     COUNT_VALUES_ABOVE_BYTES,
@@ -28,6 +27,7 @@ from om_proxy.wire.apis.json_text import (
 )
 from om_proxy.wire.apis.sse import Event, EventDecoder
 
+DONE = b"[DONE]"  # the data of the last event of a stream: the line `data: [DONE]`
 # Of a stream, collected until they are read together: 300 events, a millisecond.
 MAX_UNREAD_BYTES = 1 << 16
 MAX_CHOICES = 128  # the largest `n` of OpenAI
@@ -328,3 +328,42 @@ def _is_error(error: Raw) -> bool:
 
 def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+class DoneFinder:
+    """A search for a stream's `data: [DONE]`, without parsing the stream.
+
+    It costs one search a chunk: a model's stream has thousands of chunks and one end.
+    """
+
+    # bytes of an unfinished `[DONE]` line that may be in earlier chunks
+    _MAX_UNFINISHED_BYTES = len(b"\ndata: [DONE")
+
+    def __init__(self) -> None:
+        self._before = b"\n"
+
+    def feed(self, chunk: bytes) -> int | None:
+        """Return the offset in this chunk where the line `[DONE]` starts; 0: it began in an earlier
+        chunk. None: it is not in this chunk.
+
+        The line is found when its `]` comes: the bytes before it, in earlier chunks, end no stream.
+        """
+        window = self._before + chunk
+        line_start = self._find_line(window)
+        if line_start is None:
+            self._before = window[-self._MAX_UNFINISHED_BYTES :]
+            return None
+        offset = max(0, line_start - len(self._before))
+        self._before = b""
+        return offset
+
+    @staticmethod
+    def _find_line(window: bytes) -> int | None:
+        data_start = window.find(DONE)
+        while data_start >= 0:
+            for opening in (b"data: ", b"data:"):
+                start = data_start - len(opening)
+                if start > 0 and window.startswith(opening, start) and window[start - 1] in b"\r\n":
+                    return start
+            data_start = window.find(DONE, data_start + 1)
+        return None

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from om_proxy.common.errors import ConfigError
-from om_proxy.observability.tracing.opening import open_tracing
+from om_proxy.observability.tracing import open_tracing
 from tests.support.missing_package import hide_package
 
 
 def test_off_imports_nothing() -> None:
     code = (
         "import sys, om_proxy.app.app\n"
-        "from om_proxy.observability.tracing.opening import open_tracing\n"
+        "from om_proxy.observability.tracing import open_tracing\n"
         "assert open_tracing(False) is None\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.cli.demo.trial import INTRODUCTION, serve_trial
+from om_proxy.cli.demo.stage import INTRODUCTION, serve_trial
 
 FACT, QUESTION = "Our boat lies at pier 14.", "At which pier lies our boat?"
 

@@ -8,7 +8,7 @@ import threading
 import orjson
 import pytest
 
-from om_proxy.edge.replies.reply_copy import ReplyCopy
+from om_proxy.edge.turn_closing import ReplyCopy
 from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.wire.apis.chat.reply import ChatReplyReader
 from om_proxy.wire.server.capacity.budget import (
@@ -71,7 +71,7 @@ async def test_one_for_which_there_is_no_room() -> None:
 
 async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single reply has a limit of its own, whatever the budget."""
-    monkeypatch.setattr("om_proxy.edge.replies.reply_copy.MAX_REMEMBERED_REPLY_BYTES", 200_000)
+    monkeypatch.setattr("om_proxy.edge.turn_closing.MAX_REMEMBERED_REPLY_BYTES", 200_000)
     budget = MemoryBudget(lambda: 1 << 40)
     copy = ReplyCopy(ChatReplyReader(False), budget)
     copy.feed(BODY[:200_000])

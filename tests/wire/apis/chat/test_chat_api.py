@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.wire.apis.chat.beginning import MAX_BEGINNING_BYTES, cut_beginning, read_beginning
+from om_proxy.wire.apis.chat.chat_api import MAX_BEGINNING_BYTES, cut_beginning, read_beginning
 
 
 @pytest.mark.parametrize(

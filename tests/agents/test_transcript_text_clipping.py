@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.agents.clipping import clip_middle, compute_fair_share
+from om_proxy.agents.transcript_text import clip_middle, compute_fair_share
 from tests.agents.scripted_llm import words
 
 

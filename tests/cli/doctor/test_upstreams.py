@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.doctor.webhooks import advise, count_waiting, describe_webhook, examine_webhooks
+from om_proxy.cli.doctor.upstreams import advise, count_waiting, describe_webhook, examine_webhooks
 from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse

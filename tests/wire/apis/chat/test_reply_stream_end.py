@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.chat.stream_end import DoneFinder
+from om_proxy.wire.apis.chat.reply import DoneFinder
 
 DONES = [
     pytest.param([b"data: x\n\ndata: [DONE]\n\n"], (0, 9), id="whole"),
