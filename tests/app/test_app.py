@@ -144,13 +144,13 @@ async def test_old_records_go_by_the_store_s_clock(
         await run.http.patch(url, json={"title": "The dock"}, headers=thread)
         await run.app.store.add_audit([AuditRecord(run.clock.now, "who", "s", "what")])
         store, pruned = run.app.store, asyncio.Event()
-        prune_ledger = store.prune_ledger
+        prune = store.prune
 
-        async def prune_last(now: float) -> None:
-            await prune_ledger(now)
+        async def prune_and_tell(now: float) -> None:
+            await prune(now)
             pruned.set()
 
-        monkeypatch.setattr(store, "prune_ledger", prune_last)
+        monkeypatch.setattr(store, "prune", prune_and_tell)
 
         async def count_kept() -> tuple[int, int, int]:
             for _ in range(2):  # the first one may have begun before
@@ -198,7 +198,7 @@ async def test_external_work_is_a_worker_s(
         return is_external()
 
     async with serve_on_loopback(app):
-        monkeypatch.setattr(app.store, "prune_events", prune)
+        monkeypatch.setattr(app.store, "prune", prune)
         monkeypatch.setattr(app, "_is_external", tell)
         assert bool(app._list_webhooks()) is does_work
         if does_work:

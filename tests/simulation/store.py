@@ -651,12 +651,17 @@ class SimulatedStore(SearchedWithoutIndex):
             events.hooks[name] = state
         await self._return()
 
-    async def prune_events(self, now: float) -> None:
+    async def prune(self, now: float) -> None:
         disk = await self._reach()
         disk.events.prune(now)
         oldest_at, newest_at = now - MAX_EVENT_AGE_S, now + forgetting.MAX_NAME_AHEAD_S
         kept = {name: at for name, at in disk.forgotten.items() if oldest_at <= at <= newest_at}
         disk.forgotten = kept
+        disk.audit[:] = [record for record in disk.audit if record.at >= now - AUDIT_KEPT_S]
+        for receipt in list(disk.receipts.values()):
+            if receipt.at < now - RECEIPTS_KEPT_S:
+                del disk.receipts[receipt.id]
+        disk.ledger.prune(int(now // SECONDS_PER_DAY) - LEDGER_KEPT_DAYS)
         await self._return()
 
     async def note_forgotten(self, key: Key, at: float) -> None:
@@ -819,18 +824,6 @@ class SimulatedStore(SearchedWithoutIndex):
 
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         (await self._reach()).ledger.add(batch)
-        await self._return()
-
-    async def prune_records(self, now: float) -> None:
-        disk = await self._reach()
-        disk.audit[:] = [record for record in disk.audit if record.at >= now - AUDIT_KEPT_S]
-        for receipt in list(disk.receipts.values()):
-            if receipt.at < now - RECEIPTS_KEPT_S:
-                del disk.receipts[receipt.id]
-        await self._return()
-
-    async def prune_ledger(self, now: float) -> None:
-        (await self._reach()).ledger.prune(int(now // SECONDS_PER_DAY) - LEDGER_KEPT_DAYS)
         await self._return()
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:

@@ -215,7 +215,7 @@ class EventContract:
         await store.add_events(KEY, [old])
         [kept] = (await store.events(None, None, None, 9)).events
         await store.add_events(KEY, [activation("new")])
-        await store.prune_events(NOW)
+        await store.prune(NOW)
         page = await store.events(None, None, 0, 9)
         assert [json.loads(e.data)["cycleId"] for e in page.events] == ["new"]
         assert page.has_gap
@@ -228,9 +228,9 @@ class EventContract:
         """Nothing has to be written for old events to go."""
         first = await commit(store, Memory(key=KEY), MemoryBuilder().chat(2).memory(), [])
         await store.add_events(KEY, [activation("kept")])
-        await store.prune_events(NOW + MAX_EVENT_AGE_S)
+        await store.prune(NOW + MAX_EVENT_AGE_S)
         assert len((await store.events(None, None, None, 9)).events) == 1
-        await store.prune_events(NOW + MAX_EVENT_AGE_S + 1)
+        await store.prune(NOW + MAX_EVENT_AGE_S + 1)
         page = await store.events(None, None, 0, 9)
         assert (page.events, page.has_gap) == ((), True)
         assert page.cursor == await store.event_position() > 0
@@ -244,7 +244,7 @@ class EventContract:
         ahead = activation("ahead")._replace(at=NOW + 100 * MAX_EVENT_AGE_S)
         await store.add_events(KEY, [ahead])
         await store.add_events(KEY, [activation("story goes on")])
-        await store.prune_events(NOW)
+        await store.prune(NOW)
         page = await store.events(None, None, 0, 9)
         told = [json.loads(event.data)["cycleId"] for event in page.events]
         assert (told, page.has_gap) == (["story", "ahead", "story goes on"], False)

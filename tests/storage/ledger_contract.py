@@ -81,9 +81,9 @@ class LedgerContract:
             for number in range(1_500)
         }
         await store.add_to_ledger(batch(1, kept | old))
-        await store.prune_ledger((today + 0.5) * SECONDS_PER_DAY)
+        await store.prune((today + 0.5) * SECONDS_PER_DAY)
         assert [found.group for found in await sums(store, "day")] == [(LINE.day,), (today,)]
-        await store.prune_ledger((today + 1.0) * SECONDS_PER_DAY)
+        await store.prune((today + 1.0) * SECONDS_PER_DAY)
         assert [found.group for found in await sums(store, "day")] == [(today,)]
 
     async def test_a_batch_of_the_ledger_is_added_once(self, store: Store) -> None:

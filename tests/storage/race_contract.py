@@ -94,16 +94,16 @@ class RaceContract:
         for at, key in enumerate(keys):
             await store.note_forgotten(key, 10.0 + at)
         assert [await store.forgotten_at(key) for key in keys] == [None, 11.0, 12.0, 13.0]
-        await store.prune_events(13.0 + MAX_EVENT_AGE_S)
+        await store.prune(13.0 + MAX_EVENT_AGE_S)
         assert [await store.forgotten_at(key) for key in keys] == [None, None, None, 13.0]
 
     async def test_a_name_that_was_noted_by_a_clock_far_ahead(self, store: Store) -> None:
         """It keeps no first turn away once that clock is right again."""
         await store.note_forgotten(KEY, 10.0 + forgetting.MAX_NAME_AHEAD_S)
         await store.note_forgotten(KEY._replace(thread="another"), 11.0)
-        await store.prune_events(10.0)
+        await store.prune(10.0)
         assert await store.forgotten_at(KEY) is not None
-        await store.prune_events(9.0)
+        await store.prune(9.0)
         assert await store.forgotten_at(KEY) is None
         assert await store.forgotten_at(KEY._replace(thread="another")) == 11.0
 

@@ -162,14 +162,14 @@ class RecordsContract:
         old, kept = AuditRecord(NOW, "who", "s", "old"), AuditRecord(NOW + 1, "who", "s", "kept")
         await store.add_audit([old] * 2_500)
         await store.add_audit([kept])
-        await store.prune_records(NOW + AUDIT_KEPT_S)
+        await store.prune(NOW + AUDIT_KEPT_S)
         assert len(await store.audit("s", limit=9_000)) == 2_501
-        await store.prune_records(NOW + AUDIT_KEPT_S + 0.5)
+        await store.prune(NOW + AUDIT_KEPT_S + 0.5)
         assert [record.what for record in await store.audit("s")] == ["kept"]
         later = RECEIPT._replace(id="r2", at=NOW + 1)
         await store.add_receipt(RECEIPT)
         await store.add_receipt(later)
-        await store.prune_records(NOW + RECEIPTS_KEPT_S + 0.5)
+        await store.prune(NOW + RECEIPTS_KEPT_S + 0.5)
         assert [await store.receipt(id_, NOW) for id_ in ("r1", "r2")] == [None, later]
 
     async def test_audit_outlives_what_it_is_about(self, store: Store) -> None:

@@ -203,16 +203,16 @@ class SeparateKeysContract:
         assert (await store.version(ONE)) == 0
         orphans = await place.list_keys() - await place.list_named()
         assert len(orphans) == 1
-        await store.prune_records(0.0)
+        await store.prune(0.0)
         assert orphans <= await place.list_keys()
         monkeypatch.setattr(separate_keys, "MIN_SWEPT_AGE_S", -1e6)
-        await store.prune_records(0.0)  # notes that rows name the others
+        await store.prune(0.0)  # notes that rows name the others
         current = await place.back_up()
         await place.close()
         await restore()
         monkeypatch.setattr(separate_keys, "ORPHAN_KEPT_S", -1e6)
         old = await place.open()
-        await old.prune_records(0.0)
+        await old.prune(0.0)
         assert await place.list_keys() == set()
         await place.close()
         await current()
@@ -231,7 +231,7 @@ class SeparateKeysContract:
         assert await store.load(OTHER) == after
         with pytest.raises(KeysAway):
             await store.ping()
-        await store.prune_records(0.0)  # the records go meanwhile
+        await store.prune(0.0)  # the records go meanwhile
         fresh = await place.open()
         faults(fresh).is_away = True
         with pytest.raises(KeysAway):

@@ -391,10 +391,7 @@ class App:
         while True:
             if not self._is_external():
                 with suppress(OmError):  # the store is away: the next hour will do
-                    now = await self.store.clock()
-                    await self.store.prune_events(now)
-                    await self.store.prune_records(now)
-                    await self.store.prune_ledger(now)
+                    await self.store.prune(await self.store.clock())
             await asyncio.sleep(PRUNE_INTERVAL_S)
 
     def _leave_due_work(self) -> None:

@@ -4,6 +4,7 @@ Each method is named, so that type checkers compare it with the protocol."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,6 +28,11 @@ def forward(method: Method[P, T]) -> Method[P, T]:
     return forward_call
 
 
+def list_methods(part: type) -> list[str]:
+    """Return the names of the methods of a store, or of a part of it."""
+    return [name for name, _ in inspect.getmembers(part, inspect.iscoroutinefunction)]
+
+
 class ForwardingStore(ABC):
     """The `Store` protocol, with each method forwarded to `inner`."""
 
@@ -46,7 +52,6 @@ class ForwardingStore(ABC):
     event_position = forward(Store.event_position)
     webhook_state = forward(Store.webhook_state)
     set_webhook_state = forward(Store.set_webhook_state)
-    prune_events = forward(Store.prune_events)
     resource_backlog = forward(Store.resource_backlog)
     other_thread_tails = forward(Store.other_thread_tails)
     outline = forward(Store.outline)
@@ -99,8 +104,7 @@ class ForwardingStore(ABC):
     adopt_secret = forward(Store.adopt_secret)
     secret = forward(Store.secret)
     add_to_ledger = forward(Store.add_to_ledger)
-    prune_records = forward(Store.prune_records)
-    prune_ledger = forward(Store.prune_ledger)
+    prune = forward(Store.prune)
     sum_ledger = forward(Store.sum_ledger)
     totals = forward(Store.totals)
     clock = forward(Store.clock)

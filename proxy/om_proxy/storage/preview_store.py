@@ -5,56 +5,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import NoReturn
 
 from om_proxy.common.errors import Unwritable
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
-from om_proxy.storage.forwarding_store import Method
+from om_proxy.storage.contract.memories import MemoryCommits, MemoryRows, ThreadLists, ThreadRows
+from om_proxy.storage.forwarding_store import ForwardingStore, list_methods
 from om_proxy.storage.spooling.merging_store import MergingStore
 from om_proxy.storage.spooling.spooled_resource import SpooledTurn
 from om_proxy.storage.spooling.spooled_turns import SpoolBudget, SpooledTurns
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def refuse(method: Method[P, T]) -> Method[P, T]:
-    """Return this method of a store as one that no preview needs."""
-
-    async def refuse_call(_self: PreviewStore, /, *_args: P.args, **_options: P.kwargs) -> T:
-        raise Unwritable("a preview changes nothing")
-
-    return refuse_call
+# what a turn calls before its reply is asked for
+CALLED_PARTS = (MemoryRows, MemoryCommits, ThreadRows, ThreadLists)
+CALLED_METHODS = ("delivered_reply", "events", "forgotten_at", "resource_backlog", "close")
 
 
 class PreviewStore(MergingStore):
     """Reads from `inner`, and from what was committed to this very store. It lives as long as one
-    preview. Other methods that write raise Unwritable."""
-
-    add_events = refuse(Store.add_events)
-    set_webhook_state = refuse(Store.set_webhook_state)
-    prune_events = refuse(Store.prune_events)
-    set_due = refuse(Store.set_due)
-    lease = refuse(Store.lease)
-    mark_delivered = refuse(Store.mark_delivered)
-    note_forgotten = refuse(Store.note_forgotten)
-    forget = refuse(Store.forget)
-    forget_batch = refuse(Store.forget_batch)
-    add_audit = refuse(Store.add_audit)
-    add_receipt = refuse(Store.add_receipt)
-    drop_generations = refuse(Store.drop_generations)
-    commit_erasing = refuse(Store.commit_erasing)
-    move_tenant = refuse(Store.move_tenant)
-    add_to_ledger = refuse(Store.add_to_ledger)
-    prune_records = refuse(Store.prune_records)
-    prune_ledger = refuse(Store.prune_ledger)
-    index_passages = refuse(Store.index_passages)
-    write_vectors = refuse(Store.write_vectors)
-    outdate_index = refuse(Store.outdate_index)
-    drop_index = refuse(Store.drop_index)
+    preview. The methods that no turn needs before its reply raise Unwritable. They are made below,
+    so that a new method of the protocol is refused too."""
 
     def __init__(
         self, inner: Store, find_cached: Callable[[Key], Memory | None] = lambda _: None
@@ -98,3 +70,16 @@ class PreviewStore(MergingStore):
 
     async def close(self) -> None:
         """Do nothing: the store behind goes on."""
+
+
+async def _refuse(*_args: object, **_options: object) -> NoReturn:
+    raise Unwritable("a preview changes nothing")
+
+
+def list_refused_methods() -> set[str]:
+    called = {name for part in CALLED_PARTS for name in list_methods(part)}
+    return {*list_methods(ForwardingStore)} - called - {*CALLED_METHODS}
+
+
+for _name in list_refused_methods():
+    setattr(PreviewStore, _name, _refuse)

@@ -88,7 +88,7 @@ async def told(
 async def prune_events(url: str, now: float) -> None:
     """Remove the events that are too old at the story's end, as a server does each hour."""
     store = await open_store(StorageSettings(url=url))
-    await store.prune_events(now)
+    await store.prune(now)
     await store.close()
 
 

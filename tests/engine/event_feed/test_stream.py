@@ -106,7 +106,7 @@ async def test_events_that_were_pruned_before_the_poller_read_them(store: Sqlite
         told = await anext(pieces)
         await store.add_events(KEY, [activation("lost")._replace(at=old)])
         await store.add_events(KEY, [activation("kept")._replace(at=NOW + 1)])
-        await store.prune_events(NOW + 1)
+        await store.prune(NOW + 1)
         await feed.poll()
         last = [piece async for piece in pieces]
     assert b"told" in told

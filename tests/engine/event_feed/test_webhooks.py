@@ -193,7 +193,7 @@ async def test_what_is_passed_over_is_no_gap(store: SqliteStore) -> None:
     receiver.back_at = NOW + 1
     await store.add_events(KEY, [activation("old")._replace(at=NOW - MAX_EVENT_AGE_S), TITLE])
     await hooks.send_page(make_hook(events=[TITLE.part.TYPE]), NAME)
-    await store.prune_events(NOW + 1)
+    await store.prune(NOW + 1)
     receiver.now += 1
     await hooks.send_page(make_hook(events=[TITLE.part.TYPE]), NAME)
     assert [event["type"] for event in receiver.taken] == [TITLE.part.TYPE]
@@ -249,7 +249,7 @@ async def test_what_is_no_longer_kept_is_told(store: SqliteStore) -> None:
     await hooks.send_page(make_hook(), NAME)
     await store.add_events(KEY, [activation("lost")._replace(at=NOW - MAX_EVENT_AGE_S)])
     await store.add_events(KEY, [activation("kept")._replace(at=NOW + 1)])
-    await store.prune_events(NOW + 1)
+    await store.prune(NOW + 1)
     await hooks.send_page(make_hook(), NAME)
     await hooks.send_page(make_hook(), NAME)
     assert [event["type"] for event in receiver.taken] == ["om-gap", "data-om-activation"]

@@ -69,7 +69,7 @@ class TestRedisTenants(TenantContract):
             await store.add_receipt(RECEIPT._replace(id=tenant, tenant=tenant, at=at))
         theirs = read_tenant(url, prefix, "b")
         assert len(read_tenant(url, prefix, "a")) == len(theirs) == 2
-        await store.prune_records(now)
+        await store.prune(now)
         assert read_tenant(url, prefix, "a") == {}
         assert read_tenant(url, prefix, "b") == theirs
 

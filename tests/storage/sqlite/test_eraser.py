@@ -156,7 +156,7 @@ async def read_erasure(store: SqliteStore) -> list[object]:
 async def test_ids_of_the_audit_are_never_used_again(store: SqliteStore) -> None:
     await store.add_audit([AuditRecord(NOW, "who", "s", "old")])
     [old] = await store.audit("s")
-    await store.prune_records(NOW + AUDIT_KEPT_S + 1)
+    await store.prune(NOW + AUDIT_KEPT_S + 1)
     assert await store.audit("s") == ()
     await store.add_audit([AuditRecord(NOW, "who", "s", "new")])
     [new] = await store.audit("s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from bisect import bisect_left
 from collections.abc import Callable
 from time import perf_counter
@@ -15,7 +14,7 @@ from om_proxy.observability.facts import Facts
 from om_proxy.observability.figures.metrics import STORE_SECONDS
 from om_proxy.observability.figures.series import Series
 from om_proxy.storage.base import Store
-from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.forwarding_store import ForwardingStore, list_methods
 
 # at the end of the process, or as long as a reader likes
 UNMEASURED_METHODS = ("close", "wait_erased")
@@ -97,11 +96,7 @@ def _name_outcome(exc: BaseException) -> str:
 
 
 def list_measured_methods() -> list[str]:
-    return [
-        name
-        for name, _ in inspect.getmembers(ForwardingStore, inspect.iscoroutinefunction)
-        if name not in UNMEASURED_METHODS
-    ]
+    return [name for name in list_methods(ForwardingStore) if name not in UNMEASURED_METHODS]
 
 
 for _op in list_measured_methods():

@@ -37,11 +37,6 @@ class EventLog(Protocol):
         id after which at most so many events are. Ids may have gaps, so they do not count
         events."""
 
-    async def prune_events(self, now: float) -> None:
-        """Remove the events and the forgotten names that are older than MAX_EVENT_AGE_S by the clock
-        of the caller. Each write of events removes all but the newest MAX_EVENTS, and none by its
-        age."""
-
     async def webhook_state(self, name: str) -> WebhookState | None:
         """Return how far this webhook has got; None: it has sent nothing yet."""
 
@@ -69,9 +64,11 @@ class RecordKeeping(Protocol):
     async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
         """Return a receipt that is still kept. Its bytes are `gone` once they are."""
 
-    async def prune_records(self, now: float) -> None:
-        """Remove the records of the audit, and the receipts, that have been kept for so long. Nothing
-        else does: not even a new one from far ahead."""
+    async def prune(self, now: float) -> None:
+        """Remove what has been kept for its time, by the clock of the caller: events and forgotten
+        names for MAX_EVENT_AGE_S, records and receipts for AUDIT_KEPT_S and RECEIPTS_KEPT_S, lines
+        of the ledger for LEDGER_KEPT_DAYS before today. Nothing else removes them by their age: not
+        even a new one from far ahead. Each write of events removes all but the newest MAX_EVENTS."""
 
 
 class LedgerSums(Protocol):
@@ -89,6 +86,3 @@ class LedgerSums(Protocol):
 
     async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
         """Return the sums of the first `limit` groups after `after`, in the order of the groups."""
-
-    async def prune_ledger(self, now: float) -> None:
-        """Remove the lines of days that are more than LEDGER_KEPT_DAYS before today."""

@@ -30,7 +30,7 @@ class StoredRemoval(Protocol):
         no turn that began before makes a row of that name, and every row made by then can be seen.
 
         The name is kept as its HMAC under the store's secret, for MAX_EVENT_AGE_S at most (by
-        `prune_events`) and of all of them the newest MAX_FORGOTTEN_NAMES."""
+        `prune`) and of all of them the newest MAX_FORGOTTEN_NAMES."""
 
     async def forgotten_at(self, key: Key) -> float | None:
         """Return when the thread, its resource or its tenant was last noted as forgotten, in unix

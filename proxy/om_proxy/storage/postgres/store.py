@@ -370,10 +370,12 @@ class PostgresStore(
         if await self._pool.read(event_rows.has_surplus):
             await self._pool.transact(event_rows.prune_surplus, LONG_TIMEOUT_S)
 
-    async def prune_events(self, now: float) -> None:
+    async def prune(self, now: float) -> None:
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
         await self._write_one(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
+        await self._prune_records(now)
+        await self._prune_ledger(now)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if not events:

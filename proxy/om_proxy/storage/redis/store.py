@@ -418,14 +418,10 @@ class RedisStore(SearchedWithoutIndex):
             log_after = log_row.add_to(log_after)
         return thread_row.add_to(thread.after), log_after
 
-    async def prune_events(self, now: float) -> None:
+    async def prune(self, now: float) -> None:
         await self._pool.write(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
-
-    async def prune_records(self, now: float) -> None:
         await self._pool.write(lambda s: record_keeping.prune_records(s, now), LONG_TIMEOUT_S)
         await self._doomed.sweep()
-
-    async def prune_ledger(self, now: float) -> None:
         await self._pool.write(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:

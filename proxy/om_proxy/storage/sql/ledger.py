@@ -68,7 +68,7 @@ class LedgerMethods(SqlStore):
     async def add_to_ledger(self, batch: LedgerBatch) -> None:
         await self._write(lambda session: _add_batch(session, batch), is_long=True)
 
-    async def prune_ledger(self, now: float) -> None:
+    async def _prune_ledger(self, now: float) -> None:
         """Remove old lines, some in each transaction, so that no commit waits for long."""
         first_day = int(now // SECONDS_PER_DAY) - LEDGER_KEPT_DAYS
 

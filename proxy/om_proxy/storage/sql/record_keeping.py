@@ -114,7 +114,7 @@ class RecordMethods(SqlStore):
             return StoredReceipt(id_, at, tenant, scope, label, settled)
         return None
 
-    async def prune_records(self, now: float) -> None:
+    async def _prune_records(self, now: float) -> None:
         """Remove old records, some in each transaction, so that no commit waits for long."""
         while await self._write(lambda session: _delete_old(session, now), is_background=True):
             continue

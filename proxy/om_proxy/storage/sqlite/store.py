@@ -406,9 +406,11 @@ class SqliteStore(
     async def set_webhook_state(self, name: str, state: WebhookState) -> None:
         await self._write(lambda s: s.execute(event_rows.UPSERT_WEBHOOK, name, *state))
 
-    async def prune_events(self, now: float) -> None:
+    async def prune(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
         await self._writer.write(lambda db: delete_old_names(db, now), is_background=True)
+        await self._prune_records(now)
+        await self._prune_ledger(now)
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return await self._writer.run(lambda db: claiming.take_lease(db, key, holder, seconds))
