@@ -107,36 +107,28 @@ def end_turn(
     """Return `asked`, which `apply_request` made of `before` for this verdict at `asked_at`, as the
     turn has ended `now`: with this time for its new messages, and with the reply."""
     turn_at = now if before.turn_at is None else max(before.turn_at, now)
-    tail, new_seq = MessageList.of(asked.tail), before.next_seq
-    if asked.next_seq > new_seq and now != asked_at:
-        kept = tail.messages_through(new_seq - 1)
-        new = tail[len(kept) :]
-        tail = kept.append_messages(
-            tuple([replace(m, at=now) if m.at == asked_at else m for m in new])
-        )
-    after = replace(asked, tail=tail, turn_at=turn_at)
+    kept, fresh = MessageList.of(asked.tail), list[Message]()
+    if asked.next_seq > before.next_seq and now != asked_at:
+        kept = kept.messages_through(before.next_seq - 1)
+        new = asked.tail[len(kept) :]
+        fresh = [replace(m, at=now) if m.at == asked_at else m for m in new]
     if reply is None:
-        return after
+        return replace(asked, tail=kept.append_messages(tuple(fresh)), turn_at=turn_at)
     if verdict.has_stored_reply or _is_reply_stored(before, verdict, reply.item):
-        return replace(after, views=before.views)
-    said = Message(
-        asked.next_seq,
-        reply.item,
-        extend_chain(asked.chain, reply.item.fp),
-        reply.tokens,
-        now,
-        reply.encoding,
-        look_ups=reply.look_ups,
-    )
-    is_answered_again = verdict.repeats is not None and bool(verdict.repeats.reply)
+        tail = kept.append_messages(tuple(fresh))
+        return replace(asked, tail=tail, turn_at=turn_at, views=before.views)
+    chain = extend_chain(asked.chain, reply.item.fp)
+    seq, encoding, look_ups = asked.next_seq, reply.encoding, reply.look_ups
+    said = Message(seq, reply.item, chain, reply.tokens, now, encoding, look_ups=look_ups)
     views = asked.views
-    if asked.views is not before.views:
-        views = (*views[:-1], replace(views[-1], reply=said.seq, asked_at=asked_at))
+    if views is not before.views:
+        views = (*views[:-1], replace(views[-1], reply=seq, asked_at=asked_at))
     return replace(
-        after,
-        tail=tail.append_messages((said,)),
-        next_seq=said.seq + 1,
-        turns=before.turns + (not is_answered_again),
+        asked,
+        tail=kept.append_messages((*fresh, said)),
+        next_seq=seq + 1,
+        turn_at=turn_at,
+        turns=before.turns + (not (verdict.repeats and verdict.repeats.reply)),
         views=views,
     )
 

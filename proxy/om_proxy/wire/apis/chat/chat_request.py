@@ -150,10 +150,9 @@ def split_members(request: Request) -> dict[str, Raw]:
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raise Unreadable for a body that is no object with a list of messages, or
     has too many values."""
-    if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
-        raise Unreadable("more JSON values than any model reads")
     if known_split is not None and (request := _parse_after_split(api, body, known_split)):
         return request
+    _limit_values(body)
     readable = body
     members = _decode_body(body)
     if members is None and (repaired := replace_lone_surrogates(body)) is not None:
@@ -237,6 +236,11 @@ def _is_filled_list(raw: Raw) -> bool:
     return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
 
 
+def _limit_values(body: bytes) -> None:
+    if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
+        raise Unreadable("more JSON values than any model reads")
+
+
 def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
     """Split the messages after the known ones. Return None if the known messages are not in the
     body unchanged, or not right after instructions."""
@@ -246,6 +250,7 @@ def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | N
     frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known_split.ends[-1] :]))
     if frame.count(KNOWN_PREFIX_PLACEHOLDER) != 1:
         return None
+    _limit_values(frame)  # the known messages were counted when they came
     members = _decode_body(frame)
     raws = tuple(map(bytes, members.messages)) if members else ()
     if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
