@@ -162,6 +162,22 @@ def test_a_raced_correction_waits() -> None:
     assert render_live_words(thread).endswith("a4 uX u5 a5")
 
 
+def test_a_raced_text_that_was_noted_meanwhile_is_a_correction() -> None:
+    """It was to replace the stored text, which is noted by now, and another turn was stored first.
+    The next request stores it."""
+    thread = build_covered_thread(LONG, 2)
+    verdict, sent, _ = thread.ask(chat("u1 a1 uX a2 u3 a3 u4"))
+    assert verdict.swaps
+    thread.turn(chat("uother"), reply("o"))
+    thread.observe(2)
+    thread.activate(1)
+    rebased = rebase_turn(thread.memory, verdict, sent)
+    assert rebased is not None
+    thread.close(rebased, sent, reply("4"))
+    assert ask(thread, "u1 a1 uX a2 u3 a3 u4 a4 u5").startswith("uX u3 a3")
+    assert render_live_words(thread).endswith("a4 uX u5 a5")
+
+
 def test_a_client_that_does_not_show_a_correction_gets_it_from_the_store() -> None:
     """A window shows what was said around the place where a correction is stored."""
     thread = build_covered_thread(LONG, 4)

@@ -628,6 +628,49 @@ def test_a_retry_after_the_merge_is_known(
     assert verdict.after_seq == elsewhere.memory.end - 1
 
 
+@pytest.mark.parametrize(
+    ("waiting", "others", "noted_count", "now", "later"),
+    [
+        pytest.param(["20-22"], [], 0, "u1 a1 uX a2 u3 a3 u4 a4", "", id="nobody noted it"),
+        pytest.param(["20-22"], [], 2, "uX a2 u3 a3 u4 a4", "", id="noted before it"),
+        pytest.param(["20-22"], [], 4, "u3 a3 u4 a4", "uX", id="its old text was noted"),
+        pytest.param(["20-22"], ["21-23 u9 > a9"], 0, "u1 a1 uX a2 u3 a3 u9 a9 u4 a4", "", id="another device spoke"),
+        pytest.param(["20-22"], ["21-23 u9 > a9"], 4, "u3 a3 u9 a9 u4 a4", "uX", id="and it was noted"),
+    ],
+)  # fmt: skip
+def test_a_message_that_was_corrected_while_its_turn_waited(
+    waiting: list[str], others: list[str], noted_count: int, now: str, later: str
+) -> None:
+    """The client's text takes the place of the stored one. If notes hold the old text by then, it
+    is a correction, which the next request stores."""
+    stored = "u1 a1 u2 a2 u3 a3"
+    here, elsewhere = build_stored(stored), build_stored(stored)
+    before = here.memory
+    play(here, *(f"{times} u1 a1 uX a2 u3 a3 u4 > a4" for times in waiting))
+    play(elsewhere, *others)
+    if noted_count:
+        elsewhere.observe(noted_count)
+        elsewhere.activate(1)
+    merged = merge_unstored(elsewhere.memory, before, here.memory)
+    assert live(merged.after) == now
+    check_frame(elsewhere.memory, merged)
+    elsewhere.commit(merged.after)
+    play(elsewhere, "30-32 u1 a1 uX a2 u3 a3 u4 a4 u5 > a5")
+    assert live(elsewhere.memory) == " ".join([now, *later.split(), "u5 a5"])
+    elsewhere.observe(20)
+    elsewhere.activate(9)
+    assert tell(elsewhere, "u1 a1 uX a2 u3 a3 u4 a4 u5 a5 u6") == "u6"
+
+
+def test_a_correction_that_was_taken_back_elsewhere_while_its_turn_waited() -> None:
+    """A later request has shown the message as it is stored: it stays so."""
+    waiting = ("20-22 u1 a1 uX a2 u3 a3 u4 > a4", "25-26 u9 > a9")
+    others = ("23-24 u1 a1 u2 a2 u3 a3 u4 a4 u5 > a5",)
+    now, merged = merge("u1 a1 u2 a2 u3 a3", waiting, others)
+    assert live(merged.after) == "u1 a1 u2 a2 u3 a3 u4 a4 u5 a5 u9 a9"
+    check_frame(now, merged)
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_one_client_and_two_processes(seed: int) -> None:
     """A client with its whole history is sent to one process or another, edits and retries. What

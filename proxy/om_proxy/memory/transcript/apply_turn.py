@@ -62,7 +62,7 @@ def apply_request(
     fixed = chunks[-1].last if chunks else memory.coverage
     kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
     if verdict.swaps or verdict.revive:
-        kept = _rechain(memory.chain_at_coverage, kept)
+        kept = rechain(memory.chain_at_coverage, kept)
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     new = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
     if verdict.new:
@@ -246,7 +246,8 @@ def _take_version(
     return replace(message, item=item, tokens=tokens[index], encoding=encoding, look_ups=look_ups)
 
 
-def _rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:
+def rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:
+    """Return the messages with the chains that they have after this one."""
     rechained = []
     for message in messages:
         chain = extend_chain(chain, message.item.fp)

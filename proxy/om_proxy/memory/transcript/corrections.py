@@ -19,7 +19,7 @@ What is no correction (docs/contributing/reconcile.md#other-words):
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -142,7 +142,7 @@ def take_corrections(
     changed = _list_changed(transcript, sent, verdict)
     cells = list(verdict.cells)
     found: list[Changed] = []
-    if changed and _renders_anew(transcript, verdict, changed):
+    if changed and _renders_anew(transcript, cells, changed):
         # its corrections stay known by their places, whatever words it has for them now
         for one in changed:
             if one.seq in transcript.corrections:
@@ -165,14 +165,14 @@ def take_corrections(
 
 
 def _renders_anew(
-    transcript: StoredTranscript, verdict: Verdict, changed: Sequence[Changed]
+    transcript: StoredTranscript, cells: Sequence[Cell], changed: Sequence[Changed]
 ) -> bool:
     """Return whether the client renders old messages in its own way, and corrects none."""
     corrected_again = sum(one.seq in transcript.corrections for one in changed)
     return (
         len(changed) > MAX_CORRECTIONS_AT_ONCE
         or corrected_again > MAX_CORRECTED_AGAIN
-        or _is_altered_stretch(transcript, verdict)
+        or _is_altered_stretch(transcript, cells)
     )
 
 
@@ -183,17 +183,17 @@ def _list_changed(
     asked = sent.first_asked_index() if verdict.cells else 0
     return [
         one
-        for one in _list_altered(transcript, verdict, ("altered",))
+        for one in _list_altered(transcript, verdict.cells, ("altered",))
         if verdict.certain <= one.sent < asked and is_speech(sent.item(one.sent))
     ]
 
 
 def _list_altered(
-    transcript: StoredTranscript, verdict: Verdict, kinds: Sequence[str]
+    transcript: StoredTranscript, cells: Sequence[Cell], kinds: Sequence[str]
 ) -> list[Changed]:
     return [
         Changed(index, mark.seq)
-        for cell in verdict.cells
+        for cell in cells
         if cell.kind in kinds
         for index, mark in _pair_cell(transcript, cell)
         if is_speech(mark)
@@ -206,10 +206,10 @@ def _pair_cell(transcript: StoredTranscript, cell: Cell) -> list[tuple[int, Mark
     return [*zip(range(cell.sent_to - len(marks), cell.sent_to), marks, strict=True)]
 
 
-def _is_altered_stretch(transcript: StoredTranscript, verdict: Verdict) -> bool:
+def _is_altered_stretch(transcript: StoredTranscript, cells: Sequence[Cell]) -> bool:
     """Return whether the changed messages lie in a stretch that their client renders in its own
     way."""
-    altered = [one.seq for one in _list_altered(transcript, verdict, ("altered", "replaced"))]
+    altered = [one.seq for one in _list_altered(transcript, cells, ("altered", "replaced"))]
     roles = {mark.role for seq in altered for mark in transcript.marks_between(seq, seq)}
     stretch = transcript.marks_between(min(altered), max(altered))
     spoken = sum(mark.role in roles and not mark.calls for mark in stretch)
@@ -263,6 +263,21 @@ def _list_waiting(verdict: Verdict) -> list[Changed]:
         for here, there in pairwise(verdict.cells)
         if here.kind == "replaced" and is_pending(there)
     ]
+
+
+def await_corrections(
+    transcript: StoredTranscript, cells: Sequence[Cell], seqs: Collection[int]
+) -> tuple[Cell, ...]:
+    """Return the cells of a request whose texts of these messages were to replace the stored ones,
+    which are noted by now: as corrections, they wait for the next request."""
+    shown = [(seq, _find_shown(transcript, cells, seq)) for seq in sorted(seqs)]
+    found = [Changed(index, seq) for seq, index in shown if index is not None]
+    marked = list(cells)
+    for one in found:
+        marked = _mark_replaced(transcript, marked, one)
+    if found and _renders_anew(transcript, marked, found):
+        return tuple(cells)
+    return tuple(marked)
 
 
 # ── corrections that are stored ───────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Cell, Mark, Memory, View
+from om_proxy.memory.transcript.corrections import await_corrections
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from om_proxy.memory.transcript.verdict import (
@@ -57,6 +58,7 @@ def rebase_turn(
     is_stored_ahead = not (verdict.new or verdict.forks)  # where it stands, it is known
     if not is_stored_ahead and _has_ended_before(since, asked_at):
         return None
+    verdict = _delay_noted_swaps(memory, transcript, verdict)
     if verdict.forks:
         return _fork_behind_others(memory, verdict, sent, since)
     return _append_behind_others(memory, verdict, sent, since)
@@ -66,6 +68,15 @@ def _has_ended_before(since: Sequence[Mark], asked_at: float) -> bool:
     """Return whether all of `since` had ended before the request came: it is no turn beside this
     one. A message without a reply may still get one."""
     return since[-1].role == "assistant" and all(mark.at < asked_at for mark in since)
+
+
+def _delay_noted_swaps(memory: Memory, transcript: StoredTranscript, verdict: Verdict) -> Verdict:
+    """Return the verdict that replaces no text that is noted by now."""
+    noted = [seq for seq, _ in verdict.swaps if seq <= memory.chunked_to]
+    if not noted:
+        return verdict
+    swaps = tuple(swap for swap in verdict.swaps if swap[0] not in noted)
+    return replace(verdict, swaps=swaps, cells=await_corrections(transcript, verdict.cells, noted))
 
 
 def _append_behind_others(

@@ -12,6 +12,9 @@ have become of it if it had been stored at its time:
 4. Its own request goes on where others went on earlier: the client has taken those back.
 5. Else it is appended. Its place is after what others have stored: a `seq` is never used again.
 
+A text that the client corrected in place takes the place of the stored one, or is a correction if
+notes hold the stored one by now (corrections.py).
+
 Messages are taken back only on proof: a request that shows both sides of the gap, and that came
 after the turn had ended. The log is never rolled back here: what it covers stays. Chunks that reach
 beyond the fork go.
@@ -40,6 +43,9 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
+from om_proxy.memory.transcript.apply_turn import rechain
+from om_proxy.memory.transcript.corrections import await_corrections
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from om_proxy.memory.transcript.verdict import ONE_TO_ONE_KINDS, is_shown, shows_message
 
 
@@ -451,12 +457,10 @@ class _Merging:
         tail, chunks = MessageList.of(now.tail), now.chunks
         if (cut_seq := self.cut_seq) is not None:
             late = [m for m in tail.messages_after(cut_seq) if self._stays(m.seq)]
-            tail = tail.messages_through(cut_seq)
-            chain = tail[-1].chain if tail else now.chain_at_coverage
-            for message in late:
-                chain = extend_chain(chain, message.item.fp)
-                tail = tail.append_messages((replace(message, chain=chain),))
+            tail = rechain(now.chain_at_coverage, (*tail.messages_through(cut_seq), *late))
             chunks = tuple(chunk for chunk in chunks if chunk.last <= cut_seq)
+        changed = self._find_changed() if self.added else {}
+        tail = self._take_changed(tail, changed, chunks[-1].last if chunks else now.coverage)
         chain = tail[-1].chain if tail else now.chain_at_coverage
         fresh = []
         for seq, message in enumerate(self.added, now.next_seq):
@@ -469,15 +473,61 @@ class _Merging:
         )
         after = replace(now, next_seq=next_seq + len(not_live), chunks=chunks)
         if fresh:
-            after = self._describe_newest(
-                replace(after, tail=tail.append_messages(tuple(fresh)), views=self._join_views())
-            )
+            after = replace(after, tail=tail.append_messages(tuple(fresh)))
+            after = replace(after, views=self._join_views(after, changed))
+            after = self._describe_newest(after)
         return MergedTurns(after, not_live, self.positions)
 
-    def _join_views(self) -> tuple[View, ...]:
-        fresh = {(view.count, view.digest) for view in self.added_views}
+    def _find_changed(self) -> dict[int, bytes]:
+        """Return the fingerprints of stored messages whose texts the client changed in place while
+        its turns waited, by seq."""
+        if not self._is_same_row:
+            return {}
+        before = {mark.seq: mark.fp for mark in self.before.marks}
+        return {m.seq: m.fp for m in self._spooled_marks if before.get(m.seq, m.fp) != m.fp}
+
+    def _take_changed(
+        self, tail: MessageList, changed: Mapping[int, bytes], noted_to: int
+    ) -> MessageList:
+        """Take the client's texts of messages that are not noted, unless a later request elsewhere
+        has shown them."""
+        texts = {
+            message.seq: message
+            for message in self.spooled.tail
+            if message.seq in changed and message.seq > noted_to
+        }
+        taken = {seq for seq in texts if not self._is_shown_later_elsewhere(seq)}
+        if not taken:
+            return tail
+        kept = [replace(texts[m.seq], at=m.at) if m.seq in taken else m for m in tail]
+        return rechain(self.now.chain_at_coverage, kept)
+
+    def _is_shown_later_elsewhere(self, seq: int) -> bool:
+        newest_asked_at = max(
+            (view.asked_at for view in self.spooled.views if shows_message(view, seq)), default=0.0
+        )
+        return any(
+            view.asked_at > newest_asked_at and shows_message(view, seq)
+            for view in self._newer_views
+        )
+
+    def _await_corrections(self, after: Memory, changed: Mapping[int, bytes]) -> list[View]:
+        """Return the recorded requests of the waiting turns. What they show in other words than are
+        stored waits as a correction."""
+        other = [m.seq for m in after.marks if changed.get(m.seq, m.fp) != m.fp]
+        if not other:
+            return self.added_views
+        transcript = StoredTranscript.of(after)
+        return [
+            replace(view, cells=await_corrections(transcript, view.cells, other))
+            for view in self.added_views
+        ]
+
+    def _join_views(self, after: Memory, changed: Mapping[int, bytes]) -> tuple[View, ...]:
+        added = self._await_corrections(after, changed)
+        fresh = {(view.count, view.digest) for view in added}
         older = [view for view in self.now.views if (view.count, view.digest) not in fresh]
-        return (*older, *self.added_views)[-MAX_VIEWS:]
+        return (*older, *added)[-MAX_VIEWS:]
 
     def _describe_newest(self, after: Memory) -> Memory:
         """Return the memory with what its newest turn tells: the appended messages are the
