@@ -126,6 +126,24 @@ def test_the_newest_of_many_corrections_reaches_the_model() -> None:
             thread.activate(1)
 
 
+@pytest.mark.parametrize(
+    "places",
+    [(14, 19, 13, 16, 18, 15), (4, 6, 2, 8, 0), (20, 18, 16, 14, 12)],
+    ids=["both roles", "questions", "backwards"],
+)
+def test_neighbours_that_are_corrected_one_by_one_reach_the_model(places: tuple[int, ...]) -> None:
+    """A person who has corrected most of a stretch corrects one more in it."""
+    words = [f"{role}{n}" for n in range(1, 21) for role in "ua"]
+    thread = build_covered_thread(" ".join(words), 40)
+    for n, place in enumerate(places):
+        words[place] = f"{words[place][0]}X{n}"
+        words.append(f"u{100 + n}")
+        assert ask(thread, " ".join(words)) == f"{words[place]} u{100 + n}"
+        words.append(f"a{100 + n}")
+        thread.observe(9)
+        thread.activate(1)
+
+
 def test_going_back_behind_a_correction_keeps_it() -> None:
     """A fork before the place where a correction is stored takes back what was said, not the
     correction that it shows."""

@@ -172,7 +172,7 @@ def _renders_anew(
     return (
         len(changed) > MAX_CORRECTIONS_AT_ONCE
         or corrected_again > MAX_CORRECTED_AGAIN
-        or _is_altered_stretch(transcript, cells)
+        or _is_altered_stretch(transcript, cells, changed)
     )
 
 
@@ -206,10 +206,15 @@ def _pair_cell(transcript: StoredTranscript, cell: Cell) -> list[tuple[int, Mark
     return [*zip(range(cell.sent_to - len(marks), cell.sent_to), marks, strict=True)]
 
 
-def _is_altered_stretch(transcript: StoredTranscript, cells: Sequence[Cell]) -> bool:
+def _is_altered_stretch(
+    transcript: StoredTranscript, cells: Sequence[Cell], changed: Sequence[Changed]
+) -> bool:
     """Return whether the changed messages lie in a stretch that their client renders in its own
-    way."""
+    way. Such a client goes forward: what it newly shows in other words reaches beyond all that it
+    showed so before."""
     altered = [one.seq for one in _list_altered(transcript, cells, ("altered", "replaced"))]
+    if max(altered) > max(one.seq for one in changed):
+        return False
     roles = {mark.role for seq in altered for mark in transcript.marks_between(seq, seq)}
     stretch = transcript.marks_between(min(altered), max(altered))
     spoken = sum(mark.role in roles and not mark.calls for mark in stretch)
