@@ -73,7 +73,7 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
     "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
-    "wire/apis/registry.py": "wire/apis/test_message_summary.py",
+    "wire/apis/registry.py": "wire/apis/test_message_parts.py",
     "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }
 

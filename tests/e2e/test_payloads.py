@@ -30,7 +30,7 @@ from om_proxy.memory.prompt.other_threads import render_other_threads
 from om_proxy.observability.telemetry.console import render_event
 from om_proxy.observability.telemetry.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings

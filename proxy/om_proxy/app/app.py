@@ -77,7 +77,7 @@ from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission
 from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
-from om_proxy.wire.server.server_stop import STOP_STATE_KEY, ServerStop
+from om_proxy.wire.server.graceful_server import STOP_STATE_KEY, ServerStop
 from om_proxy.wire.server.time_limits.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.wire.upstream import AiohttpTransport, Upstream
 

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.wire.server.graceful_server import GracefulServer, StopTimes
+from om_proxy.wire.server.graceful_server import (
+    STOP_STATE_KEY,
+    GracefulServer,
+    ServerStop,
+    StopTimes,
+)
 from om_proxy.wire.server.protocol import BoundedProtocol
-from om_proxy.wire.server.server_stop import STOP_STATE_KEY, ServerStop
 from tests.support.raw_client import RawClient
 
 LONG_S = 600.0

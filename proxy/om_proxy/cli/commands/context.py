@@ -23,7 +23,7 @@ from om_proxy.management.api.routes.context import (
     preview_request,
     preview_text,
 )
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 
 PART_COLUMNS = ("part", "tokens", "prompt cache")
 

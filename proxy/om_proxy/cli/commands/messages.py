@@ -17,7 +17,7 @@ from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import choose_tenant
 from om_proxy.management.api.routes.messages import MessageLine, MessageList
 from om_proxy.management.api.routes.search import FoundList, search_messages
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 
 
 def print_messages(answer: MessageList) -> None:

@@ -26,7 +26,7 @@ from om_proxy.management.api.routes.notes import (
     show_entry,
     show_notes,
 )
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 
 GENERATION_COLUMNS = ("generation", "entries", "condensed", "tokens", "newest")
 

@@ -35,7 +35,7 @@ from om_proxy.storage.shared.event_encoding import (
 )
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unnest
-from om_proxy.storage.sql.memory_keys import hold_key_of
+from om_proxy.storage.sql.key_rows import hold_key_of
 from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.values.stored_events import (

@@ -32,8 +32,8 @@ from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
+from om_proxy.storage.sql.key_rows import hold_key
 from om_proxy.storage.sql.ledger import fold_resource
-from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_quotes
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW

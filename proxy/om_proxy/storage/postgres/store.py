@@ -58,7 +58,7 @@ from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -301,7 +301,7 @@ class PostgresStore(
         return self._keys.prepare_commit(
             before,
             after,
-            lambda: self._pool.read(lambda s: memory_keys.hold_key(s, before, self._keys)),
+            lambda: self._pool.read(lambda s: key_rows.hold_key(s, before, self._keys)),
         )
 
     async def _run_commit(self, before: Memory, written: Awaitable[T]) -> T:
@@ -503,7 +503,7 @@ class PostgresStore(
         held = NO_HELD_KEYS
         if self._masters:
             named = [erasure.key for erasure in erasures]
-            held = await self._pool.read(lambda s: memory_keys.hold_erased(s, named, self._keys))
+            held = await self._pool.read(lambda s: key_rows.hold_erased(s, named, self._keys))
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._transact_locking(

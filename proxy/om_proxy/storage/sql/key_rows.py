@@ -1,5 +1,5 @@
-"""Read what a database reports about its data keys: which are beside the data, and which are to be
-destroyed."""
+"""Read which data keys a database names: those beside the data, those to be destroyed, and those of
+memories that are about to be written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from om_proxy.storage.sql.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+
+
+from collections.abc import Iterable
+
+from om_proxy.common.errors import Conflict
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys
+from om_proxy.storage.sql.session import IS_THREAD
 
 MAX_DOOMED_KEYS = 1_000  # at once
 MAX_MOVED_KEYS = 1_000  # at once
@@ -30,6 +39,10 @@ HAS_OLDER_KEYS = "SELECT EXISTS (SELECT 1 FROM om.data_key WHERE master <> $1)"
 UPDATE_MASTER = "UPDATE om.encryption SET master = $1"
 SELECT_STORE_SECRET = "SELECT value FROM om.secret"  # noqa: S105 - a statement, no secret
 UPDATE_STORE_SECRET = "UPDATE om.secret SET value = $1"  # noqa: S105 - a statement, no secret
+
+
+SELECT_KEY = "SELECT version, key_id FROM om.thread WHERE id = $1"
+SELECT_KEY_OF = f"SELECT key_id FROM om.thread WHERE {IS_THREAD}"
 
 
 class KeyRowMethods(SqlStore):
@@ -85,3 +98,30 @@ async def finish_rotation(session: Session, masters: MasterKeys) -> bool:
     await session.execute(UPDATE_MASTER, masters.newest_id)
     await session.request_erasure()
     return True
+
+
+async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
+    """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
+    UnopenedText if its key is gone."""
+    if held := keys.find_row(memory):
+        return held
+    found = await session.select(SELECT_KEY, memory.row_id)
+    if not found or found[0][0] != memory.version:
+        raise Conflict(f"thread {memory.key.thread} has changed; load it again")
+    [(version, key_id)] = found
+    keys.note_row(memory.row_id, version, key_id)
+    return (await keys.hold_row(session, key_id)).require_row()
+
+
+async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
+    """Return the key of the memory that has this name now, if there is one."""
+    if keys.masters is None:
+        return NO_HELD_KEYS
+    found = await session.select(SELECT_KEY_OF, *key)
+    return await keys.hold_row(session, found[0][0]) if found else NO_HELD_KEYS
+
+
+async def hold_erased(session: Session, memories: Iterable[Key], keys: Keyring) -> HeldKeys:
+    """Return the keys of all these memories."""
+    found = [row[0] for key in memories for row in await session.select(SELECT_KEY_OF, *key)]
+    return await keys.hold(session, found)

@@ -20,8 +20,8 @@ from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, l
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.sql.key_rows import hold_key
 from om_proxy.storage.sql.ledger import fold_resource
-from om_proxy.storage.sql.memory_keys import hold_key
 from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_quotes, write_label
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations

@@ -36,7 +36,7 @@ from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql import memory_keys
+from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.columns import THREAD
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
@@ -334,7 +334,7 @@ class SqliteStore(
             before,
             after,
             lambda: self._reader.run(
-                lambda db: memory_keys.hold_key(SqliteSession(db), before, self._keys)
+                lambda db: key_rows.hold_key(SqliteSession(db), before, self._keys)
             ),
         )
 
@@ -391,7 +391,7 @@ class SqliteStore(
         while True:
             if self._masters:
                 held = await self._reader.run(
-                    lambda db: memory_keys.hold_key_of(SqliteSession(db), key, self._keys)
+                    lambda db: key_rows.hold_key_of(SqliteSession(db), key, self._keys)
                 )
             insert = partial(event_rows.insert_thread_events, key=key, events=encoded, held=held)
             if await self._writer.write(insert):

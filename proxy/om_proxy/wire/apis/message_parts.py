@@ -1,5 +1,8 @@
-"""Read a message's parts as a look-up shows them: texts, tool calls and results, and what stands for
-images and files. A model's reasoning is no part."""
+"""Read a message's parts: as a look-up shows them, or in short with its speaker.
+
+A look-up shows texts, tool calls and results, and what stands for images and files. A model's
+reasoning is no part.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from om_proxy.wire.apis.registry import view_message
 
 RESULT_ROLES = ("tool", "function")
 MAX_SHOWN_URL_CHARS = 80
+
+
+MAX_SPEAKER_CHARS = 40
 
 
 def read_message_parts(raw: bytes, role: str) -> tuple[QuotedPart, ...]:
@@ -73,3 +79,25 @@ def read_call_names(raw: bytes) -> dict[str, str]:
         for call in calls
         if isinstance(call.id, str) and isinstance(call.name, str)
     }
+
+
+def summarize_message(raw: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return the speaker and the texts. A part that is no text is named by its type. An unreadable
+    message has no parts."""
+    message = view_message(raw)
+    if message is None:
+        return "Unknown", ()
+    role = "" if message.role is None else str(message.role)
+    speaker = role.capitalize()[:MAX_SPEAKER_CHARS]
+    return speaker, tuple(part for part in _list_texts(message) if part.strip())
+
+
+def _list_texts(message: MessageView) -> Iterator[str]:
+    for part in message.parts():
+        if isinstance(part, str):
+            yield part
+        else:
+            yield f"[{part.type_name}]" if part.text is None else part.text
+    for call in message.calls():
+        if call.kind in ("function", "empty"):
+            yield f"[calls {'a tool' if call.name is UNSET else call.name}]"

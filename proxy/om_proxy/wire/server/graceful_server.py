@@ -16,14 +16,34 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvicorn
 
-from om_proxy.wire.server.server_stop import ServerStop
+# the key in the ASGI lifespan state; an application may put its own ServerStop there
+STOP_STATE_KEY = "om.stop"
+
 
 LOOK_INTERVAL_S = 0.1
 UNFINISHED = 1  # the exit status of a process that did not end by itself
+
+
+class ServerStop:
+    """Whether a server was told to end. `on_begin` is called when it is."""
+
+    def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
+        self.has_begun = False
+        self._on_begin = on_begin
+
+    @classmethod
+    def get_or_create(cls, state: dict[str, Any]) -> ServerStop:
+        """Return the one in the server's state. If there is none, store one."""
+        stop: ServerStop = state.setdefault(STOP_STATE_KEY, cls())
+        return stop
+
+    def begin(self) -> None:
+        self.has_begun = True
+        self._on_begin()
 
 
 class StopTimes(NamedTuple):

@@ -28,8 +28,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from om_proxy.common.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 from om_proxy.wire.server import responses, sockets
+from om_proxy.wire.server.graceful_server import ServerStop
 from om_proxy.wire.server.headers import find_header
-from om_proxy.wire.server.server_stop import ServerStop
 from om_proxy.wire.server.time_limits.timeouts import (
     ConnectionSample,
     ConnectionStage,

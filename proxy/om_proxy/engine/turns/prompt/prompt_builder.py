@@ -27,7 +27,7 @@ from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail, holds_conversation, put_in_look_ups
 from om_proxy.memory.recall.kept_look_ups import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ from om_proxy.management.api.services import AdminServices
 from om_proxy.management.message_reader import ReadMessage
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
-from om_proxy.wire.apis.message_summary import summarize_message
+from om_proxy.wire.apis.message_parts import summarize_message
 
 MAX_EXCERPT_CHARS = 300
 
