@@ -332,8 +332,8 @@ OTHERS = (
     ),
     Mutant(
         f"{_ROUTES}/stats.py",
-        "list_threads(call.tenant,",
-        "list_threads(None,",
+        "store.threads(call.tenant,",
+        "store.threads(None,",
         (f"{_ROUTE_TESTS}/test_stats.py",),
     ),
     # whose older generations are counted
