@@ -341,6 +341,11 @@ def small_things() -> dict[str, Any]:
         "due_at": 1_700_000_700.0,
         "needs_caller": True,
         "title": "Holidays",
+        "title_pinned": True,
+        "offers_tools": True,
+        "overrides": b'{"observation":{"message_tokens":9000}}',
+        "shown_log_state": (4, 5),
+        "shown_pins_version": 2,
         "ledger": ThreadLedger(
             full=Account(3, 100, 50, 25, 9, 10**12),
             full_memory=Account(calls=1, cost=4_500),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, ObservationLog, Part
@@ -9,6 +10,7 @@ from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.storage import encoding
 from om_proxy.storage.encryption.row_cipher import PLAIN
 from tests.memory.building import KEY
+from tests.storage.memory_builder import small_things
 
 HALVES = "\ud83d", "\ude00"  # two lone surrogates; joined they would be one character
 
@@ -68,6 +70,19 @@ def test_state_comes_back() -> None:
         field = field_of.get(name, name)
         source = memory if hasattr(memory, field) else memory.log
         assert getattr(state, name) == getattr(source, field)
+
+
+def test_no_field_of_a_memory_is_left_out() -> None:
+    """The contract of every store keeps a memory of which each field has another value than its
+    default: a line that is forgotten where a row is written or read is noticed."""
+    of_the_store = {"key", "version", "row_id", "put_aside"}
+    of_shared_logs = {"scope", "shared_log_ref", "other_threads_text"}  # shared_machine.py
+    of_its_messages = {"next_seq", "next_id", "coverage", "covered_count", "covered_tokens"}
+    lists = {"recent", "tail", "log", "chunks"}
+    small, plain = small_things(), Memory(key=KEY)
+    names = {one.name for one in msgspec.structs.fields(Memory)}
+    assert names - small.keys() == of_the_store | of_shared_logs | of_its_messages | lists
+    assert [name for name, value in small.items() if getattr(plain, name) == value] == []
 
 
 def test_a_thread_with_its_own_log_has_no_sums() -> None:
