@@ -77,6 +77,21 @@ def split_notes(messages: Sequence[Message]) -> tuple[set[str], list[Message]]:
     return noted, tail
 
 
+def describe_places(
+    one: str, prompt: Sequence[Message], shown: Sequence[Message], history: Sequence[Message]
+) -> str:
+    """Return where an id was said, shown and told: `M3: said 7 of 9; shown 1 of 3; told 2, 4 of 5;
+    noted`. What is nowhere is left out."""
+    noted, tail = split_notes(prompt)
+    lists = (("said", history), ("shown", shown), ("told", tail))
+    places = [
+        f"{name} {', '.join(map(str, found))} of {len(messages)}"
+        for name, messages in lists
+        if (found := [n for n, m in enumerate(messages, 1) if one in find_ids(m)])
+    ]
+    return f"{one}: " + "; ".join([*places, *(["noted"] if one in noted else [])])
+
+
 def find_late_results(
     missing: Collection[str], history: Sequence[Message], prompt: Sequence[Message]
 ) -> set[str]:

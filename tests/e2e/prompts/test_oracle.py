@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.prompts.oracle import Faults, check_prompt, find_late_results
+from tests.e2e.prompts.oracle import Faults, check_prompt, describe_places, find_late_results
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 NOTES = {"role": "system", "content": "<observations>\n* (10:00) M1 M2..3: crate\n</observations>"}
@@ -88,3 +88,10 @@ def test_a_result_whose_call_is_noted() -> None:
     history = [ONE, CALL, X, Y, FOUR]
     assert find_late_results(["M6", "M7", "M4"], history, [noted, FOUR]) == {"M6", "M7"}
     assert find_late_results(["M6", "M7", "M4"], history, [NOTES, CALL, FOUR]) == set()
+
+
+def test_where_an_id_stands() -> None:
+    prompt = [SYSTEM, NOTES, THREE, FOUR, THREE]
+    told = "M3: said 3 of 4; shown 1 of 2; told 2, 4 of 4; noted"
+    assert describe_places("M3", prompt, [THREE, FOUR], [ONE, TWO, THREE, FOUR]) == told
+    assert describe_places("M8", prompt, [FOUR], [FOUR]) == "M8: "

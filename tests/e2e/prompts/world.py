@@ -24,7 +24,7 @@ from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.prompts.clients import SYSTEM, Client, Kind
 from tests.e2e.prompts.models import NUMBER_HEADER, PromptModels
-from tests.e2e.prompts.oracle import Faults, check_prompt, find_late_results
+from tests.e2e.prompts.oracle import Faults, check_prompt, describe_places, find_late_results
 from tests.e2e.replicas.pausing import Pause
 from tests.support.free_port import free_port
 from tests.support.wire import Wire, open_wire
@@ -51,6 +51,7 @@ HEALING_TIMEOUT_S = 90.0
 SETTLE_S = 0.5
 THINK_S = 0.02
 EXAMPLES_OF_KIND = 3
+PLACES_OF_EXAMPLE = 3  # of so many ids it is told where they stand
 # a busy machine makes commits time out while the store is there: such a turn may wait
 SLOW_ANSWER_S = 3.0
 
@@ -80,14 +81,14 @@ class Tally:
     # results that waited while another process noted their call (docs/concepts/limits.md)
     late_results: int = 0
 
-    def note(self, faults: Faults, where: str) -> None:
+    def note(self, faults: Faults, where: str, places: Sequence[str] = ()) -> None:
         if not faults:
             return
         self.faulty += 1
         for name, ids in vars(faults).items():
             self.counts[name] += len(ids)
         if len(self.examples) < EXAMPLES_OF_KIND:
-            self.examples.append(f"{where}: {faults}")
+            self.examples.append("\n    ".join([f"{where}: {faults}", *places]))
 
 
 class World:
@@ -173,7 +174,12 @@ class World:
         self.checked_count += not is_away
         tally.prompts += 1
         tally.degraded += status == "degraded"
-        tally.note(faults, f"{client.thread}, message {len(client.history)}, {status}")
+        places = [
+            describe_places(one, prompt, shown, client.history)
+            for one in [*faults.missing, *faults.doubled][:PLACES_OF_EXAMPLE]
+        ]
+        state = f"{status}, the store was away or healed" if is_away else status
+        tally.note(faults, f"{client.thread}, message {len(client.history)}, {state}", places)
         if not is_away and (status == "degraded" or time.monotonic() - asked_at > SLOW_ANSWER_S):
             await self._see_all_healed()
 
