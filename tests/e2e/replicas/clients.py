@@ -147,6 +147,7 @@ class ReplicaClient:
         if self._resource:
             headers["x-om-resource"] = self._resource
         arrived, receipt, outcome, port = b"", "", "unknown", 0
+        has_receipt = False
         began_at = time.monotonic()
         try:
             async with (
@@ -159,6 +160,7 @@ class ReplicaClient:
                 ) as answer,
             ):
                 receipt = answer.headers.get("x-om-status", "")
+                has_receipt = True
                 own_port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
                 port = self._front.served[own_port]
                 async for piece in answer.aiter_raw():
@@ -194,6 +196,7 @@ class ReplicaClient:
                 not is_degraded,
                 tuple(map(find_mark, left_out)),
                 tuple(map(find_mark, shown)),
+                has_receipt=has_receipt,
             )
         )
         return reply

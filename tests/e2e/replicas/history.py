@@ -43,6 +43,8 @@ class Turn(NamedTuple):
     # Unknown, but its client saw the end of the reply and will not send the message again. The
     # process that answered lived until nothing waited in it: the turn is stored, wherever.
     has_waited: bool = False
+    # its client saw the head of the answer: without it nobody knows whether memory could be read
+    has_receipt: bool = True
 
 
 class Prompt(NamedTuple):
@@ -422,7 +424,8 @@ def _check_prompts(
     kept: Mapping[str, frozenset[str]],
 ) -> None:
     """A prompt tells all that was acknowledged before its request began, word for word or in notes,
-    and nothing that was taken back by then."""
+    and nothing that was taken back by then. It may tell less where memory could not be read, or
+    where its process was killed before it could say so."""
     asked: dict[str, list[Prompt]] = defaultdict(list)
     for prompt in prompts:
         asked[prompt.said].append(prompt)
@@ -451,7 +454,7 @@ def _check_prompt(
         found.taken_back.append(f"the prompt of {turn.said} tells {' '.join(old)}")
     if doubled := [mark for mark, count in Counter(prompt.marks).items() if count > 1]:
         found.doubled.append(f"the prompt of {turn.said} tells {' '.join(doubled)} twice")
-    if not turn.has_memory or turn.outcome == "refused":
+    if not (turn.has_memory and turn.has_receipt) or turn.outcome == "refused":
         return
     # what a fork left out that is not known to be stored, or not yet, may be missing
     perhaps = {

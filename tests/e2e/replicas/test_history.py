@@ -454,6 +454,18 @@ def test_a_client_that_shows_again_what_the_restored_store_has_lost() -> None:
             ),
             id="a prompt whose receipt says that memory failed",
         ),
+        pytest.param(
+            lambda history: replace(
+                ask_instead("U5", "U5")(history),
+                turns=tuple(
+                    turn._replace(outcome="unknown", reply="", has_receipt=False)
+                    if turn.said == "U5"
+                    else turn
+                    for turn in history.turns
+                ),
+            ),
+            id="a prompt of a process that was killed before it sent a receipt",
+        ),
     ],
 )
 def test_what_is_no_fault(change: Callable[[History], History]) -> None:
