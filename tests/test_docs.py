@@ -560,7 +560,7 @@ SHOWN_BY = {
         "storage/postgres/test_store_promise.py",
         "test_a_power_cut_may_lose_the_turns_of_the_last_second",
     ),
-    "storage.search": ("app/test_composition.py", "test_a_search_right_after_an_import"),
+    "storage.search": ("app/test_look_ups.py", "test_a_search_right_after_an_import"),
     "storage.encryption_key": (
         "storage/sqlite/test_encryption.py",
         "test_another_key_or_none_is_refused",

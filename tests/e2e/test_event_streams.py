@@ -32,7 +32,8 @@ Piece = dict[str, str]  # the fields of one server-sent event
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_with_scripted_models(tmp_path, SMALL_LOG_MEMORY) as running:
-        running.app.admin._services.event_stream.feed._poll_interval_s = 0.02
+        management = await running.app.management.get()
+        management.services.event_stream.feed._poll_interval_s = 0.02
         yield running
 
 
@@ -186,8 +187,9 @@ async def test_a_reader_that_falls_behind_resumes(
 
 async def take_start(run: Running, *, is_polling: bool = True) -> None:
     """Wait until somebody listens, or nobody any more."""
+    feed = (await run.app.management.get()).services.event_stream.feed
     async with asyncio.timeout(PATIENCE_S):
-        while run.app.admin._services.event_stream.feed.is_polling != is_polling:  # noqa: ASYNC110 # the server has no event for it
+        while feed.is_polling != is_polling:  # noqa: ASYNC110 # the server has no event for it
             await asyncio.sleep(0.01)
 
 
@@ -198,7 +200,7 @@ async def take_all(pieces: AsyncIterator[Piece]) -> list[Piece]:
 async def add_titles(run: Running, count: int) -> None:
     """Store events faster than any poll reads them: in one commit after the other."""
     key = (await run.memory()).key
-    memories = run.app.admin._services.event_reader.memories
+    memories = (await run.app.management.get()).services.event_reader.memories
     subject = memories.events.describe_subject(await memories.load(key))
     memory = await memories.load(key)
     cycle = Cycle("c", "observation", False, 1.0, 1)
@@ -266,9 +268,8 @@ async def test_a_name_is_no_line_of_the_stream(run: Running, name: str) -> None:
     async with open_stream(run) as pieces:
         await take_start(run)
         before = Memory(key=key)
-        await run.app.admin._services.event_reader.memories.commit(
-            before, replace(before, title=name)
-        )
+        memories = (await run.app.management.get()).services.event_reader.memories
+        await memories.commit(before, replace(before, title=name))
         [piece] = await take(pieces, 1)
     assert set(piece) == {"id", "event", "data"}
     assert piece["data"].isprintable()

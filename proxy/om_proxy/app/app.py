@@ -21,12 +21,7 @@ from om_proxy.agents.model_access.direct import Direct
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import Routed
 from om_proxy.agents.models import TokenCounter
-from om_proxy.app.composition import (
-    create_admin_services,
-    create_background,
-    create_look_ups,
-    create_message_vectors,
-)
+from om_proxy.app.composition import create_background, create_message_vectors
 from om_proxy.app.own_pages import (
     ABOUT_PAGE,
     ABOUT_WORKER,
@@ -38,27 +33,30 @@ from om_proxy.app.own_pages import (
 from om_proxy.app.router import Router
 from om_proxy.app.store_opening import create_reopening_store
 from om_proxy.common.errors import OmError
+from om_proxy.common.first_use import FirstUse
 from om_proxy.common.permanent_tasks import keep_running
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
+from om_proxy.edge.rounds.recalling import CreateLookUps
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.engine.background.embedding import create_vector_filler
 from om_proxy.engine.background.indexing import create_index_filler
 from om_proxy.engine.background.retention import Retention
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.event_feed.inline import InlineEvents
-from om_proxy.engine.event_feed.webhooks import HttpPost, Webhooks
 from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
 from om_proxy.engine.recall.conversations import OfferedThreads
+from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
-from om_proxy.management.api.admin_api import AdminApi
+from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.management.audit_log import AuditLog
-from om_proxy.management.mcp.route import McpRoute
+from om_proxy.memory.recall.look_ups import LookUps
 from om_proxy.observability.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.observability.figures.figures import Figures, ProcessState
 from om_proxy.observability.ledger_writer import LedgerWriter
@@ -82,11 +80,13 @@ from om_proxy.wire.server.time_limits.watchdog import WATCHDOG_STATE_KEY, Watchd
 from om_proxy.wire.upstream import AiohttpTransport, Upstream
 
 if TYPE_CHECKING:
+    from om_proxy.app.management import Management
     from om_proxy.observability.tracing.spans import Tracing
 
 logger = structlog.get_logger()
 
 PRUNE_INTERVAL_S = 3_600.0
+WEBHOOKS_CHECK_INTERVAL_S = 1.0  # whether the settings have any
 # for commits, and then for giving leases back, before a process ends
 BACKGROUND_GRACE_S = 1.5
 LOOK_JITTER = 0.2  # of `background.observer_interval`
@@ -125,15 +125,13 @@ class App:
         self._deferred: DeferredTurns
         self.upstream: Upstream
         self._memory_transport: AiohttpTransport
-        self._post: HttpPost
-        self._webhooks: Webhooks
         self._litellm: LiteLLM
         self._embedding_models: EmbeddingModels
         self.background: Background
         self.facts: Facts
         self.ledger_writer: LedgerWriter
         self.chat: ChatRoute
-        self.admin: AdminApi
+        self.management: FirstUse[Management]
         self._memories: Memories | None = None
         self._audit_log: AuditLog
         self.unreached: UnreachedRequests
@@ -181,13 +179,6 @@ class App:
         self._token_counter = TokenCounter()
         # its own transport: observing never takes connections from chat
         self._memory_transport = AiohttpTransport()
-        self._post = HttpPost(AiohttpTransport())
-        self._webhooks = Webhooks(
-            self.store,
-            self._list_webhooks,
-            self._post,
-            clock=self._clock,
-        )
         self._litellm = LiteLLM()
         self._embedding_models = EmbeddingModels(self._litellm)
         self._compose_memory(settings, secret, budget)
@@ -201,7 +192,7 @@ class App:
             _start_permanent("settings", self._watched.watch),
             _start_permanent("reopen", self._reopening.reopen_forever),
             _start_permanent("clock", self._store_clock.measure_forever),
-            _start_permanent("webhooks", self._webhooks.run_forever),
+            _start_permanent("webhooks", self._send_webhooks_forever),
             _start_permanent("prune", self._prune_forever),
             _start_permanent("flush", self.store.flusher.flush_forever),
         ]
@@ -294,27 +285,15 @@ class App:
             self._tracing.create_chat_tracer(partial(label_thread, secret))
             if self._tracing
             else None,
-            create_look_ups(
-                memories, self._policies, token_counter, self.work_queues[LOOK_UP], vectors
-            ),
+            self._postpone_look_ups(memories, vectors),
             offers,
         )
         memories.traces.on_words_erased.append(self.chat.drop_texts)
         self.unreached = UnreachedRequests(secret, facts)
-        services = create_admin_services(
-            memories,
-            self._policies,
-            self.background,
-            token_counter,
-            secret,
-            engine.committer,
-            self._clock,
-            self.ledger_writer,
-            offers,
-            vectors,
+        self._audit_log = AuditLog(self.store, partial(label_thread, secret), self._clock)
+        self.management = self._postpone_management(
+            memories, secret, engine.committer, offers, vectors
         )
-        self._audit_log = services.audit_log
-        self.admin = AdminApi(services, self.work_queues)
         retention = Retention(
             memories,
             self._policies,
@@ -338,8 +317,7 @@ class App:
             if self._is_worker
             else Router(
                 self.chat,
-                self.admin,
-                McpRoute(services, self.work_queues),
+                self.management,
                 own_pages,
                 self.unreached,
                 self.upstream,
@@ -361,6 +339,55 @@ class App:
                 "due", partial(self.background.look_for_due, self._observer_interval_s)
             ),
         ]
+
+    def _postpone_management(
+        self,
+        memories: Memories,
+        secret: bytes,
+        committer: Committer,
+        offers: RecallOffers,
+        vectors: MessageVectors,
+    ) -> FirstUse[Management]:
+        """Return what serves requests below `/om`, of this database's parts; the first request
+        imports it."""
+        background, ledger_writer = self.background, self.ledger_writer
+        audit_log, clock = self._audit_log, self._clock
+
+        def create() -> Management:
+            from om_proxy.app.management import Management, create_admin_services  # noqa: PLC0415 - see FirstUse
+
+            services = create_admin_services(
+                memories,
+                self._policies,
+                background,
+                self._token_counter,
+                secret,
+                committer,
+                audit_log,
+                clock,
+                ledger_writer,
+                offers,
+                vectors,
+            )
+            return Management(services, self.work_queues, self.admission)
+
+        return FirstUse(create)
+
+    def _postpone_look_ups(self, memories: Memories, vectors: MessageVectors) -> CreateLookUps:
+        """Return the function that makes the look-ups of a turn; its first call imports them."""
+
+        def create() -> Callable[[PreparedTurn], LookUps]:
+            from om_proxy.app.look_ups import create_look_ups  # noqa: PLC0415 - see FirstUse
+
+            queue = self.work_queues[LOOK_UP]
+            return create_look_ups(memories, self._policies, self._token_counter, queue, vectors)
+
+        first_use = FirstUse(create)
+
+        async def create_for_turn(turn: PreparedTurn) -> LookUps:
+            return (await first_use.get())(turn)
+
+        return create_for_turn
 
     def _is_external(self) -> bool:
         """Return whether this process serves only, and others do the background work."""
@@ -384,6 +411,19 @@ class App:
         # so that processes that were started at once do not all ask the store at once
         share = SystemRandom().uniform(1 - LOOK_JITTER, 1 + LOOK_JITTER)
         return self._watched.current.background.observer_interval * share
+
+    async def _send_webhooks_forever(self) -> None:
+        """Send events to webhooks from when some are configured."""
+        while not self._list_webhooks():  # noqa: ASYNC110 # the settings have no event for it
+            await asyncio.sleep(WEBHOOKS_CHECK_INTERVAL_S)
+        from om_proxy.engine.event_feed.webhooks import HttpPost, Webhooks  # noqa: PLC0415 - most servers have none
+
+        post = HttpPost(AiohttpTransport())
+        try:
+            webhooks = Webhooks(self.store, self._list_webhooks, post, clock=self._clock)
+            await webhooks.run_forever()
+        finally:
+            await post.aclose()
 
     async def _prune_forever(self) -> None:
         """Remove old events, records of the audit, receipts and lines of the ledger, also while no
@@ -412,7 +452,6 @@ class App:
         await self._audit_log.close()
         await self.upstream.aclose()
         await self._memory_transport.aclose()
-        await self._post.aclose()
         self._embedding_models.close()
         self._litellm.close()
         await self.store.close()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.app.own_pages import ADMIN_PATH, OwnPages, find_own_page
-from om_proxy.common.errors import OmError
+from om_proxy.common.errors import OmError, Overloaded, raise_site
+from om_proxy.common.first_use import FirstUse
 from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
-from om_proxy.management.api.admin_api import AdminApi
-from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard
-from om_proxy.management.mcp.route import MCP_PATH, McpRoute
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.tenants import check_access
 from om_proxy.wire.server import responses
@@ -29,17 +29,21 @@ from om_proxy.wire.server.headers import Header, find_head_ambiguity
 from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 from om_proxy.wire.upstream import Upstream
 
+if TYPE_CHECKING:
+    from om_proxy.app.management import Management
+
+logger = structlog.get_logger()
+
 CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 
 
 class Router:
-    """The routes of the app. `own_pages`: the proxy's own pages, without the admin API and MCP."""
+    """The routes of the app. `own_pages`: the proxy's own pages, without those below `/om`."""
 
     def __init__(
         self,
         chat: ChatRoute,
-        admin: AdminApi,
-        mcp: McpRoute,
+        management: FirstUse[Management],
         own_pages: OwnPages,
         unreached: UnreachedRequests,
         upstream: Upstream,
@@ -48,8 +52,7 @@ class Router:
         current_config: Callable[[], EdgeConfig],
     ) -> None:
         self._chat = chat
-        self._admin = admin
-        self._mcp = mcp
+        self._management = management
         self._own_pages = own_pages
         self._unreached = unreached
         self._upstream = upstream
@@ -68,9 +71,6 @@ class Router:
             is_chat_path = scope["raw_path"] in CHAT_PATHS
             is_chat = is_chat_path and scope["method"] == "POST" and not refusal
             page = None if is_chat or refusal else find_own_page(scope)
-            if page == ADMIN_PATH and is_dashboard_path(scope["raw_path"]):
-                await send_dashboard(scope, send, self._current_config())
-                return
         except OmError as exc:
             await responses.send_error(send, exc)
             return
@@ -79,13 +79,22 @@ class Router:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
                 await self._chat(scope, permit.receive, send, config, permit.set_copies)
         elif page == ADMIN_PATH:
-            with BufferedBodyPermit(self._admission, scope, receive) as permit:
-                serve = self._mcp if scope["raw_path"] == MCP_PATH else self._admin
-                await serve(scope, permit.receive, responses.keep_private(send), config)
+            await self._manage(scope, receive, send, config)
         elif page is not None:
             await self._own_pages.send(page, scope, send)
         else:
             await self._forward(scope, receive, send, config, refusal)
+
+    async def _manage(self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig) -> None:
+        try:
+            management = await self._management.get()
+        except Exception as exc:  # of an import: chat goes on, and the next request tries again
+            logger.error("management.unloaded", error=type(exc).__name__, at=raise_site(exc))
+            await responses.send_error(
+                send, Overloaded("what is below /om cannot be loaded; the log says why")
+            )
+            return
+        await management.serve(scope, receive, send, config)
 
     async def _forward(
         self,

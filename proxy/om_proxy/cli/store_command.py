@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,12 +22,8 @@ from om_proxy.agents.model_access.direct import Direct
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import Routed
 from om_proxy.agents.models import TokenCounter
-from om_proxy.app.composition import (
-    create_admin_services,
-    create_background,
-    create_committer,
-    create_message_vectors,
-)
+from om_proxy.app.composition import create_background, create_committer, create_message_vectors
+from om_proxy.app.management import create_admin_services
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.doctor.report import find_database
 from om_proxy.cli.exit_status import INTERRUPTED
@@ -41,6 +36,7 @@ from om_proxy.management.api.requests import AdminCall, Query, describe_fault
 from om_proxy.management.api.route import Handler, answer_route
 from om_proxy.management.api.route_table import find_route
 from om_proxy.management.api.services import AdminServices
+from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
 from om_proxy.observability.ledger_writer import LedgerWriter
@@ -155,8 +151,8 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         token_counter,
         secret,
         committer,
-        time.time,
-        ledger_writer,
+        AuditLog(store, partial(label_thread, secret)),
+        ledger_writer=ledger_writer,
         vectors=create_message_vectors(memories, embedding_models, committer),
     )
     try:

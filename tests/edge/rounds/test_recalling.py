@@ -129,7 +129,7 @@ class Play:
         self.created: list[object] = []
         self.recalling = Recalling(server.send, self._create_look_ups, facts, budget)
 
-    def _create_look_ups(self, turn: object) -> Notebook:
+    async def _create_look_ups(self, turn: object) -> Notebook:
         self.created.append(turn)
         return self.notebook
 

@@ -8,7 +8,7 @@ round or the look-up under way (docs/contributing/recall.md#rounds).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from om_proxy.common.errors import OmError, UpstreamError
@@ -40,7 +40,7 @@ from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.upstream import UpstreamResponse
 
-CreateLookUps = Callable[[PreparedTurn], LookUps]
+CreateLookUps = Callable[[PreparedTurn], Awaitable[LookUps]]
 
 
 class Recalling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.rounds.recall_offers import RecallRecord
@@ -23,7 +23,7 @@ class RoundLookUps:
         self,
         exchange: Exchange,
         record: RecallRecord,
-        create_look_ups: Callable[[], LookUps],
+        create_look_ups: Callable[[], Awaitable[LookUps]],
         facts: Facts,
     ) -> None:
         assert exchange.request is not None  # only a readable request has memory
@@ -54,7 +54,7 @@ class RoundLookUps:
         """Answer the calls of a round: one step."""
         started = time.perf_counter()
         if self._look_ups is None:
-            self._look_ups = self._create_look_ups()
+            self._look_ups = await self._create_look_ups()
         answers = await self._look_ups.answer([LookUpCall(*call) for call in end.calls])
         seconds = time.perf_counter() - started
         assert self._exchange.caller.key is not None  # only a request with a thread has memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.agents.models import TokenCounter
-from om_proxy.app.composition import create_look_up_performer
+from om_proxy.app.look_ups import create_look_up_performer
 from om_proxy.memory.recall.arguments import LookUp
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.settings.config import parse
