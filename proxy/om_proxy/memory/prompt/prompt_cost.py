@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 from om_proxy.memory.blocks import find_closed_ends
-from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory
+from om_proxy.memory.message_list import MessageList, read_seq
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory, sum_framed_tokens
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.transcript.sent_history import SentHistory
 
@@ -27,15 +28,14 @@ def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
         return 0
     if cell.kind not in ("same", "altered"):
         return sum(_guess_tokens(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
-    marks = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
     tail_tokens = MessageList.of(memory.tail).framed_tokens_between(cell.from_seq, cell.to_seq)
-    covered_tokens = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks)
+    recent = memory.recent
+    first = bisect_left(recent, cell.from_seq, key=read_seq)
+    behind = bisect_right(recent, cell.to_seq, key=read_seq)
     # the cell begins before the oldest loaded mark
-    if cell.sent_from == 0 and marks and marks[0] is memory.recent[0]:
-        covered_tokens = memory.covered_tokens - sum(
-            m.tokens + MESSAGE_FRAMING_TOKENS for m in memory.recent if m.seq > cell.to_seq
-        )
-    return covered_tokens + tail_tokens
+    if cell.sent_from == first == 0 < behind:
+        return memory.covered_tokens - sum_framed_tokens(recent[behind:]) + tail_tokens
+    return sum_framed_tokens(recent[first:behind]) + tail_tokens
 
 
 def forwarded_tokens(pieces: Sequence[Piece]) -> int:
