@@ -56,6 +56,7 @@ from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.management.audit_log import AuditLog
+from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.look_ups import LookUps
 from om_proxy.observability.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.observability.figures.figures import Figures, ProcessState
@@ -527,12 +528,14 @@ class App:
 
 
 async def _warm_up(token_counter: TokenCounter) -> None:
-    """Load what the first request with memory would wait for: token ranks, then list prices."""
+    """Load what the first requests with memory would wait for: token ranks, then list prices, then
+    the patterns of escaping."""
     await token_counter.warm_up()
     try:
         await asyncio.to_thread(find_token_prices, "")
     except Exception as exc:  # each turn tries again, and reports the failure
         logger.warning("prices.unloaded", error=type(exc).__name__)
+    await asyncio.to_thread(escape, "")
 
 
 def can_have_memory(settings: Settings) -> bool:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 # Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag
 # characters.
@@ -93,13 +94,20 @@ def _tag_pattern(names: Iterable[str]) -> str:
 
 ESCAPED_ANGLE_BRACKET = r"&(?:amp;)*+lt;"
 ESCAPED_SQUARE_BRACKET = r"&(?:amp;)*+#91;"
-# The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is
-# the same in the escaped text.
-MARKUP_PATTERN = re.compile(
-    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag_pattern(_SYSTEM_TAGS)})"
-    rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag_pattern(_ROLE_TAGS)})"
-    rf"|(?:\[|{ESCAPED_SQUARE_BRACKET})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
-)
+
+
+@cache
+def compile_markup() -> re.Pattern[str]:
+    """Return the pattern of the bracket that begins a template's markup, escaped or not. What must
+    follow it holds neither a bracket nor an `&`: it is the same in the escaped text.
+
+    It and the pattern of tags are compiled for the first text, not by the import: that takes 50 ms,
+    which a server without memory saves."""
+    return re.compile(
+        rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag_pattern(_SYSTEM_TAGS)})"
+        rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag_pattern(_ROLE_TAGS)})"
+        rf"|(?:\[|{ESCAPED_SQUARE_BRACKET})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
+    )
 
 
 # every tag that a prompt uses; add a new tag here
@@ -128,12 +136,16 @@ def names_pattern(names: tuple[str, ...]) -> str:
     return f"(?:{'|'.join(map(_spelling_pattern, longest_first))}){INVISIBLE_CHARACTERS}(?![^\\W_])"
 
 
-# A run is taken whole (possessively) whether a name follows or not: that keeps the search linear on
-# `<<<<…`.
-_TAG_BEGINNING = re.compile(
-    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?:<|{ESCAPED_ANGLE_BRACKET}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?",
-    re.IGNORECASE,
-)
+@cache
+def _compile_tag_beginning() -> re.Pattern[str]:
+    # A run is taken whole (possessively) whether a name follows or not: that keeps the search
+    # linear on `<<<<…`.
+    return re.compile(
+        rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?:<|{ESCAPED_ANGLE_BRACKET}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?",
+        re.IGNORECASE,
+    )
+
+
 _OPENING_BRACKET = re.compile(rf"<|{ESCAPED_ANGLE_BRACKET}")
 _ESCAPED_BRACKETS = {"<": "&lt;", "[": "&#91;"}
 _UNESCAPED_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPED_BRACKETS.items()}
@@ -142,19 +154,19 @@ _UNESCAPED_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPED_BRACKET
 def escape(text: str) -> str:
     """Escape a text between prompt tags. A text without anything like a tag is returned as it
     is."""
-    safe = _TAG_BEGINNING.sub(
+    safe = _compile_tag_beginning().sub(
         lambda run: (
             _OPENING_BRACKET.sub(_escape_bracket, run[0]) if run["named"] is not None else run[0]
         ),
         text,
     )
-    return MARKUP_PATTERN.sub(_escape_bracket, safe)
+    return compile_markup().sub(_escape_bracket, safe)
 
 
 def unescape(text: str) -> str:
     """Undo `escape`, for text that a model copied out of escaped text."""
-    without_markup = MARKUP_PATTERN.sub(_unescape_bracket, text)
-    return _TAG_BEGINNING.sub(
+    without_markup = compile_markup().sub(_unescape_bracket, text)
+    return _compile_tag_beginning().sub(
         lambda run: (
             _OPENING_BRACKET.sub(_unescape_bracket, run[0]) if run["named"] is not None else run[0]
         ),

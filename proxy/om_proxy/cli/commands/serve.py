@@ -26,8 +26,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # Libraries import these if they are installed, and a server never uses them: coloured tracebacks
-# and httpx's command line (3 MB, 50 ms), and C lists for aiohttp's tracing (1 MB, libstdc++).
-SKIPPED_OPTIONAL_IMPORTS = ("rich", "pygments", "frozenlist._frozenlist")
+# and httpx's command line (3 MB, 50 ms), C lists for aiohttp's tracing (1 MB, libstdc++), and
+# greenlet for a deprecated part of structlog (1 MB).
+SKIPPED_OPTIONAL_IMPORTS = ("rich", "pygments", "frozenlist._frozenlist", "greenlet")
 # Almost all garbage of a turn is freed without the collector: Python's 700, 10, 10 cost a busy server
 # 7 % of its time.
 SERVING_GC_THRESHOLDS = (10_000, 20, 50)
