@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -166,6 +167,30 @@ def test_the_closed_part_ends_at_the_last_closed_end(messages: list[Mark], most:
     """Looking from the end finds what going through all messages finds."""
     ends = [end + 1 for end in find_closed_ends(messages) if end < most]
     assert count_closed(messages, most) == max(ends, default=0)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        pytest.param([f"t:q{n}" for n in range(500)], id="none has a call"),
+        pytest.param([f"t:{n}" for n in reversed(range(100))], id="calls stand far ahead"),
+        pytest.param([w for n in range(100) for w in (f"a:x{n}", f"t:x{n - 1}")], id="each call inside the last"),
+    ],
+)  # fmt: skip
+def test_many_results_are_looked_at_a_few_times(results: list[str]) -> None:
+    """A client may send thousands of them. Each looks for no call of its own."""
+
+    class CountedList(list[Mark]):
+        reads = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.reads += 1
+            return super().__getitem__(index)
+
+    messages = CountedList(marks("u", *(f"a:{n}" for n in range(100)), *results, "u"))
+    first_asked_index(messages)
+    count_closed(messages, len(messages) - 1)
+    assert messages.reads < 10 * len(messages)
 
 
 @given(conversations())

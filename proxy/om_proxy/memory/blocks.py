@@ -51,18 +51,20 @@ def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
 
 def count_closed(messages: Sequence[Mark], most: int) -> int:
     """Return the largest number of leading messages, at most `most`, after which a cut separates no
-    tool call from its results. Looks at the end of the list, as far as results stand there."""
-    count = min(most, _find_waiting_index(messages))
-    while count:
-        calls = [
-            _find_call(messages, index, count)
-            for index in range(count, len(messages))
-            if messages[index].answers is not None
-        ]
-        if min(calls, default=count) >= count:
-            return count
-        count = min(calls)
-    return 0
+    tool call from its results. Looks at the end of the list, as far as results stand there; at all
+    of it if one has no call."""
+    most = min(most, _find_waiting_index(messages))
+    if most == len(messages):
+        return most
+    wanted: set[str] = set()  # ids of results whose calls stand further ahead
+    for index in reversed(range(len(messages))):
+        message = messages[index]
+        wanted.difference_update(message.calls)
+        if message.answers is not None:
+            wanted.add(message.answers)
+        if index <= most and not wanted:
+            return index
+    return max((end + 1 for end in find_closed_ends(messages) if end < most), default=0)
 
 
 def first_asked_index(messages: Sequence[Mark]) -> int:
@@ -74,14 +76,6 @@ def first_asked_index(messages: Sequence[Mark]) -> int:
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
     return count_closed(messages, last + 1)
-
-
-def _find_call(messages: Sequence[Mark], index: int, default: int) -> int:
-    """Return the index of the message that makes the call of the result at `index`; `default` where
-    no message before it does."""
-    call = messages[index].answers
-    callers = (i for i in reversed(range(index)) if call in messages[i].calls)
-    return next(callers, default)
 
 
 def _find_result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
